@@ -1,0 +1,5 @@
+"""The `files` backend: Parquet or JSON lines in a folder, each epoch's files appearing when it is decided."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,24 @@
+"""Announce the `files` backend to exactsink, without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exactsink.hooks import BackendSpec, hookimpl
+
+__all__ = ["exactsink_backends"]
+
+
+@hookimpl
+def exactsink_backends() -> Sequence[BackendSpec]:
+    """Bring `files`."""
+    return [
+        BackendSpec(
+            "files",
+            load="exactsink_files.backend:FilesBackend",
+            install="pip install 'exactsink[files]'",
+            strategies={
+                "rename": "tasks write hidden files into the target's file system; the decision gives them their names"
+            },
+        )
+    ]

@@ -1,0 +1,21 @@
+"""Announce the backend `idempotent_upsert` without importing it."""
+
+from __future__ import annotations
+
+from exactsink.hooks import BackendSpec, hookimpl
+
+__all__ = ["exactsink_backends"]
+
+
+@hookimpl
+def exactsink_backends() -> list[BackendSpec]:
+    """Give the one backend of this package."""
+    staged = "rows wait in staged files until the decision, then one transaction upserts them and marks the epoch"
+    return [
+        BackendSpec(
+            "idempotent_upsert",
+            load="exactsink_idempotent_upsert.backend:UpsertBackend",
+            install="pip install 'exactsink[idempotent-upsert]'",
+            strategies={"staged": staged},
+        )
+    ]

@@ -1,0 +1,108 @@
+"""The `exactsink` command: its commands, and what an error's exit code is.
+
+0 ok, 1 failed (retry is safe), 2 usage or config, 3 in doubt or lost remain, 4 fenced, 5 preflight or lineage refused,
+70 bug, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from exactsink.errors import ConfigError, ExactsinkError
+
+from exactsink import __version__
+from exactsink.cli import backends as backends_command
+from exactsink.cli import status as status_command
+
+__all__ = ["cli", "main"]
+
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+_job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="exactsink")
+@click.option("-v", "--verbose", count=True, help="Log events; twice: protocol points too.")
+def cli(verbose: int) -> None:
+    """Exactly-once output from PySpark to several stores, committed together."""
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("exactsink").setLevel(level)
+
+
+@cli.command()
+@_job_file
+def run(job: str) -> None:
+    """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
+    _spark_command("run").run(job)
+
+
+@cli.command()
+@_job_file
+@_as_json
+def check(job: str, as_json: bool) -> None:
+    """Check a job's config, sinks and targets without writing a row."""
+    _spark_command("check").check(job, as_json)
+
+
+@cli.command()
+@_job_file
+@_as_json
+def status(job: str, as_json: bool) -> None:
+    """Tell how far a job is, who drives it, and what is in doubt."""
+    status_command.status(job, as_json)
+
+
+@cli.command()
+@_as_json
+def backends(as_json: bool) -> None:
+    """List the installed backends, the broken ones with their problem."""
+    backends_command.backends(as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code. The next command stands behind every error."""
+    try:
+        result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("exactsink: interrupted; nothing decided is lost, the same command goes on", err=True)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return ConfigError.exit_code
+    except ExactsinkError as error:
+        click.echo(f"exactsink: {error}", err=True)
+        return error.exit_code
+    except Exception:
+        traceback.print_exc()
+        click.echo(
+            "exactsink: this is a bug in exactsink or a plugin; nothing decided is lost, the same command is safe",
+            err=True,
+        )
+        return EXIT_BUG
+
+
+def _spark_command(name: str) -> Any:
+    """Import a command that needs Spark; the others work without it."""
+    try:
+        return importlib.import_module(f"exactsink.cli.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("pyspark", "py4j", "pandas"):
+            raise
+        raise ConfigError(f"{name} needs Spark", why=str(error), next="pip install 'exactsink[spark]'") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

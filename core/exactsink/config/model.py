@@ -1,0 +1,114 @@
+"""What a job's config may say, besides the backends' own options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from exactsink.model import NAME_PATTERN
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+__all__ = ["JobConfig", "JobSection", "SinkSection", "SourceSection", "SparkSection"]
+
+_DISTRIBUTION = re.compile(r"none|hash\(\s*[^(),\s][^()]*\)")
+_TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
+_Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JobSection(_Section):
+    """`[job]`: its name, where its history is kept, and how it is run."""
+
+    name: _Name
+    checkpoint: str
+    """Spark's checkpoint folder; the journal stands beside it, in `<checkpoint>.exactsink`."""
+    staging: str | None = None
+    """Where staged rows wait; driver and executors must both see it. Default: `<checkpoint>.exactsink/staging`."""
+    transform: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    """`module:function`, which takes the source's frame and gives the sinks' frame."""
+    trigger: str = "available_now"
+    """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
+    restarts: Annotated[int, Field(ge=0)] = 10
+    """How often in a row `run` starts the query again after an error that a retry can help."""
+
+    @field_validator("checkpoint", "staging")
+    @classmethod
+    def _local(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value and not value.startswith("file://"):
+            raise ValueError("only local folders are supported so far")
+        return value
+
+    @field_validator("trigger")
+    @classmethod
+    def _known_trigger(cls, value: str) -> str:
+        if not _TRIGGER.fullmatch(value):
+            raise ValueError('a trigger is "available_now" or a time such as "10 seconds"')
+        return value
+
+
+class SparkSection(_Section):
+    """`[spark]`: the session that `exactsink run` makes."""
+
+    master: str | None = None
+    packages: tuple[str, ...] = ()
+    conf: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+
+
+class SourceSection(_Section):
+    """`[source]`: what `exactsink run` reads, as `spark.readStream` takes it."""
+
+    format: str
+    schema_: Annotated[str | None, Field(alias="schema")] = None
+    path: str | None = None
+    options: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+
+
+class SinkSection(_Section):
+    """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
+
+    backend: str
+    columns: tuple[str, ...] = ()
+    """Which columns the sink gets; all when empty."""
+    where: str | None = None
+    """A SQL condition; rows for which it is not true don't go to this sink."""
+    distribution: Annotated[int, Field(ge=1)] | str = "none"
+    """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
+    max_participants: Annotated[int, Field(ge=1)] | None = None
+    """The most partitions, and so participants, that an epoch may have."""
+
+    @field_validator("distribution")
+    @classmethod
+    def _known_distribution(cls, value: int | str) -> int | str:
+        if isinstance(value, str) and not _DISTRIBUTION.fullmatch(value):
+            raise ValueError('a distribution is "none", a number of partitions, or "hash(column, ...)"')
+        return value
+
+
+class JobConfig(_Section):
+    """A whole job, as its file says it. `sinks` holds the core options, `options` each backend's own, unchecked."""
+
+    job: JobSection
+    spark: SparkSection = SparkSection()
+    source: SourceSection | None = None
+    sinks: Mapping[_Name, SinkSection] = Field(min_length=1)
+    options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.job.checkpoint.removeprefix("file://")).absolute()
+
+    @property
+    def home(self) -> Path:
+        """Where this job's journal, state and staged rows are: beside the checkpoint, never inside it."""
+        return self.checkpoint.with_name(self.checkpoint.name + ".exactsink")
+
+    @property
+    def staging(self) -> Path:
+        if self.job.staging is None:
+            return self.home / "staging"
+        return Path(self.job.staging.removeprefix("file://")).absolute()

@@ -1,0 +1,51 @@
+"""Bind a config's sinks to their backends: load each, and let it check its own options."""
+
+from __future__ import annotations
+
+from exactsink.errors import ConfigError
+from pydantic import ValidationError
+
+from exactsink.config.load import config_error
+from exactsink.config.model import JobConfig, SinkSection
+from exactsink.config.toml import Document
+from exactsink.registry import Registry
+from exactsink.sinks import Sink
+
+__all__ = ["bind_sinks"]
+
+
+def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dict[str, Sink]:
+    """Make the job's sinks. Raises ConfigError for an unknown or broken backend, or options that it refuses."""
+    sinks = {}
+    for name, section in config.sinks.items():
+        place = document.place(("sinks", name, "backend"))
+        backend_class = registry.load(section.backend, place)
+        try:
+            options = backend_class.Options.model_validate(dict(config.options[name]))
+        except ValidationError as error:
+            core = SinkSection.model_fields
+            raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
+        sinks[name] = Sink(
+            name=name,
+            kind=section.backend,
+            backend=backend_class(options),
+            staging=str(config.staging / name),
+            columns=section.columns,
+            where=section.where,
+            distribution=section.distribution,
+            max_participants=section.max_participants,
+        )
+    _check_one_frame(config, document)
+    return sinks
+
+
+def _check_one_frame(config: JobConfig, document: Document) -> None:
+    """All sinks share one pass over one frame: two distributions in it can't both be kept."""
+    asked = {name: s.distribution for name, s in config.sinks.items() if s.distribution != "none"}
+    if len(set(asked.values())) > 1:
+        last = list(asked)[-1]
+        raise ConfigError(
+            f"{document.place(('sinks', last, 'distribution'))}: sinks ask for several distributions of one frame",
+            why=", ".join(f"{name} for {value}" for name, value in asked.items()),
+            next="give them the same distribution, or leave it to one of them",
+        )

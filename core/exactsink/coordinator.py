@@ -1,0 +1,291 @@
+"""The driver's side of an epoch: begin, vote, decide, commit, and recovery from whatever an earlier driver left.
+
+A crash after any line here is met by the next `start` and `run_epoch`; the order of the calls is the protocol's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from exactsink.backend import Committer
+from exactsink.commit import Parallel, Retry, commit_decision, in_threads
+from exactsink.errors import InDoubt, LineageError, Refused, Retryable
+from exactsink.events import Events
+from exactsink.journal.journal import Journal
+from exactsink.journal.log import Decision, fenced_by
+from exactsink.journal.records import Claim, Decide, DecidedSink, Redecide
+from exactsink.model import Committable
+from exactsink.sinks import Sink, check_decided_sinks, committer_of, is_bound
+from exactsink.state import State
+from exactsink.sweep import sweep_losers, sweep_older
+from exactsink.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, sum_digests
+
+__all__ = ["Batch", "Coordinator", "EpochResult"]
+
+_REWRITES = 3
+"""How often the lost votes of one epoch are written again before the driver gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch as the source hands it over.
+
+    `fingerprint` is equal exactly for a replay of the same input; `schemas` are the sinks' shaped frames; `write` runs
+    an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again.
+    """
+
+    epoch: int
+    fingerprint: str
+    schemas: Mapping[str, pa.Schema]
+    write: Callable[[EpochPlan], Sequence[Vote]]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """What came of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
+
+    epoch: int
+    skipped: bool
+    rows: Mapping[str, int]
+
+
+class Coordinator:
+    """Runs one claim of a job: `start` once, then `run_epoch` batch after batch, until an error ends it.
+
+    After an error it serves no more: the next driver, in this process or another, starts with a claim of its own.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        sinks: Mapping[str, Sink],
+        journal: Journal,
+        events: Events,
+        *,
+        driver: str,
+        retry: Retry,
+        save_state: Callable[[State], None],
+        parallel: Parallel = in_threads,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._job = job
+        self._sinks = sinks
+        self._journal = journal
+        self._events = events
+        self._driver = driver
+        self._retry = retry
+        self._save_state = save_state
+        self._parallel = parallel
+        self._now = now
+        self._claim: Claim | None = None
+        self._committers: dict[str, Committer] = {}
+        self._unrepaired = False
+        self._complete_epoch: int | None = None
+
+    def start(self, query_id: str, source_done: Callable[[int], bool]) -> None:
+        """Claim the job, finish the last decided epoch as far as it goes, and sweep older generations.
+
+        `source_done(epoch)` says whether the source has recorded that epoch as done. Raises LineageError, ConfigError,
+        InDoubt or Retryable; nothing is committed or swept before the claim stands.
+        """
+        before = self._journal.read().decision
+        if before is not None and not source_done(before.epoch):
+            check_decided_sinks(self._sinks, before)
+        with self._events.point("claim"):
+            claim = self._journal.claim(query_id, self._driver)
+        log = self._journal.log
+        self._committers = {
+            name: committer_of(sink, self._job, claim.generation, log.lineage) for name, sink in self._sinks.items()
+        }
+        self._events.tell("claimed", generation=claim.generation, driver=self._driver)
+        with self._events.point("recommit"):
+            self._recommit(log.decision, source_done)
+        with self._events.point("sweep"), self._fenced_instead(claim):
+            sweep_older(self._committers, log, claim, self._events)
+        self._claim = claim
+        self._tell_state()
+
+    def run_epoch(self, batch: Batch) -> EpochResult:
+        """Write, decide and commit a new batch, or finish and skip one that was decided before.
+
+        When it returns, every row of the batch is durable and visible in every sink. On any error nothing decided is
+        lost, nothing undecided stays, once the next driver has started.
+        """
+        claim, self._claim = self._claim, None  # an error leaves this coordinator without its claim
+        if claim is None:
+            raise Retryable("this driver has no claim", why="it met an error before", next="start the job again")
+        with self._fenced_instead(claim):
+            result = self._run(claim, batch)
+        self._claim = claim
+        return result
+
+    def returned(self, epoch: int) -> None:
+        """Hear that the source has recorded the epoch as done."""
+        self._events.edge("return", "after", epoch)
+
+    def close(self) -> None:
+        """Let go of the sinks' connections. Rolls nothing back."""
+        committers, self._committers, self._claim = self._committers, {}, None
+        for committer in committers.values():
+            committer.close()
+
+    def _run(self, claim: Claim, batch: Batch) -> EpochResult:
+        decision = self._journal.log.decision
+        skipped = decision is not None and batch.epoch == decision.epoch
+        if skipped and decision is not None:
+            _check_replay(decision, batch)
+        else:
+            decision = self._decide(claim, decision, batch)
+        self._finish(claim, decision, batch)
+        self._complete(claim, batch.epoch)
+        if skipped:
+            self._events.tell("epoch_skipped", epoch=batch.epoch, reason="it was decided before, and is finished")
+        rows = {name: sum(c.rows for c in sink.committables) for name, sink in self._decision().sinks.items()}
+        self._events.edge("return", "before", batch.epoch, rows=rows)
+        return EpochResult(batch.epoch, skipped, rows)
+
+    def _recommit(self, decision: Decision | None, source_done: Callable[[int], bool]) -> None:
+        if decision is None:
+            return
+        done = source_done(decision.epoch)
+        if not done:
+            check_decided_sinks(self._sinks, decision)
+        lost = self._commit(decision, source_done=done)
+        self._unrepaired = bool(lost)
+        self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
+
+    def _decide(self, claim: Claim, last: Decision | None, batch: Batch) -> Decision:
+        """Take a new batch to its decision."""
+        expected = last.epoch + 1 if last else 0
+        if batch.epoch != expected:
+            raise _out_of_order(batch.epoch, expected)
+        if self._unrepaired:
+            raise InDoubt(
+                f"epoch {expected - 1} has lost votes, and the source goes on to epoch {batch.epoch}",
+                why="its rows have to be written again, and only that batch has them",
+                next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch",
+            )
+        with self._events.point("open_epoch", batch.epoch):
+            plan = self._open(claim, batch, dict.fromkeys(self._sinks))
+        votes = batch.write(plan)
+        with self._events.point("vote", batch.epoch):
+            committables = self._accept(plan, votes)
+        with self._events.point("decide", batch.epoch):
+            sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
+            self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks))
+        return self._decision()
+
+    def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
+        """Commit a decided epoch until nothing of it is lost, writing lost rows again from the batch."""
+        for _ in range(_REWRITES):
+            lost = self._commit(decision)
+            if not lost:
+                self._unrepaired = False
+                return
+            for sink, gone in lost.items():
+                self._rewrite(claim, decision, sink, gone, batch)
+                decision = self._decision()
+        raise Retryable(f"epoch {batch.epoch} lost votes {_REWRITES} times", next="start the job again")
+
+    def _rewrite(self, claim: Claim, decision: Decision, sink: str, gone: Sequence[Committable], batch: Batch) -> None:
+        """Write a sink's lost rows again, and replace its decided set once they are proven the same rows."""
+        decided = decision.committables(sink)
+        kept = tuple(c for c in decided if c not in gone)
+        only = frozenset(c.txn.partition for c in gone) if kept else None
+        plan = self._open(claim, batch, {sink: only})
+        again = self._accept(plan, batch.write(plan))[sink]
+        if not _same_rows(gone, again, by_partition=bool(kept)):
+            raise InDoubt(
+                f"epoch {decision.epoch} lost {len(gone)} votes of sink {sink}, and its replay has other rows",
+                why=f"decided were {_total(gone)}, the replay gave {_total(again)} (rows, digest)"
+                + (", or cut them into other partitions" if kept else ""),
+                next="make the source and the plan replay the same batch (see the job's transform), then start again",
+            )
+        self._journal.redecide(Redecide(decision.epoch, sink, claim.generation, (*kept, *again)))
+        self._events.tell("redecided", epoch=decision.epoch, sink=sink, participants=len(again))
+
+    def _open(self, claim: Claim, batch: Batch, sinks: Mapping[str, frozenset[int] | None]) -> EpochPlan:
+        plans = {}
+        for name, only in sinks.items():
+            most = self._sinks[name].max_participants
+            ticket = self._committers[name].open_epoch(batch.epoch, batch.schemas[name], most)
+            plans[name] = SinkPlan(ticket, only)
+        return EpochPlan(self._job, batch.epoch, claim.generation, claim.token, plans)
+
+    def _accept(self, plan: EpochPlan, votes: Sequence[Vote]) -> Mapping[str, tuple[Committable, ...]]:
+        committables = check_votes(plan, votes)
+        margins = {name: sink.backend.traits.max_commit_seconds for name, sink in self._sinks.items()}
+        check_deadlines(committables, margins, self._now())
+        return committables
+
+    def _commit(self, decision: Decision, *, source_done: bool = False) -> Mapping[str, Sequence[Committable]]:
+        bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
+        return commit_decision(decision, bound, self._events, self._retry, self._parallel, source_done=source_done)
+
+    def _complete(self, claim: Claim, epoch: int) -> None:
+        sweep_losers(self._committers, self._decision(), claim, self._events)
+        self._journal.trim()
+        with self._events.point("complete", epoch):
+            self._complete_epoch = epoch
+            self._tell_state()
+
+    @contextmanager
+    def _fenced_instead(self, claim: Claim) -> Iterator[None]:
+        """Explain a refusal by a newer claim when there is one: then not the history is wrong, this driver is old."""
+        try:
+            yield
+        except Refused as refusal:
+            fenced = fenced_by(self._journal.read(), claim)
+            if fenced is None:
+                raise
+            raise fenced from refusal
+
+    def _decision(self) -> Decision:
+        decision = self._journal.log.decision
+        assert decision is not None
+        return decision
+
+    def _tell_state(self) -> None:
+        generation = self._journal.log.last_generation
+        self._save_state(State(self._complete_epoch, generation, self._driver, self._now()))
+
+
+def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
+    return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
+
+
+def _check_replay(decision: Decision, batch: Batch) -> None:
+    if batch.fingerprint != decision.fingerprint:
+        raise LineageError(
+            f"epoch {batch.epoch} was decided for other input than this batch has",
+            why="the checkpoint went back in time, and the source cut its input anew",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+        )
+
+
+def _out_of_order(epoch: int, expected: int) -> LineageError:
+    if epoch < expected:
+        why = "the checkpoint went back in time: these rows were decided before"
+        mend = "bring back the newest checkpoint, or give the job a new name and checkpoint"
+    else:
+        why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
+        mend = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
+    return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=mend)
+
+
+def _total(committables: Sequence[Committable]) -> tuple[int, int]:
+    return sum(c.rows for c in committables), sum_digests([c.digest for c in committables])
+
+
+def _same_rows(gone: Sequence[Committable], again: Sequence[Committable], *, by_partition: bool) -> bool:
+    """Hold a replay against what was lost: in all, or partition by partition when others of the sink stay."""
+    if not by_partition:
+        return _total(gone) == _total(again)
+    old = {c.txn.partition: (c.rows, c.digest) for c in gone}
+    new = {c.txn.partition: (c.rows, c.digest) for c in again}
+    return old == new

@@ -1,0 +1,1 @@
+"""The coordinator's append-only log: the decision record in it is THE commit point."""

@@ -1,0 +1,144 @@
+"""What a journal says when it is read as one log: the claims, the last decision, and who is proven undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from exactsink.errors import Fenced, LineageError
+from exactsink.model import Committable, InDoubt, Txn, Undecided
+
+from exactsink.journal.records import Claim, Decide, DecidedSink, Record, Redecide
+
+__all__ = ["Decision", "Log", "extended", "fenced_by", "fold", "undecided_before", "undecided_losers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike."""
+
+    epoch: int
+    fingerprint: str
+    sinks: Mapping[str, DecidedSink]
+    seqs: tuple[int, ...]
+
+    def committables(self, sink: str) -> Sequence[Committable]:
+        """Give a sink's decided set, empty when the decision does not name the sink."""
+        return self.sinks[sink].committables if sink in self.sinks else ()
+
+    def txns(self) -> frozenset[Txn]:
+        """Give every participant that is decided, and so must never be aborted."""
+        return frozenset(c.txn for sink in self.sinks.values() for c in sink.committables)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A journal as it was read at one moment."""
+
+    last_seq: int = -1
+    claims: tuple[Claim, ...] = ()
+    decision: Decision | None = None
+    epoch_seqs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def last_generation(self) -> int:
+        return max((claim.generation for claim in self.claims), default=0)
+
+    @property
+    def query_id(self) -> str | None:
+        """The Spark query that this journal is bound to; None before the first claim."""
+        return self.claims[0].query_id if self.claims else None
+
+    @property
+    def lineage(self) -> str:
+        """The journal's own name: the token of its first claim."""
+        return self.claims[0].token if self.claims else ""
+
+
+def fold(records: Iterable[Record]) -> Log:
+    """Read records, in the order of their seqs, into a log."""
+    log = Log()
+    for record in records:
+        log = extended(log, record)
+    return log
+
+
+def extended(log: Log, record: Record) -> Log:
+    """Give the log with one more record at its end."""
+    log = replace(log, last_seq=record.seq)
+    if isinstance(record, Claim):
+        return replace(log, claims=(*log.claims, record))
+    if isinstance(record, Decide):
+        decision = Decision(record.epoch, record.fingerprint, record.sinks, (record.seq,))
+        return replace(log, decision=decision, epoch_seqs={**log.epoch_seqs, record.epoch: (record.seq,)})
+    if isinstance(record, Redecide):
+        seqs = (*log.epoch_seqs.get(record.epoch, ()), record.seq)
+        return replace(
+            log, decision=_redecided(log.decision, record), epoch_seqs={**log.epoch_seqs, record.epoch: seqs}
+        )
+    return log
+
+
+def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
+    """Fold a redecide in: it replaces that sink's whole set."""
+    if decision is None or decision.epoch != record.epoch:  # its decide was deleted: an old epoch's
+        return decision
+    sink = replace(decision.sinks[record.sink], committables=record.committables)
+    return replace(decision, sinks={**decision.sinks, record.sink: sink}, seqs=(*decision.seqs, record.seq))
+
+
+def fenced_by(log: Log, mine: Claim) -> Fenced | None:
+    """Say that a later claim stands in the log, None when `mine` is the newest."""
+    newer = [claim for claim in log.claims if claim.seq > mine.seq]
+    if not newer:
+        return None
+    return Fenced(
+        f"generation {mine.generation} is fenced",
+        why=f"{newer[-1].driver} has claimed the job as generation {newer[-1].generation}",
+        next="leave the job to that driver; `exactsink status` shows it",
+    )
+
+
+def undecided_before(log: Log, mine: Claim, listed: Iterable[InDoubt]) -> Undecided:
+    """Prove who, of what a backend lists, was begun under an older claim of this journal and is not decided.
+
+    `log` was read after `mine` was appended: no older generation can decide any more, so the proof stays true. An id
+    whose claim does not stand in the journal raises LineageError: somebody else may yet decide it.
+    """
+    standing = {(claim.generation, claim.token) for claim in log.claims}
+    decided = log.decision.txns() if log.decision else frozenset()
+    found = []
+    for participant in listed:
+        txn = participant.txn
+        if txn in decided:
+            continue
+        if (txn.generation, txn.token) not in standing or txn.generation >= mine.generation:
+            raise _other_journal(txn, mine)
+        found.append(txn)
+    return _proven(found)
+
+
+def undecided_losers(decision: Decision, mine: Claim, listed: Iterable[InDoubt]) -> Undecided:
+    """Prove who, of what a backend lists, lost in my own generation: begun up to the decided epoch, not in it.
+
+    True only between that epoch's commit and the next epoch's tasks.
+    """
+    decided = decision.txns()
+    own = [p.txn for p in listed if (p.txn.generation, p.txn.token) == (mine.generation, mine.token)]
+    return _proven([txn for txn in own if txn.epoch <= decision.epoch and txn not in decided])
+
+
+def _proven(txns: Sequence[Txn]) -> Undecided:
+    undecided: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
+    undecided._txns = tuple(txns)
+    return undecided
+
+
+def _other_journal(txn: Txn, mine: Claim) -> LineageError:
+    return LineageError(
+        f"sink {txn.sink} holds {txn.id}, begun under a claim that is not an older one of this journal",
+        why=f"another journal uses the job name {txn.job}, or this journal went back in time "
+        f"(this driver is generation {mine.generation}-{mine.token})",
+        next="give this job another name; or, once no such job runs any more, have an operator remove what was begun "
+        f"under generation {txn.generation}, token {txn.token}",
+    )

@@ -1,0 +1,147 @@
+"""The journal's records and their JSON: versioned, without secrets, never pickled."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from exactsink.errors import Fatal
+from exactsink.model import Committable, Txn
+
+__all__ = ["FORMAT_VERSION", "Claim", "Decide", "DecidedSink", "Note", "Record", "Redecide", "decode", "encode"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A driver's fencing token: whoever appends it owns the job until the next claim."""
+
+    generation: int
+    token: str
+    driver: str
+    query_id: str
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedSink:
+    """One sink's part of a decision."""
+
+    backend: str
+    strategy: str
+    target: str
+    committables: tuple[Committable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """The commit point of an epoch, for all sinks at once."""
+
+    epoch: int
+    generation: int
+    fingerprint: str
+    sinks: Mapping[str, DecidedSink]
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Redecide:
+    """Replace one sink's whole set of committables, after some were lost and written again."""
+
+    epoch: int
+    sink: str
+    generation: int
+    committables: tuple[Committable, ...]
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An operator's action, kept for good."""
+
+    text: str
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+
+
+Record = Claim | Decide | Redecide | Note
+_KINDS: Mapping[str, type[Any]] = {"claim": Claim, "decide": Decide, "redecide": Redecide, "note": Note}
+
+
+def encode(record: Record) -> bytes:
+    """Write a record as JSON. `names` are the seqs of the last decision's records, as this record leaves it."""
+    body: dict[str, Any] = {"version": FORMAT_VERSION, "kind": type(record).__name__.lower()}
+    for field in type(record).__dataclass_fields__:
+        body[field] = _plain(getattr(record, field))
+    return json.dumps(body, sort_keys=True, indent=1).encode()
+
+
+def decode(data: bytes) -> Record:
+    """Read a record back. A format that this release does not know is Fatal: guessing could lose rows."""
+    body = json.loads(data)
+    version, kind = body.pop("version"), body.pop("kind")
+    if version != FORMAT_VERSION or kind not in _KINDS:
+        raise Fatal(
+            f"journal record {body.get('seq')} has format {version} ({kind})",
+            why=f"this release reads format {FORMAT_VERSION}",
+            next="pip install --upgrade exactsink",
+        )
+    body["names"] = tuple(body["names"])
+    if "committables" in body:
+        body["committables"] = _committables(body["committables"])
+    if "sinks" in body:
+        body["sinks"] = {name: _decided_sink(sink) for name, sink in body["sinks"].items()}
+    record: Record = _KINDS[kind](**body)
+    return record
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Committable):
+        return {
+            "txn": value.txn.id,
+            "rows": value.rows,
+            "digest": value.digest,
+            "deadline": value.deadline,
+            "version": value.version,
+            "payload": base64.b64encode(value.payload).decode(),
+        }
+    if isinstance(value, DecidedSink):
+        return {field: _plain(getattr(value, field)) for field in DecidedSink.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _decided_sink(body: Mapping[str, Any]) -> DecidedSink:
+    return DecidedSink(body["backend"], body["strategy"], body["target"], _committables(body["committables"]))
+
+
+def _committables(bodies: list[Mapping[str, Any]]) -> tuple[Committable, ...]:
+    return tuple(_committable(body) for body in bodies)
+
+
+def _committable(body: Mapping[str, Any]) -> Committable:
+    txn = Txn.parse(body["txn"])
+    if txn is None:
+        raise Fatal(f"journal holds a committable with the id {body['txn']!r}", why="it is no participant's id")
+    return Committable(
+        txn=txn,
+        rows=body["rows"],
+        payload=base64.b64decode(body["payload"]),
+        version=body["version"],
+        deadline=body["deadline"],
+        digest=body["digest"],
+    )

@@ -1,0 +1,78 @@
+"""Where a journal's entries are kept: one atomic put-if-absent, on a local file system."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from exactsink.durable import make_folder, sync_folders
+
+__all__ = ["JournalStore", "LocalStore", "SeqTaken"]
+
+
+class SeqTaken(Exception):
+    """An entry with this seq stands already, perhaps the very same one."""
+
+
+class JournalStore(Protocol):
+    """Keep numbered entries. Any other exception than those named leaves open whether the call took effect."""
+
+    def put(self, seq: int, data: bytes) -> None:
+        """Write an entry, durable when it returns, never half written. Raises SeqTaken when the seq is owned."""
+        ...
+
+    def read(self, seq: int) -> bytes | None:
+        """Read an entry; None when it is absent."""
+        ...
+
+    def list(self) -> Sequence[int]:
+        """List the seqs that stand, in any order, none of them stale or left out."""
+        ...
+
+    def delete(self, seqs: Iterable[int]) -> None:
+        """Remove entries. Idempotent."""
+        ...
+
+
+class LocalStore:
+    """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, seq: int, data: bytes) -> None:
+        make_folder(self._folder)
+        temp = self._folder / f".{uuid.uuid4().hex}.tmp"
+        try:
+            with open(temp, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temp, self._path(seq))
+        except FileExistsError:
+            raise SeqTaken(seq) from None
+        finally:
+            temp.unlink(missing_ok=True)
+            # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
+            sync_folders([self._folder])
+
+    def read(self, seq: int) -> bytes | None:
+        try:
+            return self._path(seq).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def list(self) -> Sequence[int]:
+        if not self._folder.is_dir():
+            return []
+        return [int(name.removesuffix(".json")) for name in os.listdir(self._folder) if name.endswith(".json")]
+
+    def delete(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._path(seq).unlink(missing_ok=True)
+
+    def _path(self, seq: int) -> Path:
+        return self._folder / f"{seq:020d}.json"

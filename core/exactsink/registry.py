@@ -1,0 +1,107 @@
+"""Find the installed backends by entry point, lazily: a broken plugin stops only the job that uses it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from exactsink.backend import CONTRACT_VERSION, Backend
+from exactsink.errors import ConfigError
+from exactsink.events import Event
+from exactsink.hooks import ENTRY_POINT_GROUP, BackendSpec, HookSpecs
+
+__all__ = ["BackendListing", "Registry", "installed_plugins"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendListing:
+    """One line of `exactsink backends`. `problem` is empty when the backend can be used."""
+
+    name: str
+    source: str
+    contract: int
+    strategies: Mapping[str, str]
+    problem: str = ""
+
+
+def installed_plugins() -> Iterable[EntryPoint]:
+    """List the entry points of exactsink's group."""
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
+class Registry:
+    """The plugins of this installation. Making one imports the plugin modules, not the backends."""
+
+    def __init__(self, plugins: Iterable[EntryPoint]) -> None:
+        self._manager = pluggy.PluginManager("exactsink")
+        self._manager.add_hookspecs(HookSpecs)
+        self._specs: dict[str, tuple[str, BackendSpec]] = {}
+        self._broken: dict[str, str] = {}
+        for plugin in sorted(plugins, key=lambda p: p.name):
+            try:
+                self._add(plugin)
+            except Exception as error:  # a plugin's bug must not stop the jobs that don't use it
+                self._broken[plugin.name] = f"{type(error).__name__}: {error}"
+
+    def listings(self) -> list[BackendListing]:
+        """List every backend, trying to import each: a broken one is listed with its problem."""
+        rows = [BackendListing(name, name, 0, {}, problem) for name, problem in self._broken.items()]
+        for name, (source, spec) in self._specs.items():
+            problem = ""
+            try:
+                self.load(name, name)
+            except ConfigError as error:
+                problem = error.why or error.what
+            rows.append(BackendListing(name, source, spec.contract, spec.strategies, problem))
+        return sorted(rows, key=lambda row: row.name)
+
+    def load(self, name: str, place: str) -> type[Backend]:
+        """Import a backend by its config name; `place` is where the config names it. Raises ConfigError."""
+        if name not in self._specs:
+            raise self._unknown(name, place)
+        _, spec = self._specs[name]
+        if spec.contract != CONTRACT_VERSION:
+            raise ConfigError(
+                f"{place}: backend {name} was written for contract {spec.contract}",
+                why=f"this release has contract {CONTRACT_VERSION}",
+                next=f"{spec.install} --upgrade",
+            )
+        module, _, attribute = spec.load.partition(":")
+        try:
+            found: Any = getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{place}: backend {name} can't be imported", why=why, next=spec.install) from error
+        if not (isinstance(found, type) and issubclass(found, Backend)):
+            raise ConfigError(f"{place}: backend {name}: {spec.load} is no Backend", next=spec.install)
+        return found
+
+    def send(self, event: Event) -> None:
+        """Tell an event to every plugin that listens."""
+        self._manager.hook.exactsink_event(event=event)
+
+    def _add(self, entry_point: EntryPoint) -> None:
+        plugin = entry_point.load()
+        self._manager.register(plugin, name=entry_point.name)
+        specs: Sequence[BackendSpec] = getattr(plugin, "exactsink_backends", tuple)()
+        for spec in specs:
+            if spec.name in self._specs:
+                logging.getLogger("exactsink").warning("backend %s is brought by two plugins", spec.name)
+                self._broken[spec.name] = f"both {self._specs.pop(spec.name)[0]} and {entry_point.name} bring it"
+            elif spec.name not in self._broken:
+                self._specs[spec.name] = (entry_point.name, spec)
+
+    def _unknown(self, name: str, place: str) -> ConfigError:
+        if name in self._broken:
+            why = self._broken[name]
+            return ConfigError(f"{place}: backend {name} is broken", why=why, next="`exactsink backends` lists them")
+        close = difflib.get_close_matches(name, list(self._specs), n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return ConfigError(f"{place}: no backend {name} is installed{hint}", next="`exactsink backends` lists them")

@@ -1,0 +1,57 @@
+"""A job's sinks as the coordinator sees them: a named target, its backend and the core options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exactsink.backend import Backend, Committer
+from exactsink.errors import ConfigError
+from exactsink.journal.log import Decision
+from exactsink.model import JobContext
+
+__all__ = ["Sink", "check_decided_sinks", "committer_of", "is_bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A named target in a job: a backend plus the core options.
+
+    `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
+    a number of partitions, or "hash(columns)".
+    """
+
+    name: str
+    kind: str
+    backend: Backend
+    staging: str
+    columns: tuple[str, ...] = ()
+    where: str | None = None
+    distribution: str | int = "none"
+    max_participants: int | None = None
+
+
+def committer_of(sink: Sink, job: str, generation: int = 0, lineage: str = "") -> Committer:
+    """Make a sink's committer: for a claim, or for preflight without one."""
+    return sink.backend.committer(JobContext(job, sink.name, sink.staging, generation, lineage))
+
+
+def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:
+    """Say whether the config's sink of this name is the one that the decision names."""
+    sink, decided = sinks.get(name), decision.sinks[name]
+    if sink is None:
+        return False
+    bound = (sink.kind, sink.backend.strategy, sink.backend.target)
+    return bound == (decided.backend, decided.strategy, decided.target)
+
+
+def check_decided_sinks(sinks: Mapping[str, Sink], decision: Decision) -> None:
+    """Refuse a config that lacks a sink, or a sink's target, of a decision that may be unfinished."""
+    for name, decided in decision.sinks.items():
+        if decided.committables and not is_bound(sinks, decision, name):
+            raise ConfigError(
+                f"the config lacks sink {name} as epoch {decision.epoch} was decided for",
+                why=f"that epoch may be unfinished, and holds rows for {decided.backend} ({decided.strategy}) at "
+                f"{decided.target}",
+                next=f"put [sinks.{name}] back as it was, run the job until it stands still, then change it",
+            )

@@ -1,0 +1,46 @@
+"""What Spark's checkpoint folder says of a query: who it is, what a batch reads, and whether a batch is done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from exactsink.errors import LineageError
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """A streaming query's checkpoint, read only. Layout as Spark 4.3 writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def query_id(self) -> str | None:
+        """The query's id; None before its first start."""
+        try:
+            metadata = json.loads((self._folder / "metadata").read_text())
+        except FileNotFoundError:
+            return None
+        return str(metadata["id"])
+
+    def fingerprint(self, batch: int) -> str:
+        """Hash the offsets that a batch reads: Spark writes that file once, so equal means the same input."""
+        path = self._folder / "offsets" / str(batch)
+        try:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        except FileNotFoundError:
+            raise LineageError(
+                f"the checkpoint has no offsets of batch {batch}",
+                why="asynchronous progress tracking writes them late, and then a replay can't be told from new input",
+                next="set asyncProgressTrackingEnabled to false",
+            ) from None
+
+    def is_done(self, batch: int) -> bool:
+        """Say whether Spark has recorded the batch as done: it never comes again."""
+        return (self._folder / "commits" / str(batch)).exists()
+
+    def is_stateful(self) -> bool:
+        """Say whether the query keeps state: then a batch that is skipped must still run, or its state has a hole."""
+        return (self._folder / "state").exists()

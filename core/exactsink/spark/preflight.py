@@ -1,0 +1,64 @@
+"""Look before the first row whether every sink, and every executor, can give what the job asks for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from exactsink.errors import PreflightError
+from exactsink.model import Finding
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import exactsink
+from exactsink.sinks import Sink, committer_of
+
+__all__ = ["check_executors", "check_sinks", "refuse_errors"]
+
+
+def check_sinks(job: str, sinks: Mapping[str, Sink], schemas: Mapping[str, pa.Schema]) -> Mapping[str, list[Finding]]:
+    """Let each sink look at its target. Changes nothing."""
+    findings = {}
+    for name, sink in sinks.items():
+        committer = committer_of(sink, job)
+        try:
+            findings[name] = list(committer.check(schemas[name], sink.max_participants))
+        finally:
+            committer.close()
+    return findings
+
+
+def refuse_errors(findings: Mapping[str, list[Finding]]) -> None:
+    """Raise PreflightError with every error finding and the statement that mends it."""
+    errors = [(sink, finding) for sink, found in findings.items() for finding in found if finding.severity == "error"]
+    if errors:
+        lines = [f"sink {sink}: {finding.message}\n  mend: {finding.fix}" for sink, finding in errors]
+        raise PreflightError("\n".join(lines), next="mend that, then `exactsink check`")
+
+
+def check_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
+    """Run one task that imports every backend, and compare versions. Raises PreflightError."""
+    modules = sorted({type(sink.backend).__module__ for sink in sinks.values()})
+
+    def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            for module in modules:
+                importlib.import_module(module)
+            yield pa.record_batch({"version": pa.array([exactsink.__version__], pa.string())})
+
+    try:
+        found = spark.range(0, 1, 1, 1).mapInArrow(probe, "version string").collect()[0]["version"]
+    except (Py4JJavaError, PySparkException) as error:
+        why = next((line for line in reversed(str(error).splitlines()) if "Error" in line), str(error)[:200])
+        raise PreflightError(
+            "the executors can't run this job's backends",
+            why=why.strip(),
+            next="install exactsink with the backends' extras on every executor (pip install exactsink[...])",
+        ) from error
+    if found != exactsink.__version__:
+        raise PreflightError(
+            f"the executors have exactsink {found}, the driver {exactsink.__version__}",
+            next=f"pip install exactsink=={exactsink.__version__} on every executor",
+        )

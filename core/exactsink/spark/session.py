@@ -1,0 +1,71 @@
+"""The session, the source and the transform that `exactsink run` makes from a job's config."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from exactsink.errors import ConfigError
+from pyspark.sql import DataFrame, SparkSession
+
+from exactsink.config import JobConfig
+
+__all__ = ["make_session", "read_source"]
+
+
+def make_session(config: JobConfig, folder: Path) -> SparkSession:
+    """Make or get the session. `folder`, the job file's, and the working folder can hold the transform's module.
+
+    Workers run the driver's own interpreter unless PYSPARK_PYTHON says otherwise: the `python3` they would take by
+    themselves may lack this package.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    places = [str(folder), os.getcwd()]
+    sys.path.extend(place for place in places if place not in sys.path)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *places]))
+    builder = SparkSession.builder.appName(config.job.name).config("spark.ui.showConsoleProgress", "false")
+    if config.spark.master is not None:
+        builder = builder.master(config.spark.master)
+    if config.spark.packages:
+        builder = builder.config("spark.jars.packages", ",".join(config.spark.packages))
+    for key, value in config.spark.conf.items():
+        builder = builder.config(key, _spelled(value))
+    return builder.getOrCreate()
+
+
+def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
+    """Read the job's source as a stream, through its transform. Raises ConfigError for what can't be read."""
+    if config.source is None:
+        raise ConfigError("the job has no [source]", next="add one, or start the job from your own program: Job.start")
+    transform = load_transform(config.job.transform)
+    reader = spark.readStream.format(config.source.format)
+    if config.source.schema_ is not None:
+        reader = reader.schema(config.source.schema_)
+    for key, value in config.source.options.items():
+        reader = reader.option(key, _spelled(value))
+    return transform(reader.load(config.source.path) if config.source.path else reader.load())
+
+
+def load_transform(name: str | None) -> Callable[[DataFrame], DataFrame]:
+    """Import `module:function`; the identity when there is none."""
+    if name is None:
+        return lambda frame: frame
+    module, _, function = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"transform {name} can't be imported",
+            why=str(error),
+            next="put the module beside the job's file, or into the working folder",
+        ) from error
+    transform: Callable[[DataFrame], DataFrame] = found
+    return transform
+
+
+def _spelled(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

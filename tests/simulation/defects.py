@@ -1,0 +1,208 @@
+"""Defects planted in the real code, one at a time: each must be caught by a family of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from exactsink.errors import ExactsinkError, Retryable
+from exactsink.model import Committed, Lost, Unknown
+
+import exactsink.commit
+import exactsink.coordinator
+import exactsink.journal.journal
+import exactsink.journal.log
+import exactsink.sweep
+import exactsink.votes
+from exactsink.coordinator import Coordinator
+from exactsink.journal.journal import Journal
+from tests.simulation import schedules
+from tests.simulation.backend import MemoryBackend
+from tests.simulation.drivers import Run, no_defect
+from tests.simulation.schedules import Lab
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A mistake, how it is planted, and the family that must catch it."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    family: Callable[[Lab], Iterator[Run]]
+    lab: Lab = Lab()
+
+
+def _swallow_commit_error(patch: Patch) -> None:
+    real = exactsink.commit._SinkCall._commit
+
+    def swallow(self: Any, committables: Any) -> Any:
+        try:
+            return real(self, committables)
+        except Retryable:
+            return [Committed() for _ in committables]
+
+    patch.setattr(exactsink.commit._SinkCall, "_commit", swallow)
+    patch.setattr("tests.simulation.drivers.Retry", lambda attempts, wait: exactsink.commit.Retry(1, wait))
+
+
+def _commit_before_decide(patch: Patch) -> None:
+    real = Coordinator._accept
+
+    def early(self: Any, plan: Any, votes: Any) -> Any:
+        accepted = real(self, plan, votes)
+        for sink, committables in accepted.items():
+            if committables:
+                self._committers[sink].commit(plan.epoch, committables)
+        return accepted
+
+    patch.setattr(Coordinator, "_accept", early)
+
+
+def _sweep_before_claim(patch: Patch) -> None:
+    real = Coordinator.start
+
+    def early(self: Any, query_id: str, source_done: Any) -> None:
+        log = self._journal.read()
+        mine = exactsink.coordinator.Claim(log.last_generation + 1, "", "", "")
+        committers = {name: exactsink.coordinator.committer_of(s, self._job) for name, s in self._sinks.items()}
+        exactsink.sweep.sweep_older(committers, log, mine, self._events)
+        real(self, query_id, source_done)
+
+    patch.setattr(Coordinator, "start", early)
+
+
+def _no_second_listing(patch: Patch) -> None:
+    patch.setattr(Journal, "_stands_last", lambda self, claim: True)
+
+
+def _abort_after_unknown_append(patch: Patch) -> None:
+    real = Journal._settle
+
+    def once(self: Any, record: Any) -> Any:
+        patch.setattr(exactsink.journal.journal, "_ATTEMPTS", 1)
+        return real(self, record)
+
+    patch.setattr(Journal, "_settle", once)
+    decide = Coordinator._decide
+
+    def give_up(self: Any, claim: Any, last: Any, batch: Any) -> Any:
+        try:
+            return decide(self, claim, last, batch)
+        except Retryable:
+            for committer in self._committers.values():
+                txns = [p.txn for p in committer.in_doubt() if p.txn.token == claim.token]
+                committer.abort(exactsink.journal.log._proven(txns))
+            raise
+
+    patch.setattr(Coordinator, "_decide", give_up)
+
+
+def _delete_claims(patch: Patch) -> None:
+    def everything(self: Any, epochs: Any) -> frozenset[int]:
+        return frozenset(range(self._log.decision.seqs[0]))
+
+    patch.setattr(Journal, "_deletable", everything)
+
+
+def _skip_flush(backend: MemoryBackend) -> None:
+    backend.flushes = False
+
+
+def _trust_a_count(patch: Patch) -> None:
+    patch.setattr(exactsink.votes, "_checked", lambda plan, vote, committable: committable)
+
+
+def _redecide_not_folded(patch: Patch) -> None:
+    patch.setattr(exactsink.journal.log, "_redecided", lambda decision, record: decision)
+
+
+def _trust_other_ids(patch: Patch) -> None:
+    def trusting(log: Any, mine: Any, listed: Any) -> Any:
+        decided = log.decision.txns() if log.decision else frozenset()
+        return exactsink.journal.log._proven([p.txn for p in listed if p.txn not in decided])
+
+    patch.setattr(exactsink.sweep, "undecided_before", trusting)
+
+
+def _skip_by_number(patch: Patch) -> None:
+    patch.setattr(exactsink.coordinator, "_check_replay", lambda decision, batch: None)
+
+
+def _expired_is_lost(patch: Patch) -> None:
+    real = exactsink.commit._SinkCall._commit
+
+    def mistaken(self: Any, committables: Any) -> Any:
+        return [Lost(o.evidence) if isinstance(o, Unknown) else o for o in real(self, committables)]
+
+    patch.setattr(exactsink.commit._SinkCall, "_commit", mistaken)
+
+
+def _names_not_read(patch: Patch) -> None:
+    real = Journal.read
+
+    def careless(self: Any) -> Any:
+        patch.setattr(exactsink.journal.journal, "decode", lambda data: replace(decode(data), names=()))
+        return real(self)
+
+    decode = exactsink.journal.journal.decode
+    patch.setattr(Journal, "read", careless)
+
+
+def _sweep_lost_with_open_redecide(patch: Patch) -> None:
+    """Sweep the own generation right before the redecide."""
+    real = Journal.redecide
+
+    def sweeping(self: Any, record: Any) -> None:
+        _SWEPT[id(self)](record)
+        real(self, record)
+
+    start = Coordinator.start
+
+    def remember(self: Any, query_id: str, source_done: Any) -> None:
+        start(self, query_id, source_done)
+
+        def sweep(record: Any) -> None:
+            claim = self._journal.log.claims[-1]
+            exactsink.sweep.sweep_losers(self._committers, self._journal.log.decision, claim, self._events)
+
+        _SWEPT[id(self._journal)] = sweep
+
+    patch.setattr(Coordinator, "start", remember)
+    patch.setattr(Journal, "redecide", sweeping)
+
+
+_SWEPT: dict[int, Callable[[Any], None]] = {}
+
+
+def _nothing(patch: Patch) -> None:
+    """The defect lies in the backend, not in the core."""
+
+
+def _refused_fingerprint_is_new(patch: Patch) -> None:
+    """Abort what was decided: fold no decision at all into the sweep's view."""
+    patch.setattr(exactsink.journal.log.Decision, "txns", lambda self: frozenset())
+
+
+DEFECTS = (
+    Defect("swallow a commit error", _swallow_commit_error, schedules.single_faults),
+    Defect("commit before decide", _commit_before_decide, schedules.single_faults),
+    Defect("sweep before claim", _sweep_before_claim, schedules.stalls),
+    Defect("no second listing", _no_second_listing, schedules.claims_in_holes),
+    Defect("abort after an unknown append", _abort_after_unknown_append, schedules.single_faults),
+    Defect("delete claims", _delete_claims, schedules.stalls),
+    Defect("not idempotent", _nothing, schedules.single_faults, Lab(not_idempotent=True)),
+    Defect("skip the flush", _nothing, schedules.single_faults, Lab(defect=_skip_flush)),
+    Defect("trust a count", _trust_a_count, schedules.dropped_rows),
+    Defect("redecide not folded", _redecide_not_folded, schedules.lost_votes),
+    Defect("trust another journal's ids", _trust_other_ids, schedules.two_journals),
+    Defect("skip by number alone", _skip_by_number, schedules.rolled_back_checkpoints),
+    Defect("take expired evidence for lost", _expired_is_lost, schedules.expired_evidence),
+    Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
+    Defect("sweep while a redecide is open", _sweep_lost_with_open_redecide, schedules.lost_votes),
+    Defect("sweep what is decided", _refused_fingerprint_is_new, schedules.single_faults),
+)
+__all__ = ["DEFECTS", "Defect", "ExactsinkError", "no_defect"]

@@ -1,0 +1,215 @@
+"""Driver lives over the real coordinator and the real journal, interleaved as a schedule says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import greenlet
+import pyarrow as pa
+from exactsink.errors import ExactsinkError, Fenced, Retryable
+
+from exactsink.commit import Retry, SinkCommit
+from exactsink.coordinator import Batch, Coordinator
+from exactsink.events import Events
+from exactsink.journal.journal import Journal
+from exactsink.participant import vote
+from exactsink.sinks import Sink
+from exactsink.votes import EpochPlan, Vote
+from tests.simulation.backend import MemoryBackend
+from tests.simulation.world import (
+    OTHER,
+    SCHEMA,
+    SINKS,
+    Crash,
+    Participant,
+    Schedule,
+    Store,
+    Violation,
+    World,
+    partitions_of,
+)
+
+JOB = "sim"
+RESTARTS = 6
+LIVES = 8
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a schedule: the world, and why each driver ended."""
+
+    world: World
+    ends: Mapping[str, str]
+    steps: Mapping[str, int]
+
+
+def _now() -> float:
+    return 0.0
+
+
+def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
+    return [call() for call in calls]
+
+
+class Driver:
+    """One Spark driver's life: it restarts its query on Retryable, and ends on anything else."""
+
+    def __init__(self, world: World, name: str, hidden_defect: Callable[[MemoryBackend], None]) -> None:
+        self.world = world
+        self.name = name
+        self.end = "running"
+        self._backends = {sink: MemoryBackend(world, name, sink) for sink in SINKS}
+        for backend in self._backends.values():
+            hidden_defect(backend)
+
+    def live(self) -> None:
+        for _ in range(RESTARTS):
+            try:
+                self._query()
+                self.end = "finished"
+                return
+            except (Retryable, ConnectionError):
+                continue
+            except Fenced:
+                self.end = "fenced"
+                return
+            except ExactsinkError as error:
+                self.end = type(error).__name__
+                return
+            except Crash:
+                self.end = "crashed"
+                return
+        self.end = "gave up"
+
+    def _query(self) -> None:
+        world = self.world
+        coordinator = self._coordinator()
+        coordinator.start("query", lambda epoch: epoch <= world.done)
+        if self.name == OTHER:
+            return
+        batch = world.done + 1
+        while batch < world.schedule.epochs:
+            fingerprint = world.plan_batch(self.name, batch)
+            coordinator.run_epoch(self._batch(batch, fingerprint))
+            world.finish_batch(self.name, batch)
+            if world.schedule.forgets:
+                self._forget(batch)
+            batch += 1
+
+    def _coordinator(self) -> Coordinator:
+        sinks = {name: Sink(name, "memory", backend, "") for name, backend in self._backends.items()}
+        journal = Journal(Store(self.world, self.name), keep_epochs=1, wait=lambda _: None)
+        return Coordinator(
+            JOB,
+            sinks,
+            journal,
+            Events(JOB),
+            driver=self.name,
+            retry=Retry(2, lambda _: None),
+            save_state=lambda _: None,
+            parallel=_one_by_one,
+            now=_now,
+        )
+
+    def _batch(self, batch: int, fingerprint: str) -> Batch:
+        def write(plan: EpochPlan) -> Sequence[Vote]:
+            cut = plan.generation if self.world.schedule.recut else 0
+            votes: list[Vote] = []
+            for partition, rows in partitions_of(batch, fingerprint, cut).items():
+                votes += self._task(plan, partition, rows)
+            return votes
+
+        return Batch(batch, fingerprint, dict.fromkeys(SINKS, SCHEMA), write)
+
+    def _task(self, plan: EpochPlan, partition: int, rows: Sequence[str]) -> list[Vote]:
+        world = self.world
+        if (delay := world.schedule.late_tasks.get(plan.epoch)) is not None:
+            world.attempts += 1
+            for sink in plan.sinks:
+                zombie = plan.txn(sink, partition, world.attempts)
+                effect = _late_prepare(world, sink, zombie, tuple(rows))
+                world.late.append((world.clock + delay, effect))
+        world.attempts += 1
+        attempt = world.attempts
+        frame = pa.record_batch({"row": pa.array(rows, pa.string())})
+        hashes = pa.array([int.from_bytes(row.encode(), "big") for row in rows], pa.int64())
+        batches = [dict.fromkeys(plan.sinks, (frame, hashes))]
+        return list(vote(plan, self._backends, partition, attempt, batches, lambda *_: None))
+
+    def _forget(self, batch: int) -> None:
+        """The backends' evidence of older epochs has expired."""
+        for participants in self.world.sinks.values():
+            for txn in [t for t, p in participants.items() if t.epoch <= batch and p.state == "committed"]:
+                del participants[txn]
+
+
+def _late_prepare(world: World, sink: str, txn: object, rows: tuple[str, ...]) -> Callable[[], None]:
+    def effect() -> None:
+        world.sinks[sink].setdefault(txn, Participant(rows))  # type: ignore[call-overload]
+
+    return effect
+
+
+def no_defect(backend: MemoryBackend) -> None:
+    """Leave a backend as it is."""
+
+
+def run(
+    schedule: Schedule,
+    defect: Callable[[MemoryBackend], None] = no_defect,
+    between: Callable[[World, int], None] = lambda world, life: None,
+    *,
+    not_idempotent: bool = False,
+) -> Run:
+    """Run a schedule to its end: drivers A, B, C as it switches to them, then fresh ones until the source is done.
+
+    `between(world, life)` may change the world before a fresh driver. Raises Violation.
+    """
+    world = World(schedule)
+    world.not_idempotent = not_idempotent
+    drivers: dict[str, Driver] = {}
+    threads: dict[str, greenlet.greenlet] = {}
+
+    def resume(name: str) -> str | None:
+        if name not in drivers:
+            drivers[name] = Driver(world, name, defect)
+            threads[name] = greenlet.greenlet(drivers[name].live)
+        if threads[name].dead:
+            return None
+        target = threads[name].switch()
+        return target if isinstance(target, str) else None
+
+    def run_all(name: str | None) -> None:
+        while name is not None:
+            target = resume(name)
+            waiting = [n for n, t in threads.items() if not t.dead and n != target]
+            name = target if target is not None else (waiting[0] if waiting else None)
+
+    run_all("A")
+    stopped = {"LineageError", "InDoubt", "ConfigError"}
+    for life in range(LIVES):
+        if world.done >= schedule.epochs - 1 or any(driver.end in stopped for driver in drivers.values()):
+            break
+        between(world, life)
+        run_all(f"life-{life}")
+    ends = {name: driver.end for name, driver in drivers.items()}
+    return Run(world, ends, dict(world.steps))
+
+
+def settle(run_: Run, defect: Callable[[MemoryBackend], None] = no_defect) -> None:
+    """Check the end: everything is done, and one more start leaves no participant in doubt."""
+    world = run_.world
+    if world.done < world.schedule.epochs - 1:
+        raise Violation(f"the source is not done: {run_.ends}")
+    for _ in range(2):
+        world.clock += 10_000
+        world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists=frozenset())
+        last = Driver(world, f"last-{world.clock}", defect)
+        last.live()
+        if last.end != "finished":
+            raise Violation(f"the last start ended {last.end}")
+    held = [txn.id for sink in world.sinks.values() for txn, p in sink.items() if p.state == "prepared"]
+    if held:
+        raise Violation(f"still in doubt: {held}")
+    world.check()

@@ -1,0 +1,179 @@
+"""Families of schedules: each knows what may go wrong in it, and runs one schedule after another.
+
+A family is a generator of runs that have been checked to their end; it raises Violation at the first broken promise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.backend import MemoryBackend
+from tests.simulation.drivers import Run, no_defect, run, settle
+from tests.simulation.world import OTHER, SINKS, Fault, Schedule, Violation, World
+
+FAULTS: tuple[Fault, ...] = ("crash_before", "refused", "answer_lost", "late")
+LATE_TASKS = ({}, {0: 3, 1: 25, 2: 6})
+
+
+@dataclass(frozen=True)
+class Lab:
+    """How runs are made: with real code, or with a defect planted in a backend."""
+
+    defect: Callable[[MemoryBackend], None] = no_defect
+    not_idempotent: bool = False
+
+    def run(self, schedule: Schedule, between: Callable[[World, int], None] = lambda world, life: None) -> Run:
+        made = run(schedule, self.defect, between, not_idempotent=self.not_idempotent)
+        planned = {*schedule.faults, *schedule.switches, *schedule.stale_lists}
+        if not planned <= made.world.fired:
+            raise AssertionError(f"never fired: {planned - made.world.fired}")
+        return made
+
+    def settled(self, schedule: Schedule) -> Run:
+        made = self.run(schedule)
+        settle(made, self.defect)
+        return made
+
+
+def _steps(lab: Lab, schedule: Schedule, actor: str = "A") -> range:
+    return range(lab.run(schedule).steps.get(actor, 0))
+
+
+def single_faults(lab: Lab) -> Iterator[Run]:
+    """Every fault at every call, with and without late losing attempts, replays cut otherwise."""
+    yield lab.settled(Schedule())
+    for late_tasks in LATE_TASKS:
+        base = Schedule(late_tasks=late_tasks, recut=True)
+        for step, fault in itertools.product(_steps(lab, base), FAULTS):
+            yield lab.settled(replace(base, faults={("A", step): fault}))
+
+
+def crash_pairs(lab: Lab) -> Iterator[Run]:
+    """A crash at every call of one life, and at every call of the next."""
+    for first in _steps(lab, Schedule()):
+        once = Schedule(faults={("A", first): "crash_before"}, late_tasks=LATE_TASKS[1], recut=True)
+        for second in _steps(lab, once, "life-0"):
+            yield lab.settled(replace(once, faults={**once.faults, ("life-0", second): "crash_before"}))
+
+
+def stalls(lab: Lab) -> Iterator[Run]:
+    """A stalls at every call; B claims and runs to every one of its calls; A wakes; both go on."""
+    for first in _steps(lab, Schedule()):
+        once = Schedule(switches={("A", first): "B"}, late_tasks=LATE_TASKS[1], recut=True)
+        yield lab.settled(once)
+        for second in _steps(lab, once, "B"):
+            yield lab.settled(replace(once, switches={**once.switches, ("B", second): "A"}))
+
+
+def claims_in_holes(lab: Lab) -> Iterator[Run]:
+    """B stalls while it claims, A goes on over several epochs and deletes old records, B's claim lands late."""
+    base = Schedule(epochs=5)
+    total = len(_steps(lab, base))
+    for first, claim_step in itertools.product(range(4, total), range(6)):
+        switches = {("A", first): "B", ("B", claim_step): "A"}
+        reached = lab.run(replace(base, switches=switches)).steps
+        for back in range(first + 12, min(reached["A"], first + 34), 3):
+            yield lab.settled(replace(base, switches={**switches, ("A", back): "B"}))
+
+
+def lost_votes(lab: Lab) -> Iterator[Run]:
+    """The backend drops one partition's vote, or a sink's, or two sinks', once decided; a crash at every call."""
+    sets = [{("lake", 1, 0)}, {("table", 2, 0), ("table", 2, 1)}, {("lake", 0, 0), ("lake", 0, 1), ("table", 0, 1)}]
+    for losses in sets:
+        base = Schedule(losses=frozenset(losses))
+        yield lab.settled(base)
+        for step, fault in itertools.product(_steps(lab, base), FAULTS):
+            once = replace(base, faults={("A", step): fault})
+            yield lab.settled(once)
+        for step in _steps(lab, base):
+            yield lab.settled(replace(base, switches={("A", step): "B"}))
+    whole = Schedule(losses=frozenset({("lake", 1, 0), ("lake", 1, 1)}), recut=True)
+    for step in _steps(lab, whole):  # all of a sink lost: the replay may cut its partitions otherwise
+        yield lab.settled(replace(whole, faults={("A", step): "crash_before"}))
+
+
+def stale_listings(lab: Lab) -> Iterator[Run]:
+    """A restarted driver's first listing lacks an entry in the middle; a writer drops a row once."""
+    for step in _steps(lab, Schedule()):
+        once = Schedule(faults={("A", step): "crash_before"})
+        if step < 12:
+            continue
+        for listing in (0, 1):
+            reached = lab.run(once).world
+            if len(reached.entries) > 2:
+                stale = replace(once, stale_lists=frozenset({("life-0", 0)})) if listing == 0 else once
+                yield lab.settled(stale)
+
+
+def dropped_rows(lab: Lab) -> Iterator[Run]:
+    """A backend's writer drops a row, once: the epoch is refused and written anew."""
+    for epochs in ({0}, {1}, {0, 2}):
+        yield lab.settled(Schedule(dropped_rows=frozenset(epochs)))
+
+
+def expired_evidence(lab: Lab) -> Iterator[Run]:
+    """A backend forgets what it committed before Spark records the batch: the job stops, and doubles nothing."""
+    for step in _steps(lab, Schedule()):
+        once = Schedule(faults={("A", step): "crash_before"})
+
+        def forget(world: World, life: int) -> None:
+            for participants in world.sinks.values():
+                for txn in [t for t, p in participants.items() if p.state == "committed"]:
+                    del participants[txn]
+
+        made = lab.run(once, forget)
+        made.world.check()
+        stopped = [end for end in made.ends.values() if end == "InDoubt"]
+        if not stopped and made.world.done < once.epochs - 1:
+            raise Violation(f"neither done nor stopped: {made.ends}")
+        yield made
+
+
+def rolled_back_checkpoints(lab: Lab) -> Iterator[Run]:
+    """The checkpoint is restored from an older copy, and its source cuts other input: the job stops."""
+    for step, back in itertools.product(_steps(lab, Schedule()), (0, 1)):
+
+        def restore(world: World, life: int, back: int = back) -> None:
+            world.rolled_back(max(0, world.done + 1 - back))
+
+        made = lab.run(Schedule(faults={("A", step): "crash_before"}), restore)
+        made.world.check()
+        yield made
+
+
+def two_journals(lab: Lab) -> Iterator[Run]:
+    """Another job of the same name starts while this one has work prepared: it stops, and touches nothing."""
+    for step in _steps(lab, Schedule()):
+        made = lab.run(Schedule(switches={("A", step): OTHER}))
+        if made.ends[OTHER] not in ("LineageError", "finished"):
+            raise Violation(f"the other job ended {made.ends[OTHER]}")
+        if made.ends["A"] != "finished":
+            raise Violation(f"this job ended {made.ends['A']}")
+        yield made
+
+
+def random_walks(lab: Lab, seeds: range) -> Iterator[Run]:
+    """Two or three drivers, several faults, late tasks and lost votes, by seed."""
+    for seed in seeds:
+        yield random_walk(lab, seed)
+
+
+def random_walk(lab: Lab, seed: int) -> Run:
+    chance = random.Random(seed)
+    faults, switches = {}, {}
+    names = ["A", "B", "C"][: chance.choice([2, 2, 3])]
+    for _ in range(chance.randint(1, 4)):
+        faults[chance.choice([*names, "life-0"]), chance.randrange(50)] = chance.choice((*FAULTS, "crash_after"))
+    for _ in range(chance.randint(1, 5)):
+        switches[chance.choice(names), chance.randrange(60)] = chance.choice(names)
+    losses = {
+        (chance.choice(SINKS), chance.randrange(4), chance.randrange(2)) for _ in range(chance.choice([0, 0, 1, 2]))
+    }
+    late_tasks = {epoch: chance.randint(1, 40) for epoch in range(4) if chance.random() < 0.5}
+    schedule = Schedule(faults, switches, 4, late_tasks, frozenset(losses))
+    made = run(schedule, lab.defect, not_idempotent=lab.not_idempotent)
+    settle(made, lab.defect)
+    return made

@@ -1,0 +1,157 @@
+"""Drive the upsert backend through its public contract, and look at the table from outside. Children run it too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from exactsink.backend import Committer
+from exactsink.model import Committable, JobContext, Outcome, Txn, Undecided
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.sqlite import SqliteApplier
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("o", pa.int64())])
+
+LOG_EVERY_APPLICATION = """
+    CREATE TABLE log (n INTEGER PRIMARY KEY, what TEXT, id, v);
+    CREATE TRIGGER inserted AFTER INSERT ON t BEGIN INSERT INTO log (what, id, v) VALUES ('insert', NEW.id, NEW.v); END;
+    CREATE TRIGGER updated AFTER UPDATE ON t BEGIN INSERT INTO log (what, id, v) VALUES ('update', NEW.id, NEW.v); END;
+"""
+
+
+class Sink:
+    """One sink of a job, its table t in a file, and a log of everything that was ever applied to the table."""
+
+    def __init__(self, folder: Path, job: str = "orders", lineage: str = "L1", **options: Any) -> None:
+        self.file = folder / "shop.db"
+        self.staging = folder / "staging" / job
+        self.job = job
+        self.lineage = lineage
+        given = {"url": f"sqlite:///{self.file}", "table": "t", "keys": ("id",), "create": True, **options}
+        self.backend = UpsertBackend(UpsertOptions.model_validate(given))
+
+    def committer(self, generation: int = 1) -> Committer:
+        staging = str(self.staging)
+        return self.backend.committer(JobContext(self.job, "table", staging, generation, self.lineage))
+
+    def open(self, schema: pa.Schema = SCHEMA, log: bool = True) -> Sink:
+        """Make the table as the first epoch does, and log what happens to it from then on."""
+        self.committer().open_epoch(1, schema, None)
+        if log:
+            self.sql(LOG_EVERY_APPLICATION)
+        return self
+
+    def vote(
+        self, epoch: int, *partitions: Sequence[pa.RecordBatch | Sequence[Any]], generation: int = 1
+    ) -> list[Committable]:
+        """Write and pre-commit one participant per partition; rows are tuples of SCHEMA, or whole batches."""
+        ticket = self.committer(generation).open_epoch(epoch, _schema(partitions), None)
+        votes = []
+        for partition, rows in enumerate(partitions):
+            txn = Txn(self.job, epoch, "table", generation, "aa", partition, attempt=100 * epoch + partition)
+            writer = self.backend.writer(txn, _schema(partitions), ticket)
+            for batch in _batches(rows):
+                writer.write(batch)
+            votes.append(writer.pre_commit())
+        return votes
+
+    def commit(self, epoch: int, votes: Sequence[Committable], generation: int = 1) -> list[str]:
+        """Commit, and name the outcomes."""
+        return [type(outcome).__name__ for outcome in self.outcomes(epoch, votes, generation)]
+
+    def outcomes(self, epoch: int, votes: Sequence[Committable], generation: int = 1) -> Sequence[Outcome]:
+        committer = self.committer(generation)
+        try:
+            return committer.commit(epoch, votes)
+        finally:
+            committer.close()
+
+    def sql(self, statements: str) -> None:
+        with closing(sqlite3.connect(self.file)) as connection:
+            connection.executescript(statements)
+
+    def rows(self, query: str = "SELECT id, v FROM t ORDER BY id") -> list[Any]:
+        with closing(sqlite3.connect(self.file)) as connection:
+            return connection.execute(query).fetchall()
+
+    def log(self) -> list[Any]:
+        return self.rows("SELECT what, id, v FROM log ORDER BY n")
+
+    def staged_files(self) -> list[str]:
+        return sorted(path.name for path in self.staging.iterdir())
+
+
+def undecided(*txns: Txn) -> Undecided:
+    """Build what only the journal may build."""
+    proof = object.__new__(Undecided)
+    object.__setattr__(proof, "_txns", txns)
+    return proof
+
+
+def commit_at_once(sink: Sink, epoch: int, votes: Sequence[Committable], barrier: Any, answers: Any) -> None:
+    """In a child: commit, but wait for the others where each has found the epoch unapplied and none has begun."""
+    apply = SqliteApplier.apply
+
+    def wait_then_apply(self: SqliteApplier, *args: Any) -> bool:
+        barrier.wait()
+        return apply(self, *args)
+
+    SqliteApplier.apply = wait_then_apply  # type: ignore[method-assign]
+    answers.put(sink.commit(epoch, votes))
+
+
+def open_at_once(sink: Sink, barrier: Any, answers: Any) -> None:
+    """In a child: open the first epoch together with the others."""
+    committer = sink.committer()
+    barrier.wait()
+    answers.put(committer.open_epoch(1, SCHEMA, None))
+
+
+def commit_and_die(sink: Sink, epoch: int, votes: Sequence[Committable]) -> None:
+    """In a child: commit, with an SQL function `die()` that kills this process where a trigger calls it."""
+    connect = sqlite3.connect
+
+    def connect_deadly(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection = connect(*args, **kwargs)
+        connection.create_function("die", 0, _die)
+        return connection
+
+    sqlite3.connect = connect_deadly  # type: ignore[assignment]
+    sink.commit(epoch, votes)
+
+
+def commit_and_die_before_answering(sink: Sink, epoch: int, votes: Sequence[Committable]) -> None:
+    """In a child: die after the transaction, before anyone hears of it."""
+    apply = SqliteApplier.apply
+
+    def apply_then_die(self: SqliteApplier, *args: Any) -> bool:
+        apply(self, *args)
+        return _die()
+
+    SqliteApplier.apply = apply_then_die  # type: ignore[method-assign]
+    sink.commit(epoch, votes)
+
+
+def _die() -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return False
+
+
+def _schema(partitions: Sequence[Sequence[Any]]) -> pa.Schema:
+    first = partitions[0][0]
+    return first.schema if isinstance(first, pa.RecordBatch) else SCHEMA
+
+
+def _batches(rows: Sequence[Any]) -> list[pa.RecordBatch]:
+    if isinstance(rows[0], pa.RecordBatch):
+        return list(rows)
+    padded = [(*row, None)[:3] for row in rows]
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*padded, strict=True), SCHEMA, strict=True)]
+    return [pa.RecordBatch.from_arrays(columns, schema=SCHEMA)]
