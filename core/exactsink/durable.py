@@ -1,0 +1,79 @@
+"""Local files that survive a power cut: what is synced, in which order, and a proof of what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["DurableFile", "file_sha256", "make_folder", "sync_folders"]
+
+
+class DurableFile(io.RawIOBase):
+    """A new file that is written from front to back, hashed on the way, and synced when it is sealed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - lives as long as this object
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        written = 0
+        while written < len(view):  # an unbuffered write may take a part only
+            written += self._file.write(view[written:]) or 0
+        self._hash.update(view)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def seal(self) -> tuple[int, str]:
+        """Sync to disk and close; give the size in bytes and the SHA-256. The folder is the caller's to sync."""
+        os.fsync(self._file.fileno())
+        self.close()
+        return self._size, self._hash.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def file_sha256(path: Path) -> str:
+    """Hash a file's bytes."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Make the names in these folders durable: files created, linked, renamed or unlinked in them."""
+    for folder in dict.fromkeys(folders):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes."""
+    missing = []
+    place = folder
+    while not place.exists():
+        missing.append(place)
+        place = place.parent
+    for place in reversed(missing):
+        place.mkdir(exist_ok=True)
+        sync_folders([place.parent])
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")

@@ -1,0 +1,191 @@
+"""The protocol's values: transactions, committables, outcomes, and what a backend says of itself.
+
+All are immutable, pickle, and carry no connection, so they travel between driver, executors and journal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+__all__ = [
+    "NAME_PATTERN",
+    "AlreadyCommitted",
+    "Committable",
+    "Committed",
+    "Finding",
+    "InDoubt",
+    "JobContext",
+    "Lost",
+    "Outcome",
+    "Traits",
+    "Txn",
+    "Undecided",
+    "Unknown",
+]
+
+NAME_PATTERN = r"[a-z0-9-]{1,40}"
+"""What the names of jobs and sinks look like: they become part of ids, paths and table rows."""
+
+_ID = re.compile(
+    rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})"
+    r"\.g(?P<generation>\d+)-(?P<token>[0-9a-f]+)\.e(?P<epoch>\d+)\.p(?P<partition>\d+)\.a(?P<attempt>\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Txn:
+    """Name one participant: a task attempt's branch of a sink's transaction in one epoch.
+
+    `attempt` is Spark's taskAttemptId, unique within one driver life; with the claim's (generation, token) it is
+    unique for good. (stage, partition, attemptNumber) is not: a resubmitted stage counts from 0 again.
+    """
+
+    job: str
+    epoch: int
+    sink: str
+    generation: int
+    token: str
+    partition: int
+    attempt: int
+
+    @property
+    def id(self) -> str:
+        """The readable id, at most 199 bytes, that `parse` reads back; `{job}.{sink}.` is a safe prefix to list by."""
+        return (
+            f"{self.job}.{self.sink}.g{self.generation}-{self.token}.e{self.epoch}.p{self.partition}.a{self.attempt}"
+        )
+
+    @classmethod
+    def parse(cls, id: str) -> Txn | None:
+        """Read an id back; None when it is not one of ours (a foreign name, which nobody here may touch)."""
+        found = _ID.fullmatch(id)
+        if found is None:
+            return None
+        txn = cls(
+            job=found["job"],
+            epoch=int(found["epoch"]),
+            sink=found["sink"],
+            generation=int(found["generation"]),
+            token=found["token"],
+            partition=int(found["partition"]),
+            attempt=int(found["attempt"]),
+        )
+        return txn if txn.id == id else None  # a leading zero is somebody else's spelling
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """A participant's yes vote, plus all that another process needs to commit it.
+
+    `rows` is the writer's own count. `digest` belongs to the framework (the sum of the rows' hashes, modulo 2^64); a
+    writer leaves it 0. `deadline` is the moment (Unix seconds) after which the backend may drop the participant, None
+    when it never does. `payload` is the backend's own, without secrets; `version` is that payload's format.
+    """
+
+    txn: Txn
+    rows: int
+    payload: bytes
+    version: int = 1
+    deadline: float | None = None
+    digest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """This call made the participant's rows durable and visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """An earlier call, perhaps of another process, had done so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Proven never visible and never able to become so: the rows are written again."""
+
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Neither proven committed nor proven lost: the job stops with this evidence."""
+
+    evidence: str
+
+
+Outcome = Committed | AlreadyCommitted | Lost | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A participant begun or prepared in the backend and neither committed nor aborted there."""
+
+    txn: Txn
+    age_seconds: float | None = None
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What preflight found, and the statement that mends it. An error stops the job before the first row."""
+
+    severity: Literal["error", "warning"]
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a strategy gives, from which the job's guarantee and the conformance kit's skips are derived.
+
+    `atomic_visibility`: a sink's whole epoch appears at one moment. `can_lose_votes`: the store may drop a prepared
+    participant (a timeout, say). `visible_early`: rows show before the decision, so the sink is only effectively once.
+    `max_commit_seconds`: what a commit may take; an epoch whose earliest deadline is nearer is refused.
+    `needs_shared_staging`: executors and driver must see the same staging folder.
+    """
+
+    atomic_visibility: bool = False
+    can_lose_votes: bool = False
+    visible_early: bool = False
+    max_commit_seconds: float = 60.0
+    needs_shared_staging: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """Tell a committer whose it is.
+
+    `lineage` names the journal, for markers in the target: a marker with another lineage was written by another
+    journal of the same job name. In preflight, before the claim, `generation` is 0 and `lineage` empty. `staging` is
+    this sink's folder for staged rows.
+    """
+
+    job: str
+    sink: str
+    staging: str
+    generation: int = 0
+    lineage: str = ""
+
+
+class Undecided:
+    """Name the participants that are proven undecided, and so may be aborted.
+
+    Only the journal builds it (`exactsink.journal.log`), from the records that prove it; there is no other way to
+    roll back a pre-committed participant.
+    """
+
+    __slots__ = ("_txns",)
+    _txns: tuple[Txn, ...]
+
+    def __init__(self) -> NoReturn:
+        raise TypeError("only the journal builds Undecided: see exactsink.journal.log")
+
+    def __iter__(self) -> Iterator[Txn]:
+        return iter(self._txns)
+
+    def __len__(self) -> int:
+        return len(self._txns)
