@@ -54,9 +54,7 @@ class Txn:
     @property
     def id(self) -> str:
         """The readable id, at most 199 bytes, that `parse` reads back; `{job}.{sink}.` is a safe prefix to list by."""
-        return (
-            f"{self.job}.{self.sink}.g{self.generation}-{self.token}.e{self.epoch}.p{self.partition}.a{self.attempt}"
-        )
+        return f"{self.job}.{self.sink}.g{self.generation}-{self.token}.e{self.epoch}.p{self.partition}.a{self.attempt}"
 
     @classmethod
     def parse(cls, id: str) -> Txn | None:

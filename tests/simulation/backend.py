@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+
 from exactsink.backend import Backend, BackendOptions, Committer, Writer
 from exactsink.errors import Retryable
 from exactsink.model import (
@@ -22,7 +23,6 @@ from exactsink.model import (
     Undecided,
     Unknown,
 )
-
 from tests.simulation.world import Participant, Violation, World
 
 

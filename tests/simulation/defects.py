@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from exactsink.errors import ExactsinkError, Retryable
-from exactsink.model import Committed, Lost, Unknown
 
 import exactsink.commit
 import exactsink.coordinator
@@ -17,10 +15,12 @@ import exactsink.journal.log
 import exactsink.sweep
 import exactsink.votes
 from exactsink.coordinator import Coordinator
+from exactsink.errors import Retryable
 from exactsink.journal.journal import Journal
+from exactsink.model import Committed, Lost, Unknown
 from tests.simulation import schedules
 from tests.simulation.backend import MemoryBackend
-from tests.simulation.drivers import Run, no_defect
+from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
 
 Patch = pytest.MonkeyPatch
@@ -33,7 +33,7 @@ class Defect:
     name: str
     plant: Callable[[Patch], None]
     family: Callable[[Lab], Iterator[Run]]
-    lab: Lab = Lab()
+    lab: Lab = field(default_factory=Lab)
 
 
 def _swallow_commit_error(patch: Patch) -> None:
@@ -152,39 +152,20 @@ def _names_not_read(patch: Patch) -> None:
     patch.setattr(Journal, "read", careless)
 
 
-def _sweep_lost_with_open_redecide(patch: Patch) -> None:
-    """Sweep the own generation right before the redecide."""
-    real = Journal.redecide
+def _sweep_with_open_redecide(patch: Patch) -> None:
+    real = Coordinator._accept
 
-    def sweeping(self: Any, record: Any) -> None:
-        _SWEPT[id(self)](record)
-        real(self, record)
+    def sweeping(self: Any, plan: Any, votes: Any) -> Any:
+        log = self._journal.log
+        if log.decision is not None and log.decision.epoch == plan.epoch:
+            exactsink.sweep.sweep_losers(self._committers, log.decision, log.claims[-1], self._events)
+        return real(self, plan, votes)
 
-    start = Coordinator.start
-
-    def remember(self: Any, query_id: str, source_done: Any) -> None:
-        start(self, query_id, source_done)
-
-        def sweep(record: Any) -> None:
-            claim = self._journal.log.claims[-1]
-            exactsink.sweep.sweep_losers(self._committers, self._journal.log.decision, claim, self._events)
-
-        _SWEPT[id(self._journal)] = sweep
-
-    patch.setattr(Coordinator, "start", remember)
-    patch.setattr(Journal, "redecide", sweeping)
-
-
-_SWEPT: dict[int, Callable[[Any], None]] = {}
+    patch.setattr(Coordinator, "_accept", sweeping)
 
 
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
-
-
-def _refused_fingerprint_is_new(patch: Patch) -> None:
-    """Abort what was decided: fold no decision at all into the sweep's view."""
-    patch.setattr(exactsink.journal.log.Decision, "txns", lambda self: frozenset())
 
 
 DEFECTS = (
@@ -202,7 +183,5 @@ DEFECTS = (
     Defect("skip by number alone", _skip_by_number, schedules.rolled_back_checkpoints),
     Defect("take expired evidence for lost", _expired_is_lost, schedules.expired_evidence),
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
-    Defect("sweep while a redecide is open", _sweep_lost_with_open_redecide, schedules.lost_votes),
-    Defect("sweep what is decided", _refused_fingerprint_is_new, schedules.single_faults),
+    Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
 )
-__all__ = ["DEFECTS", "Defect", "ExactsinkError", "no_defect"]

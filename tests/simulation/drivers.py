@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import greenlet
 import pyarrow as pa
-from exactsink.errors import ExactsinkError, Fenced, Retryable
 
 from exactsink.commit import Retry, SinkCommit
 from exactsink.coordinator import Batch, Coordinator
+from exactsink.errors import ExactsinkError, Fenced, Retryable
 from exactsink.events import Events
 from exactsink.journal.journal import Journal
 from exactsink.participant import vote
@@ -93,8 +93,6 @@ class Driver:
             fingerprint = world.plan_batch(self.name, batch)
             coordinator.run_epoch(self._batch(batch, fingerprint))
             world.finish_batch(self.name, batch)
-            if world.schedule.forgets:
-                self._forget(batch)
             batch += 1
 
     def _coordinator(self) -> Coordinator:
@@ -136,12 +134,6 @@ class Driver:
         hashes = pa.array([int.from_bytes(row.encode(), "big") for row in rows], pa.int64())
         batches = [dict.fromkeys(plan.sinks, (frame, hashes))]
         return list(vote(plan, self._backends, partition, attempt, batches, lambda *_: None))
-
-    def _forget(self, batch: int) -> None:
-        """The backends' evidence of older epochs has expired."""
-        for participants in self.world.sinks.values():
-            for txn in [t for t, p in participants.items() if t.epoch <= batch and p.state == "committed"]:
-                del participants[txn]
 
 
 def _late_prepare(world: World, sink: str, txn: object, rows: tuple[str, ...]) -> Callable[[], None]:

@@ -75,7 +75,7 @@ def claims_in_holes(lab: Lab) -> Iterator[Run]:
     for first, claim_step in itertools.product(range(4, total), range(6)):
         switches = {("A", first): "B", ("B", claim_step): "A"}
         reached = lab.run(replace(base, switches=switches)).steps
-        for back in range(first + 12, min(reached["A"], first + 34), 3):
+        for back in range(first + 12, min(reached["A"], first + 34), 4):
             yield lab.settled(replace(base, switches={**switches, ("A", back): "B"}))
 
 
@@ -96,16 +96,12 @@ def lost_votes(lab: Lab) -> Iterator[Run]:
 
 
 def stale_listings(lab: Lab) -> Iterator[Run]:
-    """A restarted driver's first listing lacks an entry in the middle; a writer drops a row once."""
-    for step in _steps(lab, Schedule()):
-        once = Schedule(faults={("A", step): "crash_before"})
-        if step < 12:
-            continue
-        for listing in (0, 1):
-            reached = lab.run(once).world
-            if len(reached.entries) > 2:
-                stale = replace(once, stale_lists=frozenset({("life-0", 0)})) if listing == 0 else once
-                yield lab.settled(stale)
+    """Two drivers crash, the second with its claim standing; the third's first listing lacks the entry before it."""
+    for first in _steps(lab, Schedule()):
+        once = Schedule(faults={("A", first): "crash_before"})
+        for second in _steps(lab, once, "life-0")[5:9]:
+            twice = replace(once, faults={**once.faults, ("life-0", second): "crash_before"})
+            yield lab.settled(replace(twice, stale_lists=frozenset({("life-1", 0)})))
 
 
 def dropped_rows(lab: Lab) -> Iterator[Run]:

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 
 import greenlet
 import pyarrow as pa
-from exactsink.model import Txn
 
 from exactsink.journal.records import Decide, Redecide, decode
 from exactsink.journal.store import SeqTaken
+from exactsink.model import Txn
 
 T = TypeVar("T")
 Fault = Literal["crash_before", "crash_after", "refused", "answer_lost", "late"]
@@ -46,7 +46,6 @@ class Schedule:
     late_tasks: Mapping[int, int] = field(default_factory=dict)
     losses: frozenset[tuple[str, int, int]] = frozenset()
     dropped_rows: frozenset[int] = frozenset()
-    forgets: bool = False
     recut: bool = False
     stale_lists: frozenset[tuple[str, int]] = frozenset()
 
@@ -192,9 +191,9 @@ class Store:
 
         def effect() -> Sequence[int]:
             seqs = sorted(self._entries)
-            if step in self._world.schedule.stale_lists and len(seqs) > 1:
+            if step in self._world.schedule.stale_lists:
                 self._world.fired.add(step)
-                return [seqs[0], *seqs[2:]]  # a stale listing lacks an entry in the middle
+                return [*seqs[:-2], *seqs[-1:]]  # a stale listing lacks the entry before the last
             return seqs
 
         return self._world.call(self._actor, ConnectionError, effect)

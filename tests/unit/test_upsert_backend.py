@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.upsert_sink import SCHEMA, Sink, undecided
 
 from exactsink.errors import Fatal, LineageError, Retryable
-from unit.upsert_sink import SCHEMA, Sink, undecided
 
 
 def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
+from tests.unit.upsert_sink import SCHEMA, Sink
+
 from exactsink.errors import Retryable
 from exactsink.model import Finding
-from pydantic import ValidationError
-
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.plugin import exactsink_backends
-from unit.upsert_sink import SCHEMA, Sink
 
 TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, o INTEGER);"
 
@@ -250,11 +250,12 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], sai
 
 def test_the_target_is_absolute_wherever_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"url": "sqlite+pysqlite:///odd %20 #name.db", "table": "t", "keys": ("id",)}
-    backend = UpsertBackend(UpsertOptions.model_validate(given))
+    given = {"url": "sqlite+pysqlite:///odd ü#name.db", "table": "t", "keys": ("id",)}
+    backend = UpsertBackend(UpsertOptions.model_validate({**given, "create": True}))
     monkeypatch.chdir("/")
-    assert backend.target == f"sqlite:///{tmp_path}/odd %20 #name.db#t"
-    backend.applier().check(SCHEMA)
+    assert backend.target == f"sqlite:///{tmp_path}/odd ü#name.db#t"
+    backend.applier().open_epoch(SCHEMA)
+    assert [path.name for path in tmp_path.glob("*.db")] == ["odd ü#name.db"]
 
 
 def test_the_plugin_names_this_backend() -> None:

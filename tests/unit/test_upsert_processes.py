@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from unit.upsert_sink import Sink, commit_and_die, commit_and_die_before_answering, commit_at_once, open_at_once
+from tests.unit.upsert_sink import Sink, commit_and_die, commit_and_die_before_answering, commit_at_once, open_at_once
 
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE = 120  # seconds until a test that hangs says so
@@ -64,8 +63,8 @@ def test_a_process_killed_after_its_transaction_has_committed(tmp_path: Path) ->
 
 def both(work: Callable[..., None], sink: Sink, *args: Any) -> list[Any]:
     """Run the work in two processes, held at the same barrier; give both answers."""
-    barrier, answers = SPAWN.Barrier(2), SPAWN.Queue()
-    children = [SPAWN.Process(target=work, args=(sink, *args, barrier, answers)) for _ in range(2)]
+    barrier, answers = SPAWN.Barrier(2, timeout=PATIENCE), SPAWN.Queue()
+    children = [SPAWN.Process(target=work, args=(sink, *args, barrier, answers), daemon=True) for _ in range(2)]
     for child in children:
         child.start()
     given = [answers.get(timeout=PATIENCE) for _ in children]
@@ -77,7 +76,7 @@ def both(work: Callable[..., None], sink: Sink, *args: Any) -> list[Any]:
 
 def killed(work: Callable[..., None], *args: Any) -> None:
     """Run the work in a process, and see it killed: a fault that never fired would prove nothing."""
-    child = SPAWN.Process(target=work, args=args)
+    child = SPAWN.Process(target=work, args=args, daemon=True)
     child.start()
     child.join(PATIENCE)
     assert child.exitcode == -signal.SIGKILL

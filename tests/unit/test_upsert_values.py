@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from exactsink.errors import Fatal
+from tests.unit.upsert_sink import Sink
 
+from exactsink.errors import Fatal
 from exactsink_idempotent_upsert.values import sort_values, storage, stored_values, unstorable
-from unit.upsert_sink import Sink
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 NAIVE_2026 = UTC_2026.replace(tzinfo=None)
@@ -54,12 +54,12 @@ def one_batch(**columns: pa.Array) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("order_by", [None, "n"])
 def test_create_makes_a_table_that_takes_every_type(tmp_path: Path, order_by: str | None) -> None:
-    columns = {name: pa.array([given, None], type) for name, (type, given, _, _) in TYPES.items()}
+    columns = {name: pa.array([given, None], kind) for name, (kind, given, _, _) in TYPES.items()}
     batch = one_batch(n=pa.array([1, 2], pa.int32()), **columns)
     sink = Sink(tmp_path, keys=("n",), order_by=order_by)
     votes = sink.vote(1, [batch, batch])
     assert sink.commit(1, votes) == ["Committed"]
-    declared = {name: type for name, type in sink.rows("SELECT name, type FROM pragma_table_info('t')")}
+    declared = dict(sink.rows("SELECT name, type FROM pragma_table_info('t')"))
     assert declared == {"n": "BIGINT", **{name: declared for name, (_, _, _, declared) in TYPES.items()}}
     full, empty = sink.rows("SELECT * FROM t ORDER BY n")
     assert dict(zip(TYPES, full[1:], strict=True)) == {name: stored for name, (_, _, stored, _) in TYPES.items()}
@@ -68,10 +68,10 @@ def test_create_makes_a_table_that_takes_every_type(tmp_path: Path, order_by: st
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "nan"])
 def test_a_key_of_any_type_meets_its_row_again(tmp_path: Path, name: str) -> None:
-    type, given, stored, _ = TYPES[name]
+    kind, given, stored, _ = TYPES[name]
     sink = Sink(tmp_path, keys=("k",))
     for epoch in (1, 2):
-        batch = one_batch(k=pa.array([given], type), v=pa.array([f"epoch {epoch}"]))
+        batch = one_batch(k=pa.array([given], kind), v=pa.array([f"epoch {epoch}"]))
         sink.commit(epoch, sink.vote(epoch, [batch]))
     assert sink.rows("SELECT k, v FROM t") == [(stored, "epoch 2")]
 
@@ -144,7 +144,7 @@ def test_a_value_that_could_never_be_applied_is_refused_before_the_vote(tmp_path
     ids=["null", "nan", "index", "dictionary"],
 )
 def test_a_key_that_is_stored_as_null_is_refused(tmp_path: Path, keys: pa.Array) -> None:
-    with pytest.raises(Fatal, match="key column id is NULL .or NaN. in 1 rows"):
+    with pytest.raises(Fatal, match=r"key column id is NULL \(or NaN\) in 1 rows"):
         Sink(tmp_path).vote(1, [one_batch(id=keys)])
 
 

@@ -76,9 +76,10 @@ class UpsertBackend(StagedBackend):
 
     @property
     def target(self) -> str:
-        from exactsink_idempotent_upsert.sqlite import shown_url
+        """Name the file and the table. Not the URL as SQLAlchemy prints it, which differs between its versions."""
+        from exactsink_idempotent_upsert.sqlite import database_path
 
-        return f"{shown_url(self.options.url.get_secret_value())}#{self.options.table}"
+        return f"sqlite:///{database_path(self.options.url.get_secret_value())}#{self.options.table}"
 
     @property
     def traits(self) -> Traits:

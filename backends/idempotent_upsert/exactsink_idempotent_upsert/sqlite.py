@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from exactsink.errors import ExactsinkError, Fatal, Retryable
@@ -22,7 +22,7 @@ from exactsink_idempotent_upsert.values import sort_values, stored_values
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.backend import UpsertOptions
 
-__all__ = ["SqliteApplier", "absolute_url", "shown_url"]
+__all__ = ["SqliteApplier", "absolute_url", "database_path"]
 
 _PASSING = (
     "database is locked",
@@ -54,12 +54,13 @@ def absolute_url(text: str) -> str:
         raise ValueError("a SQLite URL holds a path only: sqlite:///path/to/file.db (four slashes: an absolute path)")
     if not url.database or url.database.startswith((":memory:", "file:")):
         raise ValueError("a database in memory ends with its process: name a file, sqlite:///path/to/file.db")
-    return _rendered(url.set(drivername="sqlite", database=str(Path(url.database).absolute())), hide_password=False)
+    place = url.set(drivername="sqlite", database=str(Path(url.database).absolute()))
+    return place.render_as_string(hide_password=False)
 
 
-def shown_url(text: str) -> str:
-    """Give the URL as it may be journaled and printed."""
-    return _rendered(make_url(text), hide_password=True)
+def database_path(text: str) -> Path:
+    """Give the file that a URL of `absolute_url` names."""
+    return Path(str(make_url(text).database))
 
 
 class SqliteApplier(Applier):
@@ -67,7 +68,7 @@ class SqliteApplier(Applier):
 
     def __init__(self, options: UpsertOptions) -> None:
         self._options = options
-        self._path = Path(str(make_url(options.url.get_secret_value()).database))
+        self._path = database_path(options.url.get_secret_value())
 
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
         with self._explained("look at the table"):
@@ -204,10 +205,6 @@ class SqliteApplier(Applier):
             return Fatal(what, why=f"the marker's table is gone; {safe}", next=mend)
         mend = f"mend table {self._options.table} in {self._path} (or the file), then start the job again"
         return Fatal(what, why=safe or "SQLite refuses", next=mend)
-
-
-def _rendered(url: URL, hide_password: bool) -> str:
-    return url.render_as_string(hide_password=hide_password)
 
 
 def _exists(connection: sqlite3.Connection, table: str) -> bool:

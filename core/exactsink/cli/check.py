@@ -6,9 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from exactsink.errors import PreflightError
-
 from exactsink.cli.table import guarantee, print_sinks
+from exactsink.errors import PreflightError
 from exactsink.spark.job import Job
 from exactsink.spark.one_pass import OnePass
 from exactsink.spark.preflight import check_executors, check_sinks

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from exactsink.errors import ConfigError, ExactsinkError
 
 from exactsink import __version__
 from exactsink.cli import backends as backends_command
 from exactsink.cli import status as status_command
+from exactsink.errors import ConfigError, ExactsinkError
 
 __all__ = ["cli", "main"]
 

@@ -8,10 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from exactsink.errors import InDoubt
-
 from exactsink.cli.table import print_table
 from exactsink.config import bind_sinks, load_config
+from exactsink.errors import InDoubt
 from exactsink.journal.journal import Journal
 from exactsink.journal.log import Log
 from exactsink.journal.store import LocalStore

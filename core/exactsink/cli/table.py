@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from exactsink.model import Traits
-
 from exactsink.sinks import Sink
 
 __all__ = ["guarantee", "print_sinks", "print_table"]

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from exactsink.errors import ConfigError
 from pydantic import BaseModel, ValidationError
 
 from exactsink.config.model import JobConfig, SinkSection
 from exactsink.config.toml import Document, KeyPath, read_document
+from exactsink.errors import ConfigError
 
 __all__ = ["config_error", "load_config"]
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from exactsink.model import NAME_PATTERN
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from exactsink.model import NAME_PATTERN
 
 __all__ = ["JobConfig", "JobSection", "SinkSection", "SourceSection", "SparkSection"]
 

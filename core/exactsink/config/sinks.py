@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from exactsink.errors import ConfigError
 from pydantic import ValidationError
 
 from exactsink.config.load import config_error
 from exactsink.config.model import JobConfig, SinkSection
 from exactsink.config.toml import Document
+from exactsink.errors import ConfigError
 from exactsink.registry import Registry
 from exactsink.sinks import Sink
 

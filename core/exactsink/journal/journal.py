@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from exactsink.errors import Fenced, LineageError, Retryable
-
 from exactsink.journal.log import Log, extended
 from exactsink.journal.records import Claim, Decide, Note, Record, Redecide, decode, encode
 from exactsink.journal.store import JournalStore, SeqTaken

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from exactsink.errors import Fenced, LineageError
-from exactsink.model import Committable, InDoubt, Txn, Undecided
-
 from exactsink.journal.records import Claim, Decide, DecidedSink, Record, Redecide
+from exactsink.model import Committable, InDoubt, Txn, Undecided
 
 __all__ = ["Decision", "Log", "extended", "fenced_by", "fold", "undecided_before", "undecided_losers"]
 

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from exactsink.errors import ConfigError, LineageError, Retryable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from exactsink.commit import Retry
 from exactsink.config import JobConfig, bind_sinks, load_config
 from exactsink.coordinator import Batch, Coordinator
+from exactsink.errors import ConfigError, LineageError, Retryable
 from exactsink.events import Events, Subscriber
 from exactsink.journal.journal import Journal
 from exactsink.journal.store import LocalStore

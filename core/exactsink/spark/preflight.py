@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-from exactsink.errors import PreflightError
-from exactsink.model import Finding
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import exactsink
+from exactsink.errors import PreflightError
+from exactsink.model import Finding
 from exactsink.sinks import Sink, committer_of
 
 __all__ = ["check_executors", "check_sinks", "refuse_errors"]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from exactsink.errors import ConfigError
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.config import JobConfig
+from exactsink.errors import ConfigError
 
 __all__ = ["make_session", "read_source"]
 

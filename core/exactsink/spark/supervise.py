@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from exactsink.errors import Retryable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from exactsink.errors import Retryable
 from exactsink.spark.job import Job, pause
 
 __all__ = ["supervise"]
