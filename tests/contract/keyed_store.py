@@ -1,10 +1,10 @@
 """Skeleton: a keyed store with conditional writes but without transactions (a document or wide-column store).
 
 StagedBackend fits better than the plain contract: nothing may show before the decision, so the rows must wait
-somewhere, and the staging, votes and sweep would be the same again. What does not fit is one sentence of `Applier.apply`,
-"in ONE transaction". Here a row is put with the version (epoch, place in the epoch) and only over a lower version; the
-marker is put last. A second process may put the same rows again, which changes nothing, and a stalled one is refused
-row by row. That per-row guard is also why one job only may own the keys: see docs/decisions/0002.
+somewhere, and the staging, votes and sweep would be the same again. One sentence of `Applier.apply` does not fit:
+"in ONE transaction". Here a row is put with the version (epoch, place in the epoch) and only over a lower version; the marker
+is put last. A second process may put the same rows again, which changes nothing, and a stalled one is refused row by
+row. That per-row guard is also why only one job and sink may own the keys: see docs/decisions/0002.
 """
 
 from __future__ import annotations

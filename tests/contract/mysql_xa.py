@@ -1,7 +1,7 @@
 """Skeleton: one XA branch per participant, on MySQL or MariaDB. Fits, with two things of its own.
 
 An xid holds 128 bytes (64 + 64), `Txn.id` up to 199: the branch is named by the txn's fields packed, which read back.
-And the server remembers no outcome: a row per branch, written in the branch, tells a committed one from a rolled back one.
+And the server remembers no outcome: a row per branch, written in it, tells a committed one from a rolled back one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MysqlCommitter(Committer):
         raise NotImplementedError  # version, xa_detach_on_prepare, XA_RECOVER_ADMIN, InnoDB, columns
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        raise NotImplementedError  # CREATE TABLE IF NOT EXISTS exactsink_branches; DELETE its rows of epochs < epoch - 1
+        raise NotImplementedError  # CREATE TABLE IF NOT EXISTS exactsink_branches; DELETE rows of epochs < epoch - 1
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         # XA COMMIT each; 1397: XA RECOVER lists it Retryable; its row in exactsink_branches is there AlreadyCommitted;

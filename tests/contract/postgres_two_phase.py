@@ -102,5 +102,7 @@ class PostgresBackend(Backend):
 
 
 SAMPLE: Backend = PostgresBackend(
-    PostgresOptions.model_validate({"dsn": "postgresql://localhost/shop", "server": "localhost/shop", "table": "orders"})
+    PostgresOptions.model_validate(
+        {"dsn": "postgresql://localhost/shop", "server": "localhost/shop", "table": "orders"}
+    )
 )

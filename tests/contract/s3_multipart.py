@@ -1,7 +1,7 @@
 """Skeleton: a multipart upload per file, begun and filled in a task, completed by the driver. Fits as it is.
 
-The object's key holds `Txn.id`, so an upload found by listing reads back. Where listing is not to be trusted, the upload
-ids are kept in records of our own beside the data; the ticket tells a writer where.
+The object's key holds `Txn.id`, so an upload found by listing reads back. Listing is not to be trusted on every server:
+the upload ids are kept in records of our own beside the data, and the ticket tells a writer where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Skeleton: staged rows, applied to a Postgres table in one transaction with the marker. Fits StagedBackend as it is."""
+"""Skeleton: staged rows, applied to a Postgres table in one transaction with the marker. Fits StagedBackend as is."""
 
 from __future__ import annotations
 

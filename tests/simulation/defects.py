@@ -67,7 +67,7 @@ def _sweep_before_claim(patch: Patch) -> None:
 
     def early(self: Any, query_id: str, source_done: Any) -> None:
         log = self._journal.read()
-        mine = exactsink.coordinator.Claim(log.last_generation + 1, "", "", "")
+        mine = exactsink.coordinator.Claim(log.last_generation + 1, "", "", "", "")
         committers = {name: exactsink.coordinator.committer_of(s, self._job) for name, s in self._sinks.items()}
         exactsink.sweep.sweep_older(committers, log, mine, self._events)
         real(self, query_id, source_done)

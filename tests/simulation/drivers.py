@@ -196,7 +196,7 @@ def settle(run_: Run, defect: Callable[[MemoryBackend], None] = no_defect) -> No
         raise Violation(f"the source is not done: {run_.ends}")
     for _ in range(2):
         world.clock += 10_000
-        world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists=frozenset())
+        world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={})
         last = Driver(world, f"last-{world.clock}", defect)
         last.live()
         if last.end != "finished":

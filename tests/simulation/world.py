@@ -47,7 +47,7 @@ class Schedule:
     losses: frozenset[tuple[str, int, int]] = frozenset()
     dropped_rows: frozenset[int] = frozenset()
     recut: bool = False
-    stale_lists: frozenset[tuple[str, int]] = frozenset()
+    stale_lists: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -161,6 +161,7 @@ class Store:
         self._world = world
         self._actor = actor
         self._entries = world.other_entries if actor == OTHER else world.entries
+        self._lists = 0
 
     def put(self, seq: int, data: bytes) -> None:
         def effect() -> None:
@@ -187,12 +188,11 @@ class Store:
         return self._world.call(self._actor, ConnectionError, lambda: self._entries.get(seq))
 
     def list(self) -> Sequence[int]:
-        step = (self._actor, self._world.steps[self._actor])
-
         def effect() -> Sequence[int]:
             seqs = sorted(self._entries)
-            if step in self._world.schedule.stale_lists:
-                self._world.fired.add(step)
+            self._lists += 1
+            if self._lists <= self._world.schedule.stale_lists.get(self._actor, 0):
+                self._world.fired.add((self._actor, -self._lists))
                 return [*seqs[:-2], *seqs[-1:]]  # a stale listing lacks the entry before the last
             return seqs
 

@@ -63,7 +63,8 @@ class Journal:
             log = self.read()
             if log.query_id is not None and log.query_id != query_id:
                 raise _other_query(log.query_id, query_id)
-            claim = Claim(log.last_generation + 1, uuid.uuid4().hex[:12], driver, query_id)
+            token = uuid.uuid4().hex[:12]
+            claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token)
             claim = replace(claim, **self._place(claim, log.last_seq + 1))
             if self._settle(claim).nonce == claim.nonce and self._stands_last(claim):
                 self._log = extended(log, claim)

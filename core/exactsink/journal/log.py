@@ -51,7 +51,7 @@ class Log:
     @property
     def lineage(self) -> str:
         """The journal's own name: the token of its first claim."""
-        return self.claims[0].token if self.claims else ""
+        return self.claims[0].lineage if self.claims else ""
 
 
 def fold(records: Iterable[Record]) -> Log:

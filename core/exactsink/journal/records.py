@@ -18,12 +18,16 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A driver's fencing token: whoever appends it owns the job until the next claim."""
+    """A driver's fencing token: whoever appends it owns the job until the next claim.
+
+    `lineage` is the journal's own name, the token of its first claim.
+    """
 
     generation: int
     token: str
     driver: str
     query_id: str
+    lineage: str
     seq: int = -1
     nonce: str = ""
     names: tuple[int, ...] = ()
