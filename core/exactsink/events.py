@@ -43,8 +43,9 @@ class Event:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [self.name, self.edge, *(f"{name}={value}" for name, value in self.fields.items())]
-        return " ".join(word for word in [f"job={self.job}", f"epoch={self.epoch}", *words] if word)
+        known = {"job": self.job, "epoch": self.epoch, **self.fields}
+        told = (f"{name}={value}" for name, value in known.items() if value is not None)
+        return " ".join([f"{self.name} {self.edge}".strip(), *told])
 
 
 Subscriber = Callable[[Event], None]

@@ -2,9 +2,9 @@
 
 StagedBackend fits better than the plain contract: nothing may show before the decision, so the rows must wait
 somewhere, and the staging, votes and sweep would be the same again. One sentence of `Applier.apply` does not fit:
-"in ONE transaction". Here a row is put with the version (epoch, place in the epoch) and only over a lower version; the marker
-is put last. A second process may put the same rows again, which changes nothing, and a stalled one is refused row by
-row. That per-row guard is also why only one job and sink may own the keys: see docs/decisions/0002.
+"in ONE transaction". Here a row is put with the version (epoch, place in the epoch) and only over a lower version; the
+marker is put last. A second process may put the same rows again, which changes nothing, and a stalled one is refused
+row by row. That per-row guard is also why only one job and sink may own the keys: see docs/decisions/0002.
 """
 
 from __future__ import annotations

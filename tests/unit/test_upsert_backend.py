@@ -20,10 +20,11 @@ def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> 
     assert sink.rows() == []
     assert sink.commit(1, votes) == ["Committed", "Committed"]
     assert sink.rows() == [(1, "a"), (2, "b"), (3, "c")]
-    assert sink.commit(2, sink.vote(2, [(2, "B"), (4, "d")])) == ["Committed"]
+    votes = sink.vote(2, [(2, "B"), (4, "d")], generation=3)
+    assert sink.commit(2, votes, generation=3) == ["Committed"]
     assert sink.rows() == [(1, "a"), (2, "B"), (3, "c"), (4, "d")]
     assert sink.log()[3:] == [("update", 2, "B"), ("insert", 4, "d")]
-    assert sink.rows("SELECT * FROM exactsink_epochs") == [("orders", "table", "L1", 2, 1)]
+    assert sink.rows("SELECT * FROM exactsink_epochs") == [("orders", "table", "L1", 2, 3)]
     assert sink.staged_files() == []
 
 
@@ -54,12 +55,6 @@ def test_order_by_uses_the_tables_own_equality_of_keys(tmp_path: Path) -> None:
     sink.sql("CREATE TABLE t (id, v TEXT COLLATE NOCASE UNIQUE, o)")
     sink.commit(1, sink.vote(1, [(1, "ab", 7), (2, "AB", 3)]))
     assert sink.rows("SELECT id, o FROM t") == [(1, 7)]
-
-
-def test_a_temporary_table_never_takes_the_targets_place(tmp_path: Path) -> None:
-    sink = Sink(tmp_path, table="log", order_by="o")
-    sink.commit(1, sink.vote(1, [(1, "a", 1)]))
-    assert sink.rows("SELECT id, v FROM log") == [(1, "a")]
 
 
 def test_rows_of_keys_only_are_inserted_once(tmp_path: Path) -> None:
@@ -96,6 +91,16 @@ def test_two_jobs_with_unrelated_epochs_share_a_table(tmp_path: Path) -> None:
     orders.commit(900, orders.vote(900, [(1, "orders")]))
     assert refunds.commit(3, refunds.vote(3, [(1, "refunds"), (2, "refunds")])) == ["Committed"]
     assert orders.rows() == [(1, "refunds"), (2, "refunds")]
+
+
+def test_two_sinks_of_a_job_keep_a_marker_each(tmp_path: Path) -> None:
+    first = Sink(tmp_path).open()
+    second = Sink(tmp_path, sink="other", table="u")
+    for sink in (first, second):
+        votes = sink.vote(1, [(1, "a")])
+        assert sink.commit(1, votes) == ["Committed"]
+        assert sink.commit(1, votes) == ["AlreadyCommitted"]
+    assert first.rows("SELECT v FROM u") == [("a",)]
 
 
 def test_a_marker_of_another_journal_stops_everything(tmp_path: Path) -> None:
@@ -202,13 +207,14 @@ def test_abort_drops_only_what_it_is_given(tmp_path: Path) -> None:
     sink = Sink(tmp_path).open()
     votes = sink.vote(1, [(1, "a")], [(2, "b")], [(3, "c")])
     other = Sink(tmp_path, job="refunds")
-    other.vote(1, [(9, "z")])
+    other.staging = sink.staging
+    (theirs,) = other.vote(1, [(9, "z")])
     committer = sink.committer(2)
     assert {found.txn for found in committer.in_doubt()} == {vote.txn for vote in votes}
     for _ in range(2):
         committer.abort(undecided(votes[1].txn))
     assert {found.txn for found in committer.in_doubt()} == {votes[0].txn, votes[2].txn}
-    assert len(other.staged_files()) == 1
+    assert [found.txn for found in other.committer().in_doubt()] == [theirs.txn]
     assert sink.commit(1, [votes[0], votes[2]]) == ["Committed", "Committed"]
     assert sink.rows() == [(1, "a"), (3, "c")]
 

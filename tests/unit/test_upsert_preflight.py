@@ -66,7 +66,7 @@ MENDED = {
         "over exactly id",
     ),
     "index over an expression": (
-        "CREATE TABLE t (id INTEGER, v TEXT, o INTEGER); CREATE UNIQUE INDEX e ON t (id + 0)",
+        "CREATE TABLE t (id INTEGER, v TEXT, o INTEGER); CREATE UNIQUE INDEX e ON t (id, o + 0)",
         "over exactly id",
     ),
     "other key": ("CREATE TABLE t (id INTEGER, v TEXT PRIMARY KEY, o INTEGER)", "over exactly id"),
@@ -98,6 +98,17 @@ def test_keys_of_two_columns_with_odd_names(tmp_path: Path) -> None:
     assert check(sink, schema) == []
     batch = pa.RecordBatch.from_pylist([{'or "der': 1, "select": "a"}], schema=schema)
     assert sink.commit(1, sink.vote(1, [batch])) == ["Committed"]
+
+
+def test_names_that_differ_from_the_tables_in_case(tmp_path: Path) -> None:
+    schema = pa.schema([("ID", pa.int64()), ("V", pa.string())])
+    sink = Sink(tmp_path, create=False, keys=("ID",))
+    sink.sql(TABLE)
+    assert check(sink, schema) == []
+    for v in ("a", "b"):
+        epoch = ord(v)
+        sink.commit(epoch, sink.vote(epoch, [pa.RecordBatch.from_pylist([{"ID": 1, "V": v}], schema=schema)]))
+    assert sink.rows() == [(1, "b")]
 
 
 ACCEPTED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from exactsink.backend import Committer
 from exactsink.model import Committable, JobContext, Outcome, Txn, Undecided
+from exactsink.staged import Marker
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.sqlite import SqliteApplier
 
@@ -29,17 +30,20 @@ LOG_EVERY_APPLICATION = """
 class Sink:
     """One sink of a job, its table t in a file, and a log of everything that was ever applied to the table."""
 
-    def __init__(self, folder: Path, job: str = "orders", lineage: str = "L1", **options: Any) -> None:
+    def __init__(
+        self, folder: Path, job: str = "orders", sink: str = "table", lineage: str = "L1", **options: Any
+    ) -> None:
         self.file = folder / "shop.db"
-        self.staging = folder / "staging" / job
+        self.staging = folder / "staging" / job / sink
         self.job = job
+        self.sink = sink
         self.lineage = lineage
         given = {"url": f"sqlite:///{self.file}", "table": "t", "keys": ("id",), "create": True, **options}
         self.backend = UpsertBackend(UpsertOptions.model_validate(given))
 
     def committer(self, generation: int = 1) -> Committer:
         staging = str(self.staging)
-        return self.backend.committer(JobContext(self.job, "table", staging, generation, self.lineage))
+        return self.backend.committer(JobContext(self.job, self.sink, staging, generation, self.lineage))
 
     def open(self, schema: pa.Schema = SCHEMA, log: bool = True) -> Sink:
         """Make the table as the first epoch does, and log what happens to it from then on."""
@@ -55,7 +59,7 @@ class Sink:
         ticket = self.committer(generation).open_epoch(epoch, _schema(partitions), None)
         votes = []
         for partition, rows in enumerate(partitions):
-            txn = Txn(self.job, epoch, "table", generation, "aa", partition, attempt=100 * epoch + partition)
+            txn = Txn(self.job, epoch, self.sink, generation, "aa", partition, attempt=100 * epoch + partition)
             writer = self.backend.writer(txn, _schema(partitions), ticket)
             for batch in _batches(rows):
                 writer.write(batch)
@@ -96,22 +100,32 @@ def undecided(*txns: Txn) -> Undecided:
 
 
 def commit_at_once(sink: Sink, epoch: int, votes: Sequence[Committable], barrier: Any, answers: Any) -> None:
-    """In a child: commit, but wait for the others where each has found the epoch unapplied and none has begun."""
+    """In a child: commit in step with the other: both find the epoch unapplied, then both apply, then both clean up."""
     apply = SqliteApplier.apply
 
-    def wait_then_apply(self: SqliteApplier, *args: Any) -> bool:
+    def wait_then_apply(self: SqliteApplier, marker: Marker, batches: Iterator[Any]) -> bool:
         barrier.wait()
-        return apply(self, *args)
+        try:
+            return apply(self, marker, batches)
+        finally:
+            barrier.wait()
 
-    setattr(SqliteApplier, "apply", wait_then_apply)
+    SqliteApplier.apply = wait_then_apply  # type: ignore[method-assign]
     answers.put(sink.commit(epoch, votes))
 
 
 def open_at_once(sink: Sink, barrier: Any, answers: Any) -> None:
-    """In a child: open the first epoch together with the others."""
-    committer = sink.committer()
-    barrier.wait()
-    answers.put(committer.open_epoch(1, SCHEMA, None))
+    """In a child: open the first epoch in step with the other: both find no tables, then both make them."""
+    connect = sqlite3.connect
+
+    def wait_then_connect(database: str, **kwargs: Any) -> sqlite3.Connection:
+        if database.endswith("mode=rwc"):
+            barrier.wait()
+        connection: sqlite3.Connection = connect(database, **kwargs)
+        return connection
+
+    sqlite3.connect = wait_then_connect  # type: ignore[assignment]
+    answers.put(sink.committer().open_epoch(1, SCHEMA, None))
 
 
 def commit_and_die(sink: Sink, epoch: int, votes: Sequence[Committable]) -> None:
@@ -131,11 +145,11 @@ def commit_and_die_before_answering(sink: Sink, epoch: int, votes: Sequence[Comm
     """In a child: die after the transaction, before anyone hears of it."""
     apply = SqliteApplier.apply
 
-    def apply_then_die(self: SqliteApplier, *args: Any) -> bool:
-        apply(self, *args)
+    def apply_then_die(self: SqliteApplier, marker: Marker, batches: Iterator[Any]) -> bool:
+        apply(self, marker, batches)
         return _die()
 
-    setattr(SqliteApplier, "apply", apply_then_die)
+    SqliteApplier.apply = apply_then_die  # type: ignore[method-assign]
     sink.commit(epoch, votes)
 
 

@@ -1,0 +1,56 @@
+"""Faults at named protocol points: a process kills or stops itself there, and leaves a mark that it did."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from exactsink.events import Event
+
+__all__ = ["Fault", "FaultTrigger"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Kill (SIGKILL) or stall (SIGSTOP) the process that first reaches a point's edge, in an epoch if one is given.
+
+    `write` and `pre_commit` are reached by participants, all other points by the driver.
+    """
+
+    point: str
+    edge: Literal["before", "after"]
+    action: Literal["kill", "stall"] = "kill"
+    epoch: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.action}-{self.edge}-{self.point}" + ("" if self.epoch is None else f"-e{self.epoch}")
+
+
+class FaultTrigger:
+    """Fires one fault once, over all processes that share its mark file. Hears events, and participants' probes."""
+
+    def __init__(self, fault: Fault, mark: Path) -> None:
+        self._fault = fault
+        self._mark = mark
+
+    @property
+    def fired(self) -> bool:
+        return self._mark.exists()
+
+    def __call__(self, event: Event) -> None:
+        if event.edge:
+            self.probe(event.name, event.edge, event.epoch)
+
+    def probe(self, point: str, edge: str, epoch: int | None) -> None:
+        """Fire if this is the place."""
+        fault = self._fault
+        if (point, edge) != (fault.point, fault.edge) or fault.epoch not in (None, epoch):
+            return
+        try:
+            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)

@@ -1,0 +1,122 @@
+"""Play driver lives: some die, some stall and wake when their successor is done, the last is whole."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from exactsink.errors import Fenced
+from exactsink.sinks import committer_of
+from exactsink.testing.faults import Fault, FaultTrigger
+from exactsink.testing.lives import EXIT_BUG, Script, live, wake
+
+__all__ = ["Report", "run_scenario"]
+
+_KILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a scenario came to. `problems` is empty when the framework's part of the promise held.
+
+    `exits` are the lives' exit codes in the order of their starts, a signal as its negative number; `in_doubt` counts
+    the participants that a sink still holds at the end.
+    """
+
+    fired: Sequence[bool]
+    exits: Sequence[int]
+    in_doubt: dict[str, int]
+    problems: Sequence[str]
+
+
+def run_scenario(script: Script, faults: Sequence[Fault]) -> Report:
+    """Play one life per fault, then wake what stalls, then two lives without a fault. Forks: call it unthreaded.
+
+    A fault that never fired is a problem, and so is a life that ended otherwise than its fault explains.
+    """
+    exits: list[int] = []
+    problems: list[str] = []
+    triggers = [FaultTrigger(fault, _mark(script, number)) for number, fault in enumerate(faults)]
+    stalled: list[tuple[int, int]] = []
+    for number, (fault, trigger) in enumerate(zip(faults, triggers, strict=True)):
+        pid = _start(script, trigger)
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            stalled.append((number, pid))
+            exits.append(0)
+            continue
+        exits.append(os.waitstatus_to_exitcode(status))
+        expected = (_KILLED,) if _in_driver(fault) and fault.action == "kill" else (0,)
+        if exits[-1] not in expected:
+            problems.append(f"life {number} ended {exits[-1]}, its fault explains {expected}")
+    exits.append(_whole_life(script, problems))
+    for number, pid in stalled:
+        wake(pid)
+        exits[number] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if exits[number] not in (0, Fenced.exit_code):
+            problems.append(f"life {number}, woken, ended {exits[number]}")
+    for pid in _stalled_participants(script):
+        wake(pid)
+        _wait_gone(pid)
+    exits.append(_whole_life(script, problems))
+    fired = [trigger.fired for trigger in triggers]
+    problems += [f"{fault} never fired" for fault, done in zip(faults, fired, strict=True) if not done]
+    return Report(fired, exits, _in_doubt(script), problems)
+
+
+def _start(script: Script, trigger: FaultTrigger | None) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = EXIT_BUG
+        try:
+            code = live(script, trigger)
+        except BaseException as error:  # a bug ends the life, and shows in its exit code
+            print(f"life {os.getpid()}: {error!r}", flush=True)
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _whole_life(script: Script, problems: list[str]) -> int:
+    code = os.waitstatus_to_exitcode(os.waitpid(_start(script, None), 0)[1])
+    if code != 0:
+        problems.append(f"a life without a fault ended {code}")
+    return code
+
+
+def _in_driver(fault: Fault) -> bool:
+    return fault.point not in ("write", "pre_commit")
+
+
+def _mark(script: Script, number: int) -> Path:
+    script.folder.mkdir(parents=True, exist_ok=True)
+    return script.folder / f"fault-{number}.fired"
+
+
+def _stalled_participants(script: Script) -> Sequence[int]:
+    path = script.folder / "stalled"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _wait_gone(pid: int) -> None:
+    """Wait for the end of a process that may be somebody else's child."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            select.select([handle], [], [])
+        finally:
+            os.close(handle)
+
+
+def _in_doubt(script: Script) -> dict[str, int]:
+    held = {}
+    for name, sink in script.sinks.items():
+        committer = committer_of(sink, script.job)
+        held[name] = len(list(committer.in_doubt()))
+        committer.close()
+    return held
