@@ -22,7 +22,7 @@ CONTRACT_VERSION = 1
 class BackendOptions(BaseModel):
     """Base of a backend's options: frozen, and a key that is not declared is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Backend(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -66,14 +67,15 @@ def sync_folders(folders: Iterable[Path]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes."""
-    missing = []
-    place = folder
-    while not place.exists():
-        missing.append(place)
-        place = place.parent
-    for place in reversed(missing):
-        place.mkdir(exist_ok=True)
-        sync_folders([place.parent])
-    if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is not a folder")
+    """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes.
+
+    Folders that stand already are synced too: who made them may have died before it synced them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in folder.absolute().parents:
+        try:
+            sync_folders([parent])
+        except OSError as error:  # somebody else's folder, which stood long before this job
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+                raise
+            return

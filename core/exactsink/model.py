@@ -80,7 +80,9 @@ class Committable:
 
     `rows` is the writer's own count. `digest` belongs to the framework (the sum of the rows' hashes, modulo 2^64); a
     writer leaves it 0. `deadline` is the moment (Unix seconds) after which the backend may drop the participant, None
-    when it never does. `payload` is the backend's own, without secrets; `version` is that payload's format.
+    when it never does. `payload` is the backend's own, without secrets; `version` is that payload's format. `store_ref`
+    is for stores that know the participant under another name than `txn.id` (a pooled transactional id, say): it must
+    never name two participants, so what is reused in it needs a counter beside it.
     """
 
     txn: Txn
@@ -89,6 +91,12 @@ class Committable:
     version: int = 1
     deadline: float | None = None
     digest: int = 0
+    store_ref: str | None = None
+
+    @property
+    def ref(self) -> str:
+        """The store's own unique name of the participant, by which `InDoubt` lists it."""
+        return self.txn.id if self.store_ref is None else self.store_ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +128,23 @@ Outcome = Committed | AlreadyCommitted | Lost | Unknown
 
 @dataclass(frozen=True, slots=True)
 class InDoubt:
-    """A participant begun or prepared in the backend and neither committed nor aborted there."""
+    """A participant begun or prepared in the backend and neither committed nor aborted there.
 
-    txn: Txn
+    `ref` is the store's own unique name of it, equal to its committable's; `generation` and `token` are those of the
+    claim that it was begun under; `epoch` is None where the store doesn't tell it.
+    """
+
+    ref: str
+    generation: int
+    token: str
+    epoch: int | None = None
     age_seconds: float | None = None
     deadline: float | None = None
+
+    @classmethod
+    def of(cls, txn: Txn, *, age_seconds: float | None = None, deadline: float | None = None) -> InDoubt:
+        """Make the entry of a participant that the store knows by its `txn.id`."""
+        return cls(txn.id, txn.generation, txn.token, txn.epoch, age_seconds, deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +190,20 @@ class JobContext:
 
 
 class Undecided:
-    """Name the participants that are proven undecided, and so may be aborted.
+    """Name the participants, as the backend listed them, that are proven undecided, and so may be aborted.
 
     Only the journal builds it (`exactsink.journal.log`), from the records that prove it; there is no other way to
     roll back a pre-committed participant.
     """
 
-    __slots__ = ("_txns",)
-    _txns: tuple[Txn, ...]
+    __slots__ = ("_participants",)
+    _participants: tuple[InDoubt, ...]
 
     def __init__(self) -> NoReturn:
         raise TypeError("only the journal builds Undecided: see exactsink.journal.log")
 
-    def __iter__(self) -> Iterator[Txn]:
-        return iter(self._txns)
+    def __iter__(self) -> Iterator[InDoubt]:
+        return iter(self._participants)
 
     def __len__(self) -> int:
-        return len(self._txns)
+        return len(self._participants)

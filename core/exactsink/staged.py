@@ -7,6 +7,7 @@ sweep, replays and lineage are done here.
 from __future__ import annotations
 
 import json
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from exactsink.backend import Backend, Committer, Writer
 from exactsink.durable import DurableFile, file_sha256, make_folder, sync_folders
-from exactsink.errors import LineageError
+from exactsink.errors import Fatal, LineageError
 from exactsink.model import (
     AlreadyCommitted,
     Committable,
@@ -34,6 +35,7 @@ from exactsink.model import (
 __all__ = ["Applier", "Marker", "StagedBackend"]
 
 _SUFFIX = ".arrow"
+_STAGING_FIX = "set [job] staging to a folder that the driver and every executor can write to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,11 @@ class _StagedWriter(Writer):
         self._txn = txn
         self._rows = 0
         self._path = folder / (txn.id + _SUFFIX)
-        self._file = DurableFile(self._path)
+        try:
+            self._file = DurableFile(self._path)
+        except FileNotFoundError:
+            what = f"staging folder {folder} is not there on this executor"
+            raise Fatal(what, why="the driver made it", next=_STAGING_FIX) from None
         self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -139,17 +145,18 @@ class _StagedCommitter(Committer):
         self._ctx = ctx
         self._applier = applier
         self._folder = Path(ctx.staging)
+        self._made = False
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        try:
-            make_folder(self._folder)
-        except OSError as error:
-            fix = "set [job] staging to a folder that the driver and every executor can write to"
-            yield Finding("error", f"staging folder {self._folder} can't be made: {error}", fix)
+        place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
+        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+            yield Finding("error", f"staging folder {self._folder} can't be written: {place}", _STAGING_FIX)
         yield from self._applier.check(schema)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        make_folder(self._folder)
+        if not self._made:
+            make_folder(self._folder)
+            self._made = True
         self._applier.open_epoch(schema)
         stored = self._applier.last_applied(self._ctx.job, self._ctx.sink)
         mine = self._marker(epoch, self._ctx.generation)
@@ -169,22 +176,19 @@ class _StagedCommitter(Committer):
             return [AlreadyCommitted() for _ in committables]
         ordered = sorted(committables, key=lambda c: (c.txn.partition, c.txn.attempt))
         damage = [found for c in ordered if (found := _damage(c)) is not None]
-        if damage:  # another driver may have applied the epoch, and dropped its files, since the marker was read
-            if not marker.must_apply(self._applier.last_applied(marker.job, marker.sink)):
-                return [AlreadyCommitted() for _ in committables]
-            return [Unknown("; ".join(damage)) for _ in committables]
         try:
-            applied = self._applier.apply(marker, _staged_batches(ordered))
-        except FileNotFoundError:
-            if marker.must_apply(self._applier.last_applied(marker.job, marker.sink)):
-                raise
-            applied = False
+            applied = not damage and self._applier.apply(marker, _staged_batches(ordered))
+        except FileNotFoundError as gone:
+            damage, applied = [f"staged file {gone.filename} is gone"], False
+        # Another driver may have applied the epoch, and dropped its files, since the marker was read.
+        if damage and marker.must_apply(self._applier.last_applied(marker.job, marker.sink)):
+            return [Unknown("; ".join(damage)) for _ in committables]
         self._drop(committables)
         return [Committed() if applied else AlreadyCommitted() for _ in committables]
 
     def abort(self, undecided: Undecided) -> None:
-        for txn in undecided:
-            (self._folder / (txn.id + _SUFFIX)).unlink(missing_ok=True)
+        for participant in undecided:
+            (self._folder / (participant.ref + _SUFFIX)).unlink(missing_ok=True)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         if not self._folder.is_dir():
@@ -195,7 +199,7 @@ class _StagedCommitter(Committer):
             if txn is None:
                 continue
             try:
-                yield InDoubt(txn, age_seconds=now - path.stat().st_mtime)
+                yield InDoubt.of(txn, age_seconds=now - path.stat().st_mtime)
             except FileNotFoundError:  # dropped between listing and looking
                 continue
 

@@ -15,7 +15,7 @@ __all__ = ["sweep_losers", "sweep_older"]
 
 def sweep_older(committers: Mapping[str, Committer], log: Log, mine: Claim, events: Events) -> None:
     """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work."""
-    proven = {sink: undecided_before(log, mine, committer.in_doubt()) for sink, committer in committers.items()}
+    proven = {sink: undecided_before(log, mine, sink, committer.in_doubt()) for sink, committer in committers.items()}
     for sink, undecided in proven.items():
         _abort(sink, committers[sink], undecided, events)
 
@@ -23,7 +23,7 @@ def sweep_older(committers: Mapping[str, Committer], log: Log, mine: Claim, even
 def sweep_losers(committers: Mapping[str, Committer], decision: Decision, mine: Claim, events: Events) -> None:
     """Abort my own generation's losing attempts: only between an epoch's commit and the next epoch's tasks."""
     for sink, committer in committers.items():
-        _abort(sink, committer, undecided_losers(decision, mine, committer.in_doubt()), events)
+        _abort(sink, committer, undecided_losers(decision, mine, sink, committer.in_doubt()), events)
 
 
 def _abort(sink: str, committer: Committer, undecided: Undecided, events: Events) -> None:

@@ -84,13 +84,12 @@ class KafkaCommitter(Committer):
         raise NotImplementedError
 
     def abort(self, undecided: Undecided) -> None:
-        # Needs the transactional id, producer id and producer epoch that the listing showed; gets a Txn, of which only
-        # generation and token are in the id. EndTxn v5 abort.
+        # each entry's ref is the transactional id with producer id and epoch, as listed: EndTxn v5 abort
         raise NotImplementedError
 
     def in_doubt(self) -> Iterable[InDoubt]:
         # list_transactions, ids that begin with "{job}.{sink}.g"; describe_transactions: state, pid, epoch, start
-        # time. Epoch, partition and attempt of Txn are not to be had: the id names a slot.
+        # time. The id names a slot: no epoch; ref is "{transactional id}/{pid}/{producer epoch}", as in the vote
         raise NotImplementedError
 
     def close(self) -> None:

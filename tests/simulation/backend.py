@@ -92,7 +92,9 @@ class MemoryCommitter(Committer):
 
     def abort(self, undecided: Undecided) -> None:
         def effect() -> None:
-            for txn in undecided:
+            for found in undecided:
+                txn = Txn.parse(found.ref)
+                assert txn is not None
                 participant = self._world.sinks[self._sink].get(txn)
                 if participant is not None and participant.state == "committed":
                     raise Violation(f"{txn.id} was committed, and is aborted")
@@ -103,7 +105,7 @@ class MemoryCommitter(Committer):
 
     def in_doubt(self) -> Iterable[InDoubt]:
         def effect() -> list[InDoubt]:
-            return [InDoubt(txn) for txn, p in self._world.sinks[self._sink].items() if p.state == "prepared"]
+            return [InDoubt.of(txn) for txn, p in self._world.sinks[self._sink].items() if p.state == "prepared"]
 
         return self._call(effect)
 

@@ -94,8 +94,8 @@ def _abort_after_unknown_append(patch: Patch) -> None:
             return decide(self, claim, last, batch)
         except Retryable:
             for committer in self._committers.values():
-                txns = [p.txn for p in committer.in_doubt() if p.txn.token == claim.token]
-                committer.abort(exactsink.journal.log._proven(txns))
+                own = [p for p in committer.in_doubt() if p.token == claim.token]
+                committer.abort(exactsink.journal.log._proven(own))
             raise
 
     patch.setattr(Coordinator, "_decide", give_up)
@@ -121,9 +121,9 @@ def _redecide_not_folded(patch: Patch) -> None:
 
 
 def _trust_other_ids(patch: Patch) -> None:
-    def trusting(log: Any, mine: Any, listed: Any) -> Any:
-        decided = log.decision.txns() if log.decision else frozenset()
-        return exactsink.journal.log._proven([p.txn for p in listed if p.txn not in decided])
+    def trusting(log: Any, mine: Any, sink: str, listed: Any) -> Any:
+        decided = log.decision.refs(sink) if log.decision else frozenset()
+        return exactsink.journal.log._proven([p for p in listed if p.ref not in decided])
 
     patch.setattr(exactsink.sweep, "undecided_before", trusting)
 

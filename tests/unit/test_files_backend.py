@@ -30,6 +30,7 @@ from exactsink.model import (
     Committable,
     Committed,
     Finding,
+    InDoubt,
     JobContext,
     Txn,
     Undecided,
@@ -75,7 +76,7 @@ def commit(backend: FilesBackend, *voted: Committable) -> Sequence[Any]:
 def undecided(*txns: Txn) -> Undecided:
     """Build what only the journal builds."""
     made = object.__new__(Undecided)
-    object.__setattr__(made, "_txns", txns)
+    object.__setattr__(made, "_participants", tuple(InDoubt.of(txn) for txn in txns))
     return made
 
 
@@ -521,7 +522,7 @@ def test_a_crash_at_any_step_can_be_committed_again(tmp_path: Path, links: str) 
             try:
                 commit(backend, *voted)
             except Killed:
-                assert {t.txn for t in backend.committer(MINE).in_doubt()} <= {v.txn for v in voted}
+                assert {t.ref for t in backend.committer(MINE).in_doubt()} <= {v.ref for v in voted}
         assert {type(o) for o in commit(backend, *voted)} <= {Committed, AlreadyCommitted}
         assert_all_committed(root)
         return ran
@@ -733,8 +734,8 @@ def test_in_doubt_lists_own_participants_only(tmp_path: Path) -> None:
     for name in ("readme", a_txn(2).id.replace(".p2", ".p02"), a_txn(3).id + "x"):
         (temp / name).mkdir()
     (temp / a_txn(4).id).write_text("no folder")
-    found = sorted(backend.committer(MINE).in_doubt(), key=lambda f: f.txn)
-    assert [f.txn for f in found] == [a_txn(), a_txn(1)]
+    found = sorted(backend.committer(MINE).in_doubt(), key=lambda f: f.ref)
+    assert [f.ref for f in found] == [a_txn().id, a_txn(1).id]
     assert all(f.age_seconds is not None and f.deadline is None for f in found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from exactsink.backend import Committer
-from exactsink.model import Committable, JobContext, Outcome, Txn, Undecided
+from exactsink.model import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
 from exactsink.staged import Marker
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.sqlite import SqliteApplier
@@ -95,7 +95,7 @@ class Sink:
 def undecided(*txns: Txn) -> Undecided:
     """Build what only the journal may build."""
     proof: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
-    object.__setattr__(proof, "_txns", txns)
+    object.__setattr__(proof, "_participants", tuple(InDoubt.of(txn) for txn in txns))
     return proof
 
 

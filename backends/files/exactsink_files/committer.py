@@ -48,6 +48,7 @@ class FilesCommitter(Committer):
         self._ctx = ctx
         self._root = root
         self._problems = problems
+        self._made = False
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._problems(schema)
@@ -55,9 +56,10 @@ class FilesCommitter(Committer):
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the folders; the ticket is the root. They are durable when it returns, whoever made them."""
-        with explained(self._root):
-            make_folder(temp_root(self._root))
-            sync_folders([Path(self._root)])  # one who made it may have died before the sync
+        if not self._made:
+            with explained(self._root):
+                make_folder(temp_root(self._root))
+            self._made = True
         return self._root.encode()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
@@ -80,8 +82,9 @@ class FilesCommitter(Committer):
 
     def abort(self, undecided: Undecided) -> None:
         with explained(self._root):
-            for txn in undecided:
-                if self._is_own(txn):
+            for participant in undecided:
+                txn = Txn.parse(participant.ref)
+                if txn is not None and self._is_own(txn):
                     remove_folder(temp_folder(self._root, txn))
 
     def in_doubt(self) -> Iterable[InDoubt]:
@@ -106,7 +109,7 @@ class FilesCommitter(Committer):
                 continue
             with suppress(FileNotFoundError):  # gone between listing and looking
                 if entry.is_dir(follow_symlinks=False):
-                    yield InDoubt(txn, age_seconds=now - entry.stat(follow_symlinks=False).st_mtime)
+                    yield InDoubt.of(txn, age_seconds=now - entry.stat(follow_symlinks=False).st_mtime)
 
 
 def _place(vote: Vote, file: VotedFile) -> Outcome:

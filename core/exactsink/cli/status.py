@@ -48,13 +48,13 @@ def status(path: str, as_json: bool) -> None:
 
 def _in_doubt(job: str, sink: Sink, log: Log) -> Mapping[str, int]:
     """Count what the backend holds: decided, which the next start commits, and undecided, which it may sweep."""
-    decided = log.decision.txns() if log.decision else frozenset()
+    decided = log.decision.refs(sink.name) if log.decision else frozenset()
     committer = committer_of(sink, job, log.last_generation, log.lineage)
     try:
-        listed = [participant.txn for participant in committer.in_doubt()]
+        listed = [participant.ref for participant in committer.in_doubt()]
     finally:
         committer.close()
-    held = sum(txn in decided for txn in listed)
+    held = sum(ref in decided for ref in listed)
     return {"decided_in_doubt": held, "undecided": len(listed) - held}
 
 

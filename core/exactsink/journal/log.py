@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from exactsink.errors import Fenced, LineageError
 from exactsink.journal.records import Claim, Decide, DecidedSink, Record, Redecide
-from exactsink.model import Committable, InDoubt, Txn, Undecided
+from exactsink.model import Committable, InDoubt, Undecided
 
 __all__ = ["Decision", "Log", "extended", "fenced_by", "fold", "undecided_before", "undecided_losers"]
 
@@ -25,9 +25,9 @@ class Decision:
         """Give a sink's decided set, empty when the decision does not name the sink."""
         return self.sinks[sink].committables if sink in self.sinks else ()
 
-    def txns(self) -> frozenset[Txn]:
-        """Give every participant that is decided, and so must never be aborted."""
-        return frozenset(c.txn for sink in self.sinks.values() for c in sink.committables)
+    def refs(self, sink: str) -> frozenset[str]:
+        """Name a sink's participants that are decided, and so must never be aborted."""
+        return frozenset(c.ref for c in self.committables(sink))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,46 +98,46 @@ def fenced_by(log: Log, mine: Claim) -> Fenced | None:
     )
 
 
-def undecided_before(log: Log, mine: Claim, listed: Iterable[InDoubt]) -> Undecided:
-    """Prove who, of what a backend lists, was begun under an older claim of this journal and is not decided.
+def undecided_before(log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
+    """Prove who, of what a sink's backend lists, was begun under an older claim of this journal and is not decided.
 
     `log` was read after `mine` was appended: no older generation can decide any more, so the proof stays true. An id
     whose claim does not stand in the journal raises LineageError: somebody else may yet decide it.
     """
     standing = {(claim.generation, claim.token) for claim in log.claims}
-    decided = log.decision.txns() if log.decision else frozenset()
+    decided = log.decision.refs(sink) if log.decision else frozenset()
     found = []
     for participant in listed:
-        txn = participant.txn
-        if txn in decided:
+        if participant.ref in decided:
             continue
-        if (txn.generation, txn.token) not in standing or txn.generation >= mine.generation:
-            raise _other_journal(txn, mine)
-        found.append(txn)
+        claim = (participant.generation, participant.token)
+        if claim not in standing or participant.generation >= mine.generation:
+            raise _other_journal(sink, participant, mine)
+        found.append(participant)
     return _proven(found)
 
 
-def undecided_losers(decision: Decision, mine: Claim, listed: Iterable[InDoubt]) -> Undecided:
-    """Prove who, of what a backend lists, lost in my own generation: begun up to the decided epoch, not in it.
+def undecided_losers(decision: Decision, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
+    """Prove who, of what a sink's backend lists, lost in my own generation: begun up to the decided epoch, not in it.
 
     True only between that epoch's commit and the next epoch's tasks.
     """
-    decided = decision.txns()
-    own = [p.txn for p in listed if (p.txn.generation, p.txn.token) == (mine.generation, mine.token)]
-    return _proven([txn for txn in own if txn.epoch <= decision.epoch and txn not in decided])
+    decided = decision.refs(sink)
+    own = [p for p in listed if (p.generation, p.token) == (mine.generation, mine.token)]
+    return _proven([p for p in own if (p.epoch is None or p.epoch <= decision.epoch) and p.ref not in decided])
 
 
-def _proven(txns: Sequence[Txn]) -> Undecided:
+def _proven(participants: Sequence[InDoubt]) -> Undecided:
     undecided: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
-    undecided._txns = tuple(txns)
+    undecided._participants = tuple(participants)
     return undecided
 
 
-def _other_journal(txn: Txn, mine: Claim) -> LineageError:
+def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError:
     return LineageError(
-        f"sink {txn.sink} holds {txn.id}, begun under a claim that is not an older one of this journal",
-        why=f"another journal uses the job name {txn.job}, or this journal went back in time "
+        f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
+        why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {mine.generation}-{mine.token})",
         next="give this job another name; or, once no such job runs any more, have an operator remove what was begun "
-        f"under generation {txn.generation}, token {txn.token}",
+        f"under generation {participant.generation}, token {participant.token}",
     )

@@ -118,6 +118,7 @@ def _plain(value: Any) -> Any:
             "digest": value.digest,
             "deadline": value.deadline,
             "version": value.version,
+            "store_ref": value.store_ref,
             "payload": base64.b64encode(value.payload).decode(),
         }
     if isinstance(value, DecidedSink):
@@ -148,4 +149,5 @@ def _committable(body: Mapping[str, Any]) -> Committable:
         version=body["version"],
         deadline=body["deadline"],
         digest=body["digest"],
+        store_ref=body["store_ref"],
     )

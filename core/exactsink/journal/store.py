@@ -42,9 +42,12 @@ class LocalStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._made = False
 
     def put(self, seq: int, data: bytes) -> None:
-        make_folder(self._folder)
+        if not self._made:
+            make_folder(self._folder)
+            self._made = True
         temp = self._folder / f".{uuid.uuid4().hex}.tmp"
         try:
             with open(temp, "xb") as file:

@@ -34,7 +34,7 @@ class OnePass:
 
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Give each sink's shaped frame as an Arrow schema."""
-        return {name: to_arrow_schema(self._frame.select(*shape).schema) for name, shape in self._shapes.items()}
+        return {name: _arrow_schema(self._frame.select(*shape)) for name, shape in self._shapes.items()}
 
     def write(self, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
@@ -83,11 +83,15 @@ def _shape(frame: DataFrame, sink: Sink) -> list[Column]:
     """Give a sink's columns as its backend wants them; `*` in its expressions stands for the sink's own columns."""
     columns = sink.columns or tuple(frame.columns)
     selected = frame.select(*(F.col(_quoted(column)) for column in columns))
-    expressions = sink.backend.shape(to_arrow_schema(selected.schema))
+    expressions = sink.backend.shape(_arrow_schema(selected))
     if expressions is None:
         return [F.col(_quoted(column)) for column in columns]
     every = ", ".join(_quoted(column) for column in columns)
     return [F.expr(_STAR.sub(every.replace("\\", r"\\"), expression)) for expression in expressions]
+
+
+def _arrow_schema(frame: DataFrame) -> pa.Schema:
+    return to_arrow_schema(frame.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
 
 def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
