@@ -31,7 +31,8 @@ NAME_PATTERN = r"[a-z0-9-]{1,40}"
 
 _ID = re.compile(
     rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})"
-    r"\.g(?P<generation>\d+)-(?P<token>[0-9a-f]+)\.e(?P<epoch>\d+)\.p(?P<partition>\d+)\.a(?P<attempt>\d+)"
+    r"\.g(?P<generation>\d{1,19})-(?P<token>[0-9a-f]+)"
+    r"\.e(?P<epoch>\d{1,19})\.p(?P<partition>\d{1,19})\.a(?P<attempt>\d{1,19})"
 )
 
 

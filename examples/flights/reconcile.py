@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 __all__ = ["Reconciled", "reconcile"]
 
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 Row = tuple[Any, ...]
 
 
@@ -54,9 +52,7 @@ def _held(sink: str, expected: Counter[Row], rows: Iterable[Row]) -> Reconciled:
 
 
 def _source(folder: Path) -> pa.Table:
-    convert = pacsv.ConvertOptions(
-        null_values=["NA"], strings_can_be_null=True, timestamp_parsers=[_TIME], column_types=_types()
-    )
+    convert = pacsv.ConvertOptions(null_values=["NA"], strings_can_be_null=True, column_types=_types())
     tables = [pacsv.read_csv(path, convert_options=convert) for path in sorted(folder.glob("*.csv"))]
     return pa.concat_tables(tables)
 
@@ -74,13 +70,15 @@ def _rows(table: pa.Table, columns: Sequence[str]) -> Iterable[Row]:
     values = []
     for name in columns:
         column = table.column(name)
-        values.append((pc.strftime(column, _TIME) if name == "time_hour" else column).to_pylist())
+        if name == "time_hour":  # as the SQLite table has it
+            column = column.cast(pa.timestamp("us")).cast(pa.string())
+        values.append(column.to_pylist())
     return zip(*values, strict=True)
 
 
 def _table(folder: Path, columns: Sequence[str]) -> list[Row]:
     """Read the table; its upserts are keyed, so a row of it stands once, and it is held whole against the source."""
-    names = ", ".join(f"substr({c}, 1, 19) || 'Z'" if c == "time_hour" else c for c in columns)
+    names = ", ".join("rtrim(replace(time_hour, 'T', ' '), 'Z')" if c == "time_hour" else c for c in columns)
     connection = sqlite3.connect(folder / "flights.db")
     try:
         return connection.execute(f"SELECT {names} FROM flights").fetchall()

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.upsert_sink import SCHEMA, Sink, undecided
 
 from exactsink.errors import Fatal, LineageError, Retryable
+from exactsink.model import Txn
 
 
 def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> None:
