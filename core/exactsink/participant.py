@@ -108,7 +108,7 @@ def _abort(branches: Iterable[_Branch]) -> None:
 
 
 def _named(sink: str, error: ExactsinkError) -> ExactsinkError:
-    if sink and sink not in error.what:
+    if sink and not error.what.startswith(f"sink {sink}"):
         return type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
     return error
 

@@ -402,9 +402,9 @@ def test_a_path_below_a_file_is_found_and_fatal(tmp_path: Path, below: str) -> N
     backend = a_backend(tmp_path / "file" / below)
     (found,) = check(backend)
     assert (found.severity, found.message) == ("error", f"{tmp_path / 'file'} is not a folder")
-    with pytest.raises(Fatal, match="sink path can't be written"):
+    with pytest.raises(Fatal, match="the target can't be written"):
         backend.committer(MINE).open_epoch(7, SCHEMA, None)
-    with pytest.raises(Fatal, match="sink path can't be written"):
+    with pytest.raises(Fatal, match="the target can't be written"):
         backend.writer(a_txn(), SCHEMA, backend.options.path.encode())
 
 
@@ -412,7 +412,7 @@ def test_a_file_in_the_place_of_the_temp_folder_is_found_and_fatal(tmp_path: Pat
     (tmp_path / "_exactsink").write_text("")
     (found,) = check(a_backend(tmp_path))
     assert "_exactsink is not a folder" in found.message
-    with pytest.raises(Fatal, match="sink path can't be written"):
+    with pytest.raises(Fatal, match="the target can't be written"):
         a_backend(tmp_path).committer(MINE).open_epoch(7, SCHEMA, None)
 
 
@@ -437,7 +437,7 @@ def test_a_writer_says_what_to_mend(tmp_path: Path, code: int, kind: type[Exacts
     with patched(os, "mkdir", refuse(code)), pytest.raises(ExactsinkError) as caught:
         a_backend(tmp_path).writer(a_txn(), SCHEMA, ticket)
     assert type(caught.value) is kind
-    assert "sink path can't be written" in str(caught.value)
+    assert "the target can't be written" in str(caught.value)
     assert caught.value.next
     assert "{" not in str(caught.value)
 

@@ -36,7 +36,7 @@ _AGAIN = {
 
 def explain(error: OSError, root: str) -> ExactsinkError:
     """Turn an OSError into the error that says what comes next."""
-    what = f"sink path can't be written: {error.filename or root}"
+    what = f"the target can't be written: {error.filename or root}"
     why = error.strerror or str(error)
     code = _code(error)
     if code in _MEND:

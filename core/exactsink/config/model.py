@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -34,6 +34,8 @@ class JobSection(_Section):
     """`module:function`, which takes the source's frame and gives the sinks' frame."""
     trigger: str = "available_now"
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
+    output_mode: Literal["append", "update", "complete"] = "append"
+    """Spark's output mode; `update` and `complete` want a keyed sink."""
     restarts: Annotated[int, Field(ge=0)] = 10
     """How often in a row `run` starts the query again after an error that a retry can help."""
 

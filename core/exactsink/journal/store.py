@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Protocol
 from exactsink.durable import make_folder, sync_folders
 
 __all__ = ["JournalStore", "LocalStore", "SeqTaken"]
+
+_ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
 
 
 class SeqTaken(Exception):
@@ -43,6 +46,7 @@ class LocalStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._made = False
+        self._unsynced = False
 
     def put(self, seq: int, data: bytes) -> None:
         if not self._made:
@@ -54,15 +58,18 @@ class LocalStore:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            self._unsynced = True
             os.link(temp, self._path(seq))
         except FileExistsError:
             raise SeqTaken(seq) from None
         finally:
             temp.unlink(missing_ok=True)
             # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
-            sync_folders([self._folder])
+            self._sync()
 
     def read(self, seq: int) -> bytes | None:
+        if self._unsynced:  # a put of mine may have linked what is read here, and then failed to sync its name
+            self._sync()
         try:
             return self._path(seq).read_bytes()
         except FileNotFoundError:
@@ -71,11 +78,15 @@ class LocalStore:
     def list(self) -> Sequence[int]:
         if not self._folder.is_dir():
             return []
-        return [int(name.removesuffix(".json")) for name in os.listdir(self._folder) if name.endswith(".json")]
+        return [int(found["seq"]) for name in os.listdir(self._folder) if (found := _ENTRY.fullmatch(name))]
 
     def delete(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             self._path(seq).unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        sync_folders([self._folder])
+        self._unsynced = False
 
     def _path(self, seq: int) -> Path:
         return self._folder / f"{seq:020d}.json"

@@ -69,6 +69,7 @@ class Job:
         body.claim_early()
         writer = frame.writeStream.foreachBatch(body).queryName(self.config.job.name)
         writer = writer.option("checkpointLocation", str(self.config.checkpoint))
+        writer = writer.outputMode(self.config.job.output_mode)
         trigger = self.config.job.trigger
         if trigger == "available_now":
             writer = writer.trigger(availableNow=True)

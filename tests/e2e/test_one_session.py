@@ -1,0 +1,210 @@
+"""Jobs in one Spark session: what is refused, what stays whole when a target fails, and the hand-made query."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from exactsink.errors import Fatal, LineageError, PreflightError, Retryable
+from exactsink.events import Event
+from exactsink.spark import Job
+from exactsink.spark.session import make_session, read_source
+from exactsink.spark.supervise import supervise
+from tests.e2e.jobs import SINKS, ids, in_lake, in_table, write_job, write_source
+
+pytestmark = pytest.mark.xdist_group("one-session")
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("session")
+    session = make_session(Job.from_toml(write_job(folder)).config, folder)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    yield session
+    session.stop()
+
+
+class _Once:
+    """Does something when a protocol point is first reached."""
+
+    def __init__(self, point: str, edge: str, epoch: int) -> None:
+        self.place = (point, edge, epoch)
+        self.act = lambda: None
+        self.done = False
+
+    def __call__(self, event: Event) -> None:
+        if (event.name, event.edge, event.epoch) == self.place and not self.done:
+            self.done = True
+            self.act()
+
+
+def _run(job: Job, spark: SparkSession) -> None:
+    supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
+
+
+def test_deleted_checkpoint_is_refused_and_brought_back_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    path = write_job(tmp_path)
+    _run(Job.from_toml(path), spark)
+    shutil.move(tmp_path / "checkpoint", tmp_path / "kept")
+
+    with pytest.raises(LineageError, match="is gone") as refused:
+        _run(Job.from_toml(path), spark)
+    assert "bring the checkpoint back" in str(refused.value)
+    assert not (tmp_path / "checkpoint").exists(), "refused before the query started"
+
+    shutil.move(tmp_path / "kept", tmp_path / "checkpoint")
+    write_source(tmp_path, 3)
+    _run(Job.from_toml(path), spark)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
+
+
+def test_replaced_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    path = write_job(tmp_path)
+    _run(Job.from_toml(path), spark)
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"00000000-0000-0000-0000-000000000000"}')
+    with pytest.raises(LineageError, match="belongs to query"):
+        Job.from_toml(path).start(read_source(Job.from_toml(path).config, spark))
+
+
+def test_unwritable_target_is_refused_before_the_first_row(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    (tmp_path / "file").write_text("")
+    path = write_job(tmp_path, SINKS.replace("{folder}/lake", "{folder}/file/lake"))
+    with pytest.raises(PreflightError, match="file is not a folder") as refused:
+        _run(Job.from_toml(path), spark)
+    assert "sink lake" in str(refused.value)
+    assert "mend:" in str(refused.value)
+    assert not (tmp_path / "table.db").exists(), "no other sink got a row"
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 3)
+    path = write_job(tmp_path)
+    hidden = tmp_path / "lake" / "_exactsink"
+    breaks = _Once("open_epoch", "after", 1)
+
+    def block() -> None:
+        shutil.rmtree(hidden)
+        hidden.write_text("in the way")
+
+    breaks.act = block
+    with pytest.raises(Fatal, match=r"sink lake: the target can't be written"):
+        _run(Job.from_toml(path, [breaks]), spark)
+    assert breaks.done
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
+
+    hidden.unlink()
+    _run(Job.from_toml(path), spark)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
+
+
+def test_run_restarts_on_retryable_and_every_restart_claims(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_source(tmp_path, 3)
+    job = Job.from_toml(write_job(tmp_path))
+    real, failed = Job.coordinator, []
+
+    def failing_once(self: Job) -> object:
+        coordinator = real(self)
+        run_epoch = coordinator.run_epoch
+
+        def once(batch: object) -> object:
+            if batch.epoch == 1 and not failed:  # type: ignore[attr-defined]
+                failed.append(batch)
+                raise Retryable("a store was away for a moment")
+            return run_epoch(batch)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(coordinator, "run_epoch", once)
+        return coordinator
+
+    monkeypatch.setattr(Job, "coordinator", failing_once)
+    _run(job, spark)
+    assert failed
+    assert job.journal().read().last_generation == 2
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
+
+
+def test_restarts_end(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_source(tmp_path, 1)
+    job = Job.from_toml(write_job(tmp_path, job="restarts = 1\n"))
+
+    def away(self: object, query_id: str, source_done: object) -> None:
+        raise Retryable("a store is away")
+
+    monkeypatch.setattr("exactsink.coordinator.Coordinator.start", away)
+    waited: list[int] = []
+    with pytest.raises(Retryable, match="a store is away"):
+        supervise(job, lambda: read_source(job.config, spark), wait=waited.append)
+    assert waited == [0]
+
+
+def test_hand_made_query_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 3)
+    job = Job.from_toml(write_job(tmp_path))
+    body = job.foreach_batch()
+    for _ in range(2):  # the second run of the query claims anew, and finds nothing to do
+        writer = read_source(job.config, spark).writeStream.foreachBatch(body).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        write_source(tmp_path, 4)
+    assert job.journal().read().last_generation == 2
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
+
+
+def test_hand_made_query_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 1)
+    job = Job.from_toml(write_job(tmp_path))
+    writer = read_source(job.config, spark).writeStream.foreachBatch(job.foreach_batch()).trigger(availableNow=True)
+    with pytest.raises(PySparkException):
+        writer.option("checkpointLocation", str(tmp_path / "elsewhere")).start().awaitTermination()
+    assert isinstance(job.failure, LineageError)
+    assert "checkpointLocation" in str(job.failure)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_where_columns_and_json_lines_in_one_pass(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    sinks = (
+        SINKS
+        + """
+where = "kind = 'k1'"
+
+[sinks.lines]
+backend = "files"
+path = "{folder}/lines"
+format = "json"
+columns = ["id", "tags"]
+where = "amount < 1"
+distribution = 3
+"""
+    )
+    job = Job.from_toml(write_job(tmp_path, sinks))
+    _run(job, spark)
+    assert in_lake(tmp_path) == ids(2)
+    assert set(in_table(tmp_path)) == {row for row in ids(2) if row % 500 % 3 == 1}
+    lines = spark.read.json(str(tmp_path / "lines")).orderBy("id").collect()
+    assert [(row.id, row.tags.n) for row in lines] == [(b * 500 + n, n) for b in range(2) for n in range(4)]
+
+
+def test_batches_without_rows_are_epochs_too(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    job = Job.from_toml(write_job(tmp_path))
+
+    def nothing(frame: DataFrame) -> DataFrame:
+        return frame.where("1 = 0")
+
+    supervise(job, lambda: nothing(read_source(job.config, spark)))
+    decision = job.journal().read().decision
+    assert decision is not None
+    assert decision.epoch == 1
+    assert in_table(tmp_path) == in_lake(tmp_path) == ids(0)
