@@ -61,16 +61,18 @@ def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Commi
     for vote in votes:
         if vote.refusal is not None:
             raise vote.refusal
-    accepted: dict[str, dict[int, Committable]] = {sink: {} for sink in plan.sinks}
+    accepted: dict[str, list[Committable]] = {sink: [] for sink in plan.sinks}
+    voted: set[tuple[str, int]] = set()
     for vote in sorted(votes, key=lambda v: (v.sink, v.partition)):
-        if vote.sink not in accepted or vote.partition in accepted[vote.sink]:
+        if vote.sink not in accepted or (vote.sink, vote.partition) in voted:
             raise _refused(plan, vote, "it is no sink of this epoch, or voted twice")
+        voted.add((vote.sink, vote.partition))
         if vote.committable is None:
             if vote.rows:
                 raise _refused(plan, vote, f"{vote.rows} rows were handed to its writer, and there is no committable")
             continue
-        accepted[vote.sink][vote.partition] = _checked(plan, vote, vote.committable)
-    return {sink: tuple(committables.values()) for sink, committables in accepted.items()}
+        accepted[vote.sink].append(_checked(plan, vote, vote.committable))
+    return {sink: tuple(committables) for sink, committables in accepted.items()}
 
 
 def check_deadlines(
@@ -93,7 +95,10 @@ def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committab
         raise _refused(plan, vote, f"its committable belongs to {txn.id}")
     if (committable.rows, committable.digest) != (vote.rows, vote.digest):
         raise _refused(
-            plan, vote, f"{vote.rows} rows were handed to its writer, and its committable says {committable.rows}"
+            plan,
+            vote,
+            f"{vote.rows} rows (digest {vote.digest}) were handed to its writer, "
+            f"and its committable says {committable.rows} (digest {committable.digest})",
         )
     return committable
 

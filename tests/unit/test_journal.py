@@ -239,7 +239,7 @@ def test_what_nothing_settles_is_retryable_and_the_seq_is_not_given_up() -> None
     assert journal.log == before
     assert len(store.puts) > 1
     assert {(put.seq, put.nonce) for put in store.puts} == {(1, store.puts[0].nonce)}
-    store.before_read.clear()
+    store.before_put, store.before_read = [], []
     store.add(store.puts[0])  # the answer comes late: the next claim finds the epoch decided
     successor = Driver(store)
     assert successor.claim(QUERY, "host:2").seq == 2

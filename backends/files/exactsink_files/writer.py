@@ -88,13 +88,13 @@ class FilesWriter(Writer):
             os.mkdir(self._folder)
         except FileNotFoundError as error:
             raise Fatal(
-                f"sink path can't be written: {self._folder.parent} does not exist here",
+                f"the target can't be written: {self._folder.parent} does not exist here",
                 why="the driver made it, so this task sees another file system, or somebody removed it",
                 next="set path to a folder that the driver and all executors share, then start the job again",
             ) from error
         except FileExistsError as error:
             raise Retryable(
-                f"sink path can't be written: {self._folder} exists",
+                f"the target can't be written: {self._folder} exists",
                 why="another attempt uses this transaction's id",
                 next="start the job again: its next claim gives new ids",
             ) from error

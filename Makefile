@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all the set-up themselves. Root or sudo is used only where Python or Java is missing.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+PYTHONS := python3 python3.12 python3.13 python3.11 python3.10 python3.14
+GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help setup demo check test clean
+.DEFAULT_GOAL := help
+
+help:  ## Say what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+
+setup: $(VENV)/.ready  ## Make the virtual environment, and install Python and Java where there is none
+
+demo: setup  ## Stream a year of flights into Parquet and SQLite, killing the driver five times, and reconcile
+	@$(BIN)/python examples/flights/demo.py
+
+check: setup  ## Lint, types, import rules, unit and contract tests, simulation
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) tests/unit tests/contract tests/simulation $(PYTEST_ARGS)
+
+test: check  ## All tests: the above, the kill matrix, and Spark
+	$(PYTEST) tests/conformance tests/e2e $(PYTEST_ARGS)
+
+clean:  ## Remove what the commands above made
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/.ready: pyproject.toml
+	@for python in $(PYTHONS); do $$python $(GOOD_PYTHON) 2>/dev/null && break; done || \
+	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends python3 python3-venv; }
+	@java -version >/dev/null 2>&1 || { $(SUDO) apt-get update && \
+	  { $(SUDO) apt-get install -y --no-install-recommends openjdk-17-jre-headless || \
+	    $(SUDO) apt-get install -y --no-install-recommends openjdk-21-jre-headless; }; }
+	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,idempotent-upsert]' --group dev
+	@touch $@

@@ -1,0 +1,237 @@
+"""A task's part of an epoch: it counts what it hands to each sink, votes, and rolls back only what has not voted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from exactsink.backend import Backend, BackendOptions, Committer, Writer
+from exactsink.errors import ConfigError, ExactsinkError, Fatal, Fenced, PreflightError, Retryable
+from exactsink.model import Committable, JobContext, Traits, Txn
+from exactsink.participant import SinkRows, vote
+from exactsink.votes import EpochPlan, SinkPlan, Vote
+
+ALL = 1 << 64
+SCHEMA = pa.schema([("n", pa.int64())])
+PLAN = EpochPlan("job", 7, 3, "ab", {"lake": SinkPlan(b"ticket"), "table": SinkPlan(b"other")})
+
+
+class Options(BackendOptions):
+    pass
+
+
+class Fake(Backend):
+    """A backend whose writers tell what was asked of them, and fail where they are told to."""
+
+    Options = Options
+    strategy, target, traits = "fake", "nowhere", Traits()
+
+    def __init__(self, fail: dict[str, BaseException] | None = None) -> None:
+        super().__init__(Options())
+        self.log: list[Any] = []
+        self._fail = fail or {}
+
+    def step(self, name: str, *told: Any) -> None:
+        self.log.append((name, *told) if told else name)
+        if name in self._fail:
+            raise self._fail[name]
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        self.step("open", ticket)
+        return FakeWriter(self, txn)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        raise NotImplementedError
+
+
+class FakeWriter(Writer):
+    def __init__(self, backend: Fake, txn: Txn) -> None:
+        self._backend = backend
+        self._txn = txn
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._backend.step("write", batch.num_rows)
+
+    def pre_commit(self) -> Committable:
+        self._backend.step("pre_commit")
+        return Committable(self._txn, 1000, b"its own")
+
+    def abort(self) -> None:
+        self._backend.step("abort")
+
+
+def rows(*hashes: int) -> tuple[pa.RecordBatch, pa.Array]:
+    """Rows with these 64-bit hashes, which the JVM gives as signed."""
+    signed = [value - ALL if value >= 1 << 63 else value for value in hashes]
+    return pa.record_batch([pa.array(range(len(hashes)), pa.int64())], schema=SCHEMA), pa.array(signed, pa.int64())
+
+
+def run(plan: EpochPlan, backends: dict[str, Fake], *batches: SinkRows) -> list[Vote]:
+    return list(vote(plan, backends, 4, 44, iter(batches), deaf))
+
+
+def deaf(point: str, edge: str, epoch: int) -> None:
+    """Hear nothing."""
+
+
+def test_a_vote_carries_the_frameworks_count_and_digest_beside_the_writers_own_count() -> None:
+    backends = {"lake": Fake(), "table": Fake()}
+    votes = run(
+        PLAN,
+        backends,
+        {"lake": rows(1, 2), "table": rows()},
+        {"lake": rows(), "table": rows()},
+        {"lake": rows(5), "table": rows()},
+    )
+    mine = Committable(PLAN.txn("lake", 4, 44), 1000, b"its own", digest=8)
+    assert votes == [Vote("lake", 4, 3, 8, mine), Vote("table", 4, 0, 0, None)]
+    assert backends["lake"].log == [("open", b"ticket"), ("write", 2), ("write", 1), "pre_commit"]
+    assert backends["table"].log == []  # without rows no writer, no branch, no committable
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[1 << 63, 1 << 63]],
+        [[(1 << 63) - 1, 1 << 63], [ALL - 1, ALL - 1]],
+        [[ALL - 1], [ALL - 1], [3]],
+        [[(1 << 63) - 1] * 5, [1 << 63] * 4],
+        [[0], [0, 0]],
+    ],
+    ids=str,
+)
+def test_the_digest_is_the_sum_of_hashes_modulo_two_to_the_64(batches: list[list[int]]) -> None:
+    plan = replace(PLAN, sinks={"lake": SinkPlan(b"")})
+    (voted,) = run(plan, {"lake": Fake()}, *({"lake": rows(*hashes)} for hashes in batches))
+    assert voted.digest == sum(itertools.chain(*batches)) % ALL
+    assert voted.committable is not None
+    assert voted.committable.digest == voted.digest
+
+
+def test_a_sink_not_asked_for_this_partition_writes_nothing_yet_every_batch_is_read() -> None:
+    plan = replace(PLAN, sinks={"lake": SinkPlan(b"", frozenset({3})), "table": SinkPlan(b"", frozenset({5}))})
+    backends = {"lake": Fake(), "table": Fake()}
+    batches = iter([{"lake": rows(1), "table": rows(2)}] * 3)
+    assert list(vote(plan, backends, 4, 44, batches, deaf)) == []
+    assert next(batches, "all read") == "all read"
+    assert backends["lake"].log == backends["table"].log == []
+
+
+def test_a_sink_asked_for_this_partition_votes_alone() -> None:
+    plan = replace(PLAN, sinks={"lake": SinkPlan(b"", frozenset({3, 4})), "table": SinkPlan(b"", frozenset({5}))})
+    votes = run(plan, {"lake": Fake(), "table": Fake()}, {"lake": rows(1), "table": rows(2)})
+    assert [(v.sink, v.rows) for v in votes] == [("lake", 1)]
+
+
+# errors
+
+BOTH: SinkRows = {"lake": rows(1, 2), "table": rows(3)}
+THREE = replace(PLAN, sinks={name: SinkPlan(b"") for name in ("first", "second", "third")})
+
+
+def three(fail: dict[str, BaseException]) -> dict[str, Fake]:
+    """Three sinks, of which the second fails at a step."""
+    return {"first": Fake(), "second": Fake(fail), "third": Fake()}
+
+
+def run_three(backends: dict[str, Fake]) -> list[Vote]:
+    return run(THREE, backends, dict.fromkeys(THREE.sinks, rows(1, 2)))
+
+
+@pytest.mark.parametrize("error", [Fatal("bad rows", why="w", next="n"), PreflightError("bad rows", why="w", next="n")])
+@pytest.mark.parametrize("step", ["open", "write", "pre_commit"])
+def test_an_error_that_no_retry_helps_comes_back_as_a_refusal_that_names_the_sink(
+    step: str, error: ExactsinkError
+) -> None:
+    (refused,) = run_three(three({step: error}))
+    assert (refused.sink, refused.partition, refused.rows, refused.committable) == ("second", 4, 0, None)
+    assert refused.refusal is not None
+    assert type(refused.refusal) is type(error)
+    assert str(refused.refusal) == "sink second: bad rows: w\n  next: n"
+
+
+def test_a_refusal_that_names_its_sink_is_left_as_it_is() -> None:
+    (refused,) = run_three(three({"write": Fatal("sink second: bad rows")}))
+    assert str(refused.refusal) == "sink second: bad rows"
+
+
+def test_a_sinks_name_that_happens_to_be_in_the_message_does_not_name_it() -> None:
+    plan = replace(PLAN, sinks={"a": SinkPlan(b"")})
+    (refused,) = run(plan, {"a": Fake({"write": Fatal("a value is null")})}, {"a": rows(1)})
+    assert str(refused.refusal) == "sink a: a value is null"
+
+
+ERRORS = [Retryable("busy"), Fenced("old"), ConfigError("c"), ValueError("bug"), KeyboardInterrupt(), SystemExit(1)]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("step", ["open", "write", "pre_commit"])
+def test_any_other_error_is_raised_so_that_spark_tries_again(step: str, error: BaseException) -> None:
+    backends = three({step: error})
+    with pytest.raises(type(error)) as raised:
+        run_three(backends)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [Fatal("no"), Retryable("no"), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
+def test_who_has_not_voted_is_rolled_back_and_who_has_is_left_to_the_sweep(error: BaseException) -> None:
+    """A participant that pre-committed, or tried to, may be decided as far as this task can know."""
+
+    def log_of(step: str) -> dict[str, list[str]]:
+        backends = three({step: error})
+        with suppress(type(error)):
+            run_three(backends)
+        return {name: [s for s in backend.log if isinstance(s, str)] for name, backend in backends.items()}
+
+    assert log_of("open") == {"first": ["abort"], "second": [], "third": []}
+    assert log_of("write") == {"first": ["abort"], "second": ["abort"], "third": []}
+    assert log_of("pre_commit") == {"first": ["pre_commit"], "second": ["pre_commit"], "third": ["abort"]}
+
+
+def test_a_rollback_that_fails_hides_neither_the_error_nor_another_rollback() -> None:
+    backends = {
+        "first": Fake({"abort": OSError("gone")}),
+        "second": Fake(),
+        "third": Fake({"write": Retryable("busy")}),
+    }
+    with pytest.raises(Retryable, match="busy"):
+        run_three(backends)
+    assert [backend.log[-1] for backend in backends.values()] == ["abort"] * 3
+
+
+def test_an_error_of_the_rows_themselves_rolls_back_and_is_raised() -> None:
+    def failing() -> Iterator[SinkRows]:
+        yield BOTH
+        raise RuntimeError("a user's function failed")
+
+    backends = {"lake": Fake(), "table": Fake()}
+    with pytest.raises(RuntimeError, match="user's function"):
+        list(vote(PLAN, backends, 4, 44, failing(), deaf))
+    assert [backend.log[-1] for backend in backends.values()] == ["abort", "abort"]
+
+
+# the named points
+
+
+def test_the_points_of_a_task_are_told_around_its_work() -> None:
+    told: list[Any] = []
+    backends = {"lake": Fake(), "table": Fake()}
+    for backend in backends.values():
+        backend.log = told
+    list(vote(PLAN, backends, 4, 44, [BOTH], lambda *point: told.append(point)))
+    assert [step for step in told if step[0] != "open"] == [
+        ("write", "before", 7),
+        ("write", 2),
+        ("write", 1),
+        ("write", "after", 7),
+        ("pre_commit", "before", 7),
+        "pre_commit",
+        "pre_commit",
+        ("pre_commit", "after", 7),
+    ]

@@ -1,0 +1,122 @@
+"""Which votes may be decided: counts, digests, names and deadlines must agree."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from exactsink.errors import ExactsinkError, Fatal, LineageError, PreflightError, Retryable
+from exactsink.model import Committable
+from exactsink.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, sum_digests
+
+ALL = 1 << 64
+PLAN = EpochPlan("job", 7, 3, "ab", {"lake": SinkPlan(b"ticket"), "table": SinkPlan(b"other")})
+
+
+def a_vote(sink: str = "lake", partition: int = 0, rows: int = 5, digest: int = 99) -> Vote:
+    txn = PLAN.txn(sink, partition, 40 + partition)
+    return Vote(sink, partition, rows, digest, Committable(txn, rows, b"payload", digest=digest))
+
+
+def with_txn(**changes: Any) -> Vote:
+    found = a_vote()
+    assert found.committable is not None
+    txn = replace(found.committable.txn, **changes)
+    return replace(found, committable=replace(found.committable, txn=txn))
+
+
+# checking votes
+
+
+def test_votes_that_agree_give_each_sinks_committables_by_partition() -> None:
+    votes = [a_vote(partition=2), a_vote("table"), a_vote(partition=0), Vote("lake", 1, 0, 0, None)]
+    assert check_votes(PLAN, votes) == {
+        "lake": (votes[2].committable, votes[0].committable),
+        "table": (votes[1].committable,),
+    }
+
+
+def test_an_epoch_without_rows_or_tasks_has_no_committables() -> None:
+    assert check_votes(PLAN, []) == {"lake": (), "table": ()}
+    assert check_votes(PLAN, [Vote("lake", 0, 0, 0, None), Vote("table", 0, 0, 0, None)]) == {"lake": (), "table": ()}
+
+
+EMPTY = Vote("lake", 0, 0, 0, None)
+DISAGREEING = {
+    "two votes": [a_vote(), a_vote()],
+    "an empty vote, then one with rows": [EMPTY, a_vote()],
+    "a vote with rows, then an empty one": [a_vote(), EMPTY],
+    "two empty votes": [EMPTY, EMPTY],
+    "a sink that is not in the plan": [Vote("stream", 0, 0, 0, None)],
+    "rows without a committable": [Vote("lake", 0, 3, 99, None)],
+    "fewer rows than handed over": [replace(a_vote(), rows=6)],
+    "more rows than handed over": [replace(a_vote(), rows=4)],
+    "other rows than handed over": [replace(a_vote(), digest=98)],
+    "another job": [with_txn(job="other")],
+    "another sink": [with_txn(sink="table")],
+    "an older epoch": [with_txn(epoch=6)],
+    "an older generation": [with_txn(generation=2)],
+    "another claim's token": [with_txn(token="cd")],
+    "another partition": [with_txn(partition=1)],
+}
+
+
+@pytest.mark.parametrize("votes", DISAGREEING.values(), ids=DISAGREEING)
+def test_votes_that_disagree_refuse_the_epoch(votes: list[Vote]) -> None:
+    with pytest.raises(Retryable, match="epoch 7 is refused before its decision") as refused:
+        check_votes(PLAN, [a_vote("table"), *votes])
+    assert f"sink {votes[0].sink}, partition 0" in refused.value.what
+    assert refused.value.why
+
+
+class PluginsOwn(Fatal):
+    """An error class of a plugin."""
+
+
+@pytest.mark.parametrize("kind", [Fatal, PreflightError, LineageError, PluginsOwn])
+def test_a_tasks_refusal_is_raised_as_its_own_class(kind: type[ExactsinkError]) -> None:
+    refusal = kind("no such column", why="renamed", next="rename it back")
+    votes = [with_txn(epoch=6), Vote("table", 1, 0, 0, None, refusal)]  # before any disagreement
+    with pytest.raises(kind) as raised:
+        check_votes(PLAN, pickle.loads(pickle.dumps(votes)))
+    assert type(raised.value) is kind
+    assert str(raised.value) == str(refusal)
+
+
+def test_digests_are_summed_modulo_two_to_the_64_in_any_order() -> None:
+    assert sum_digests([]) == 0
+    assert sum_digests([1, 2]) == 3
+    assert sum_digests([ALL - 1, 2]) == sum_digests([2, ALL - 1]) == 1
+    assert sum_digests([1 << 63] * 3) == 1 << 63
+
+
+# deadlines
+
+MARGINS = {"lake": 60.0, "table": 60.0}
+
+
+def due(*deadlines: float | None) -> tuple[Committable, ...]:
+    return tuple(Committable(PLAN.txn("lake", n, n), 1, b"", deadline=d) for n, d in enumerate(deadlines))
+
+
+@pytest.mark.parametrize("deadlines", [(), (None,), (160.0,), (None, 160.0, 999.0)], ids=str)
+def test_time_enough_to_commit_is_accepted(deadlines: Sequence[float | None]) -> None:
+    check_deadlines({"lake": due(*deadlines), "table": ()}, MARGINS, now=100.0)
+
+
+@pytest.mark.parametrize("deadlines", [(159.9,), (999.0, None, 159.9), (99.0,), (0.0,)], ids=str)
+def test_too_little_time_to_commit_refuses_the_epoch(deadlines: Sequence[float | None]) -> None:
+    with pytest.raises(Retryable, match="sink lake") as refused:
+        check_deadlines({"table": (), "lake": due(*deadlines)}, MARGINS, now=100.0)
+    assert "timeout" in refused.value.next
+
+
+def test_each_sink_has_its_own_margin() -> None:
+    voted = {"lake": due(110.0), "table": due(110.0)}
+    check_deadlines(voted, {"lake": 10.0, "table": 1.0}, now=100.0)
+    with pytest.raises(Retryable, match="sink table"):
+        check_deadlines(voted, {"lake": 10.0, "table": 11.0}, now=100.0)
