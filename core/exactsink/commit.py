@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from exactsink.backend import Committer
-from exactsink.errors import ExactsinkError, Fatal, InDoubt, Retryable
+from exactsink.errors import ExactsinkError, InDoubt, Retryable
 from exactsink.events import Events
 from exactsink.journal.log import Decision
 from exactsink.model import Committable, Lost, Outcome, Unknown
@@ -66,16 +66,16 @@ def commit_decision(
     ]
     results = parallel(calls)
     errors = [result.error for result in results if result.error is not None]
+    unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
+    if not source_done:
+        errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]
     if errors:
         raise max(errors, key=_gravity)
     lost = {}
     for result in results:
-        if unknown := [o.evidence for o in result.outcomes if isinstance(o, Unknown)]:
-            if not source_done:
-                raise _in_doubt(decision, result.sink, unknown)
-            events.tell(
-                "evidence_expired", epoch=decision.epoch, level=logging.WARNING, sink=result.sink, evidence=unknown[0]
-            )
+        for evidence in unknown[result.sink][:1]:
+            fields = {"sink": result.sink, "evidence": evidence}
+            events.tell("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
         if gone := _lost(result, decision, events):
             lost[result.sink] = gone
     return lost
@@ -121,7 +121,7 @@ def _gravity(error: Exception) -> int:
         return 4
     if not isinstance(error, ExactsinkError):
         return 3
-    return 2 if isinstance(error, Fatal) else 1
+    return 1 if isinstance(error, Retryable) else 2
 
 
 def _in_doubt(decision: Decision, sink: str, evidence: Sequence[str]) -> InDoubt:

@@ -173,6 +173,11 @@ class Traits:
     max_commit_seconds: float = 60.0
     needs_shared_staging: bool = False
 
+    @property
+    def guarantee(self) -> str:
+        """Derive what the sink promises; a job promises what its weakest sink does."""
+        return "effectively once" if self.visible_early else "exactly once"
+
 
 @dataclass(frozen=True, slots=True)
 class JobContext:

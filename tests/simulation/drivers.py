@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -130,10 +131,14 @@ class Driver:
                 world.late.append((world.clock + delay, effect))
         world.attempts += 1
         attempt = world.attempts
-        frame = pa.record_batch({"row": pa.array(rows, pa.string())})
-        hashes = pa.array([int.from_bytes(row.encode(), "big") for row in rows], pa.int64())
-        batches = [dict.fromkeys(plan.sinks, (frame, hashes))]
+        batches = [dict.fromkeys(plan.sinks, frame_of(rows))]
         return list(vote(plan, self._backends, partition, attempt, batches, lambda *_: None))
+
+
+def frame_of(rows: Sequence[str]) -> tuple[pa.RecordBatch, pa.Array]:
+    """Give rows as an Arrow batch, with a hash for each."""
+    hashes = [zlib.crc32(row.encode()) for row in rows]
+    return pa.record_batch({"row": pa.array(rows, pa.string())}), pa.array(hashes, pa.int64())
 
 
 def _late_prepare(world: World, sink: str, txn: object, rows: tuple[str, ...]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from exactsink.cli.table import guarantee, print_sinks
+from exactsink.cli.table import print_sinks
 from exactsink.errors import PreflightError
 from exactsink.spark.job import Job
 from exactsink.spark.one_pass import OnePass
@@ -31,7 +31,7 @@ def check(path: str, as_json: bool) -> None:
             name: {
                 "backend": sink.kind,
                 "strategy": sink.backend.strategy,
-                "guarantee": guarantee(sink.backend.traits),
+                "guarantee": sink.backend.traits.guarantee,
                 "target": sink.backend.target,
                 "findings": [{"severity": f.severity, "message": f.message, "fix": f.fix} for f in findings[name]],
             }

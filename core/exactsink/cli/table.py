@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from exactsink.model import Traits
 from exactsink.sinks import Sink
 
-__all__ = ["guarantee", "print_sinks", "print_table"]
+__all__ = ["print_sinks", "print_table"]
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: TextIO) -> None:
@@ -19,14 +18,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: Te
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(), file=out)
 
 
-def guarantee(traits: Traits) -> str:
-    """Derive a sink's guarantee."""
-    return "effectively once" if traits.visible_early else "exactly once"
-
-
 def print_sinks(sinks: Mapping[str, Sink], out: TextIO) -> None:
     """Print what each sink promises, and the job's guarantee: its weakest sink's."""
-    rows = [(s.name, s.kind, s.backend.strategy, guarantee(s.backend.traits), s.backend.target) for s in sinks.values()]
+    rows = [(s.name, s.kind, s.backend.strategy, s.backend.traits.guarantee, s.backend.target) for s in sinks.values()]
     print_table(("sink", "backend", "strategy", "guarantee", "target"), rows, out)
-    weakest = any(sink.backend.traits.visible_early for sink in sinks.values())
-    print(f"the job's guarantee: {'effectively once' if weakest else 'exactly once'}", file=out, flush=True)
+    weakest = max(sinks.values(), key=lambda sink: sink.backend.traits.visible_early)
+    print(f"the job's guarantee: {weakest.backend.traits.guarantee}", file=out, flush=True)

@@ -59,7 +59,7 @@ class SparkSection(_Section):
 
     master: str | None = None
     packages: tuple[str, ...] = ()
-    conf: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+    conf: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
 
 
 class SourceSection(_Section):
@@ -68,7 +68,7 @@ class SourceSection(_Section):
     format: str
     schema_: Annotated[str | None, Field(alias="schema")] = None
     path: str | None = None
-    options: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+    options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
 
 
 class SinkSection(_Section):

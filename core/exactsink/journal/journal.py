@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from exactsink.errors import Fenced, LineageError, Retryable
+from exactsink.errors import ExactsinkError, Fenced, LineageError, Retryable
 from exactsink.journal.log import Log, extended
 from exactsink.journal.records import Claim, Decide, Note, Record, Redecide, decode, encode
 from exactsink.journal.store import JournalStore, SeqTaken
@@ -124,6 +124,8 @@ class Journal:
                 return record
             except SeqTaken:
                 pass
+            except ExactsinkError:  # the store says for sure that nothing was written
+                raise
             except Exception as error:  # any answer but success leaves it open: read the seq
                 failure = error
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from exactsink.durable import make_folder, sync_folders
+from exactsink.errors import PreflightError
 
 __all__ = ["JournalStore", "LocalStore", "SeqTaken"]
 
 _ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
+
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class SeqTaken(Exception):
@@ -62,6 +67,10 @@ class LocalStore:
             os.link(temp, self._path(seq))
         except FileExistsError:
             raise SeqTaken(seq) from None
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise _no_atomic_create(self._folder) from error
+            raise
         finally:
             temp.unlink(missing_ok=True)
             # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
@@ -90,3 +99,11 @@ class LocalStore:
 
     def _path(self, seq: int) -> Path:
         return self._folder / f"{seq:020d}.json"
+
+
+def _no_atomic_create(folder: Path) -> PreflightError:
+    return PreflightError(
+        f"the file system of {folder} has no hard links",
+        why="a journal needs a create that fails when the name exists, and never shows half a file",
+        next="put the checkpoint, and so the journal beside it, on another file system",
+    )

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 from exactsink.commit import Retry
 from exactsink.config import JobConfig, bind_sinks, load_config
@@ -61,9 +62,16 @@ class Job:
 
         Raises PreflightError, LineageError, ConfigError, InDoubt or Retryable before Spark reads a row.
         """
+        if is_remote():
+            raise ConfigError(
+                "start needs a classic session",
+                why="Spark Connect runs foreachBatch on the server, without the query's id",
+                next="run the job with spark-submit, or exactsink run",
+            )
         if not frame.isStreaming:
             raise ConfigError("start takes a streaming frame", next="read it with spark.readStream")
         self._preflight(frame)
+        self._tell_promise()
         self.failure = None
         body = _ForeachBatch(self, preflighted=True)
         body.claim_early()
@@ -98,6 +106,17 @@ class Job:
     def journal(self) -> Journal:
         """Open the job's journal, beside its checkpoint."""
         return Journal(LocalStore(self.config.home / "journal"), wait=pause)
+
+    def _tell_promise(self) -> None:
+        for name, sink in self.sinks.items():
+            self._events.tell(
+                "sink",
+                sink=name,
+                backend=sink.kind,
+                strategy=sink.backend.strategy,
+                guarantee=sink.backend.traits.guarantee,
+                target=sink.backend.target,
+            )
 
     def _preflight(self, frame: DataFrame) -> None:
         schemas = OnePass(frame, self.sinks).schemas()

@@ -1,0 +1,233 @@
+"""Committing a decision in every sink: each gets its turn, and what came of it is never passed over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from exactsink.backend import Committer
+from exactsink.commit import Retry, commit_decision, in_threads
+from exactsink.errors import ConfigError, Fatal, LineageError, Retryable
+from exactsink.errors import InDoubt as InDoubtError
+from exactsink.events import Event, Events
+from exactsink.journal.log import Decision
+from exactsink.journal.records import DecidedSink
+from exactsink.model import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Finding,
+    InDoubt,
+    Lost,
+    Outcome,
+    Txn,
+    Undecided,
+    Unknown,
+)
+
+OK, AGAIN = Committed(), AlreadyCommitted()
+Answer = Sequence[Outcome] | Exception | Callable[[], Sequence[Outcome]]
+
+
+class Fake(Committer):
+    """A committer that gives scripted answers and tells what it was asked."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[int, Sequence[Committable]]] = []
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        self.asked.append((epoch, committables))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else answer
+
+    def abort(self, undecided: Undecided) -> None:
+        raise NotImplementedError("a commit aborts nobody")
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        raise NotImplementedError
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        raise NotImplementedError
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def a_decision(**counts: int) -> Decision:
+    """Epoch 5, with so many committables in each sink."""
+    sinks = {
+        name: DecidedSink(
+            "b", "s", "t", tuple(Committable(Txn("job", 5, name, 2, "bb", n, n), 1, b"") for n in range(count))
+        )
+        for name, count in counts.items()
+    }
+    return Decision(5, "input", sinks, (9,))
+
+
+class Run:
+    """One commit, with what it paused and told."""
+
+    def __init__(self, attempts: int = 3) -> None:
+        self.waits: list[int] = []
+        self.told: list[Event] = []
+        self.retry = Retry(attempts, self.waits.append)
+
+    def __call__(self, decision: Decision, **committers: Committer) -> Mapping[str, Sequence[Committable]]:
+        return commit_decision(decision, committers, Events("job", [self.told.append]), self.retry, in_threads)
+
+    def after_source_done(self, decision: Decision, **committers: Committer) -> Mapping[str, Sequence[Committable]]:
+        events = Events("job", [self.told.append])
+        return commit_decision(decision, committers, events, self.retry, in_threads, source_done=True)
+
+    def fields(self, name: str) -> list[dict[str, Any]]:
+        return [dict(event.fields) for event in self.told if event.name == name]
+
+
+# committing
+
+
+def test_every_sink_commits_its_whole_set_once() -> None:
+    run, decision, a, b = Run(), a_decision(a=2, b=1), Fake([OK, AGAIN]), Fake([OK])
+    assert run(decision, a=a, b=b) == {}
+    assert a.asked == [(5, decision.committables("a"))]
+    assert b.asked == [(5, decision.committables("b"))]
+    assert run.waits == []
+
+
+def test_a_sink_without_committables_is_committed_without_being_asked() -> None:
+    run, a = Run(), Fake()
+    assert run(a_decision(a=0, b=1), a=a, b=Fake([OK])) == {}
+    assert a.asked == []
+    assert {(e.name, e.edge, e.epoch) for e in run.told if e.name == "commit:a"} == {
+        ("commit:a", "before", 5),
+        ("commit:a", "after", 5),
+    }
+
+
+def test_a_sink_that_the_decision_does_not_name_is_left_alone() -> None:
+    stranger = Fake()
+    assert Run()(a_decision(a=1), a=Fake([OK]), stranger=stranger) == {}
+    assert stranger.asked == []
+
+
+def test_sinks_are_committed_side_by_side() -> None:
+    meeting = threading.Barrier(3, timeout=30)  # broken, and the commit fails, if one waits for another
+
+    def meet() -> Sequence[Outcome]:
+        meeting.wait()
+        return [OK]
+
+    assert Run()(a_decision(a=1, b=1, c=1), a=Fake(meet), b=Fake(meet), c=Fake(meet)) == {}
+
+
+def test_in_threads_keeps_the_order_and_takes_no_calls_too() -> None:
+    assert in_threads([]) == []
+    calls: list[Callable[[], Any]] = [lambda: 1, lambda: 2, lambda: 3]
+    assert in_threads(calls) == [1, 2, 3]
+
+
+def test_all_sinks_are_committed_though_one_fails() -> None:
+    a, b, c = Fake([OK]), Fake(Fatal("no such table")), Fake(Retryable("busy"), [OK])
+    run = Run()
+    with pytest.raises(Fatal, match="no such table"):
+        run(a_decision(a=1, b=1, c=1), a=a, b=b, c=c)
+    assert [len(fake.asked) for fake in (a, b, c)] == [1, 1, 2]
+    assert {e.name for e in run.told if e.edge == "after"} == {"commit:a", "commit:c"}
+
+
+def test_a_retryable_error_is_tried_again_after_a_pause() -> None:
+    run, a = Run(attempts=3), Fake(Retryable("busy"), Retryable("still busy"), [OK])
+    assert run(a_decision(a=1), a=a) == {}
+    assert run.waits == [0, 1]
+    assert run.fields("commit_retried") == [
+        {"sink": "a", "attempt": 1, "error": "busy"},
+        {"sink": "a", "attempt": 2, "error": "still busy"},
+    ]
+
+
+def test_a_retryable_error_that_stays_is_raised() -> None:
+    run, a = Run(attempts=3), Fake(*[Retryable(f"busy {n}") for n in range(3)])
+    with pytest.raises(Retryable, match="busy 2"):
+        run(a_decision(a=1), a=a)
+    assert (len(a.asked), run.waits) == (3, [0, 1])
+
+
+@pytest.mark.parametrize("error", [Fatal("f"), LineageError("l"), InDoubtError("i"), ValueError("v")], ids=repr)
+def test_any_other_error_is_not_tried_again(error: Exception) -> None:
+    a = Fake(error, [OK])
+    with pytest.raises(type(error)):
+        Run()(a_decision(a=1), a=a)
+    assert len(a.asked) == 1
+
+
+UNKNOWN = [Unknown("offset 7 is deleted")]
+GRAVER = [
+    (InDoubtError("i"), ValueError("a bug")),
+    (ValueError("a bug"), Fatal("f")),
+    (Fatal("f"), Retryable("r")),
+    (LineageError("l"), Retryable("r")),
+    (ConfigError("c"), Retryable("r")),
+    (UNKNOWN, Retryable("r")),
+    (UNKNOWN, Fatal("f")),
+    (UNKNOWN, ValueError("a bug")),
+]
+
+
+@pytest.mark.parametrize(("graver", "lighter"), GRAVER, ids=str)
+@pytest.mark.parametrize("graver_first", [True, False])
+def test_of_several_sinks_errors_the_gravest_is_raised(graver: Answer, lighter: Exception, graver_first: bool) -> None:
+    """A retry restarts the job, so it must not stand before what a person has to mend."""
+    answers = (graver, lighter) if graver_first else (lighter, graver)
+    committers = {name: Fake(answer) for name, answer in zip("ab", answers, strict=True)}
+    expected = type(graver) if isinstance(graver, Exception) else InDoubtError
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - which one it is, is what is asked
+        Run(attempts=1)(a_decision(a=1, b=1), **committers)
+    assert type(raised.value) is expected
+
+
+@pytest.mark.parametrize("outcomes", [[], [OK], [OK, OK, OK]], ids=len)
+def test_an_outcome_too_many_or_too_few_is_a_bug_of_the_backend(outcomes: Sequence[Outcome]) -> None:
+    with pytest.raises(TypeError, match=f"sink a: {len(outcomes)} outcomes for 2"):
+        Run()(a_decision(a=2), a=Fake(outcomes))
+
+
+def test_an_unknown_outcome_stops_with_its_evidence() -> None:
+    run = Run()
+    with pytest.raises(InDoubtError, match="1 participants of sink a are in doubt") as stopped:
+        run(a_decision(a=2), a=Fake([OK, *UNKNOWN]))
+    assert stopped.value.why == "offset 7 is deleted"
+    assert stopped.value.next
+
+
+def test_an_unknown_outcome_of_an_epoch_that_the_source_has_done_is_told_and_passed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = Run()
+    with caplog.at_level(logging.WARNING, logger="exactsink"):
+        assert run.after_source_done(a_decision(a=2), a=Fake([OK, *UNKNOWN])) == {}
+    assert run.fields("evidence_expired") == [{"sink": "a", "evidence": "offset 7 is deleted"}]
+    assert "evidence_expired" in caplog.text
+
+
+def test_lost_votes_are_collected_by_sink_and_told_with_their_evidence() -> None:
+    run, decision = Run(), a_decision(a=3, b=1, c=1)
+    a = Fake([Lost("timed out"), OK, Lost("aborted")])
+    lost = run(decision, a=a, b=Fake([OK]), c=Fake([Lost("timed out")]))
+    first, _, third = decision.committables("a")
+    assert lost == {"a": [first, third], "c": list(decision.committables("c"))}
+    assert [(told["txn"], told["evidence"]) for told in run.fields("vote_lost")] == [
+        (first.txn.id, "timed out"),
+        (third.txn.id, "aborted"),
+        (decision.committables("c")[0].txn.id, "timed out"),
+    ]

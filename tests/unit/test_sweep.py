@@ -1,0 +1,175 @@
+"""Who is proven undecided, and that the sweep aborts those and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from exactsink.backend import Committer
+from exactsink.errors import LineageError
+from exactsink.events import Event, Events
+from exactsink.journal.log import Decision, Log, undecided_before, undecided_losers
+from exactsink.journal.records import Claim, DecidedSink
+from exactsink.model import Committable, Finding, InDoubt, Outcome, Txn, Undecided
+from exactsink.sweep import sweep_losers, sweep_older
+
+MINE = Claim(3, "cc", "host:3", "query", "aa", seq=8)
+CLAIMS = (Claim(1, "aa", "host:1", "query", "aa", seq=0), Claim(2, "bb", "host:2", "query", "aa", seq=4), MINE)
+
+
+def listed(attempt: int = 7, epoch: int | None = 5, generation: int = 2, token: str = "bb") -> InDoubt:
+    """A participant of sink a as its backend lists it, begun by the claim before mine if nothing else is said."""
+    txn = Txn("job", 0 if epoch is None else epoch, "a", generation, token, attempt, attempt)
+    return replace(InDoubt.of(txn), epoch=epoch)
+
+
+def mine(attempt: int = 7, epoch: int | None = 5) -> InDoubt:
+    return listed(attempt, epoch, MINE.generation, MINE.token)
+
+
+def decided(*participants: InDoubt, sink: str = "a", store_ref: str | None = None) -> Decision:
+    """Epoch 5, decided with these."""
+    txns = [Txn.parse(participant.ref) for participant in participants]
+    committables = tuple(Committable(txn, 1, b"", store_ref=store_ref) for txn in txns if txn is not None)
+    assert len(committables) == len(participants)
+    return Decision(5, "input", {sink: DecidedSink("b", "s", "t", committables)}, (7,))
+
+
+def older(*participants: InDoubt, decision: Decision | None = None, sink: str = "a") -> list[InDoubt]:
+    log = Log(last_seq=8, claims=CLAIMS, decision=decision)
+    return list(undecided_before(log, MINE, sink, participants))
+
+
+def losers(decision: Decision, *participants: InDoubt) -> list[InDoubt]:
+    return list(undecided_losers(decision, MINE, "a", participants))
+
+
+# what older claims left
+
+
+def test_what_older_claims_began_is_undecided_when_nothing_was_decided() -> None:
+    begun = [listed(1, 0, 1, "aa"), listed(2), listed(3, epoch=99), listed(4, epoch=None)]
+    proven = undecided_before(Log(last_seq=8, claims=CLAIMS), MINE, "a", begun)
+    assert list(proven) == begun
+    assert len(proven) == len(begun)
+    assert older() == []
+
+
+def test_what_is_decided_is_kept_and_its_losing_attempts_are_not() -> None:
+    winner, loser = listed(1), listed(2)
+    assert older(winner, loser, decision=decided(winner)) == [loser]
+
+
+def test_another_sinks_decision_keeps_nobody() -> None:
+    assert older(listed(), decision=decided(listed(), sink="b")) == [listed()]
+
+
+def test_a_decided_participant_is_known_by_the_stores_name_for_it() -> None:
+    pooled = replace(listed(), ref="pool-3#17")
+    assert older(pooled, listed(), decision=decided(listed(), store_ref="pool-3#17")) == [listed()]
+
+
+FOREIGN = {
+    "an unknown token": listed(token="ff"),
+    "a known token with another generation": listed(generation=1, token="bb"),
+    "a generation that never claimed": listed(generation=0, token="00"),
+    "my own claim, which has begun nothing yet": mine(),
+    "a later claim": listed(generation=4, token="dd"),
+}
+
+
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
+def test_what_no_older_claim_of_this_journal_began_stops_the_start(foreign: InDoubt) -> None:
+    for among in ([foreign], [listed(1), foreign], [foreign, listed(1)]):
+        with pytest.raises(LineageError) as refused:
+            older(*among, decision=decided(listed(1)))
+        assert foreign.ref in refused.value.what
+        assert f"generation {foreign.generation}, token {foreign.token}" in refused.value.next
+        assert "another name" in refused.value.next
+
+
+def test_a_later_claim_in_the_log_does_not_make_its_work_older_than_mine() -> None:
+    later = Claim(4, "dd", "host:4", "query", "aa", seq=9)
+    log = Log(last_seq=9, claims=(*CLAIMS, later))
+    with pytest.raises(LineageError):
+        undecided_before(log, MINE, "a", [listed(generation=4, token="dd")])
+
+
+def test_what_is_decided_needs_no_claim_to_be_kept() -> None:
+    """A decision proves itself; whoever began it, it is committed and never swept."""
+    assert older(mine(), decision=decided(mine())) == []
+
+
+# my own losers
+
+
+def test_my_losing_attempts_up_to_the_decided_epoch_are_undecided() -> None:
+    winner, loser, earlier, untold = mine(1), mine(2), mine(3, epoch=4), mine(4, epoch=None)
+    assert losers(decided(winner), winner, loser, earlier, untold) == [loser, earlier, untold]
+
+
+def test_later_epochs_are_kept() -> None:
+    """Their tasks may be at work, or may have voted."""
+    assert losers(decided(mine(1)), mine(2, epoch=6), mine(3, epoch=99)) == []
+
+
+def test_other_generations_and_tokens_are_kept() -> None:
+    others = [listed(2), listed(2, generation=4, token="dd"), listed(2, generation=3, token="ff")]
+    assert losers(decided(mine(1)), *others) == []
+
+
+# the sweep
+
+
+class Fake(Committer):
+    def __init__(self, *participants: InDoubt) -> None:
+        self.participants = participants
+        self.aborted: list[list[InDoubt]] = []
+
+    def abort(self, undecided: Undecided) -> None:
+        self.aborted.append(list(undecided))
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        return iter(self.participants)
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        raise NotImplementedError("a sweep commits nothing")
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        raise NotImplementedError
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_tells() -> None:
+    told: list[Event] = []
+    a, b, idle = Fake(listed(1), listed(2), listed(3)), Fake(listed(1)), Fake()
+    log = Log(last_seq=8, claims=CLAIMS, decision=decided(listed(2)))
+    sweep_older({"a": a, "b": b, "idle": idle}, log, MINE, Events("job", [told.append]))
+    assert (a.aborted, b.aborted, idle.aborted) == ([[listed(1), listed(3)]], [[listed(1)]], [])
+    assert [(e.name, dict(e.fields)) for e in told] == [
+        ("swept", {"sink": "a", "participants": 2}),
+        ("swept", {"sink": "b", "participants": 1}),
+    ]
+
+
+@pytest.mark.parametrize("order", [("clean", "foreign"), ("foreign", "clean")], ids=str)
+def test_a_sweep_aborts_nobody_while_one_sink_holds_another_journals_work(order: tuple[str, str]) -> None:
+    sinks = {"clean": Fake(listed(1)), "foreign": Fake(listed(token="ff"))}
+    with pytest.raises(LineageError, match="sink foreign"):
+        sweep_older({name: sinks[name] for name in order}, Log(last_seq=8, claims=CLAIMS), MINE, Events("job"))
+    assert sinks["clean"].aborted == sinks["foreign"].aborted == []
+
+
+def test_a_sweep_of_my_losers_aborts_only_them() -> None:
+    a = Fake(mine(1), mine(2), listed(3), mine(4, epoch=6))
+    idle = Fake(mine(4, epoch=6))
+    sweep_losers({"a": a, "idle": idle}, decided(mine(1)), MINE, Events("job"))
+    assert (a.aborted, idle.aborted) == ([[mine(2)]], [])
