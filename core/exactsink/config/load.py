@@ -21,13 +21,14 @@ def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
     """Read a job's file; the document tells later mistakes their lines. Raises ConfigError; secrets are never shown."""
     document = read_document(Path(path), os.environ if environ is None else environ)
     values = dict(document.values)
+    if "options" in values:  # a field of JobConfig, and no table of the file
+        place = document.place(("options",))
+        raise ConfigError(f"{place}: unknown key options", why="options stand in their sink's table", next="move them")
     sinks = values.get("sinks")
     if isinstance(sinks, dict) and all(isinstance(sink, dict) for sink in sinks.values()):
         core = set(SinkSection.model_fields)
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
         values["options"] = {n: {k: v for k, v in sink.items() if k not in core} for n, sink in sinks.items()}
-    elif "options" in values:
-        raise ConfigError(f"{document.place(('options',))}: unknown key options", next="mend that line")
     try:
         return JobConfig.model_validate(values), document
     except ValidationError as error:

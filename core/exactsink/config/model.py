@@ -14,6 +14,7 @@ from exactsink.model import NAME_PATTERN
 __all__ = ["JobConfig", "JobSection", "SinkSection", "SourceSection", "SparkSection"]
 
 _DISTRIBUTION = re.compile(r"none|hash\(\s*[^(),\s][^()]*\)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
@@ -42,8 +43,15 @@ class JobSection(_Section):
     @field_validator("checkpoint", "staging")
     @classmethod
     def _local(cls, value: str | None) -> str | None:
-        if value is not None and "://" in value and not value.startswith("file://"):
-            raise ValueError("only local folders are supported so far")
+        if value is not None and _SCHEME.match(value) and not value.startswith("file:///"):
+            raise ValueError("only local folders are supported so far: a path, or file:///path")
+        return value
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _has_a_place_beside_it(cls, value: str) -> str:
+        if Path(value).name in ("", ".."):
+            raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
         return value
 
     @field_validator("trigger")
@@ -67,7 +75,7 @@ class SourceSection(_Section):
 
     format: str
     schema_: Annotated[str | None, Field(alias="schema")] = None
-    path: str | None = None
+    path: str | None = Field(default=None, repr=False)
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
 
 

@@ -16,27 +16,32 @@ __all__ = ["bind_sinks"]
 
 def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dict[str, Sink]:
     """Make the job's sinks. Raises ConfigError for an unknown or broken backend, or options that it refuses."""
-    sinks = {}
-    for name, section in config.sinks.items():
-        place = document.place(("sinks", name, "backend"))
-        backend_class = registry.load(section.backend, place)
-        try:
-            options = backend_class.Options.model_validate(dict(config.options[name]))
-        except ValidationError as error:
-            core = SinkSection.model_fields
-            raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
-        sinks[name] = Sink(
-            name=name,
-            kind=section.backend,
-            backend=backend_class(options),
-            staging=str(config.staging / name),
-            columns=section.columns,
-            where=section.where,
-            distribution=section.distribution,
-            max_participants=section.max_participants,
-        )
-    _check_one_frame(config, document)
+    try:
+        sinks = {name: _bound(name, section, config, document, registry) for name, section in config.sinks.items()}
+        _check_one_frame(config, document)
+    except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
+        what, why, mend = map(document.scrubbed, (error.what, error.why, error.next))
+        raise ConfigError(what, why=why, next=mend) from error.__cause__
     return sinks
+
+
+def _bound(name: str, section: SinkSection, config: JobConfig, document: Document, registry: Registry) -> Sink:
+    backend_class = registry.load(section.backend, document.place(("sinks", name, "backend")))
+    try:
+        options = backend_class.Options.model_validate(dict(config.options[name]))
+    except ValidationError as error:
+        core = SinkSection.model_fields
+        raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
+    return Sink(
+        name=name,
+        kind=section.backend,
+        backend=backend_class(options),
+        staging=str(config.staging / name),
+        columns=section.columns,
+        where=section.where,
+        distribution=section.distribution,
+        max_participants=section.max_participants,
+    )
 
 
 def _check_one_frame(config: JobConfig, document: Document) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ class Document:
     """A parsed file: its values with the environment put in, and what of them came from there and must not be shown."""
 
     name: str
-    text: str
-    values: Mapping[str, Any]
-    hidden: frozenset[str]
+    text: str = field(repr=False)
+    values: Mapping[str, Any] = field(repr=False)
+    hidden: frozenset[str] = field(repr=False)
 
     def line_of(self, path: KeyPath) -> int:
         """Give the line (from 1) of a key, or of the nearest table or key above it."""
@@ -68,6 +68,9 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} can't be read", why=str(error.strerror), next="exactsink run JOB.toml") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path.name} line {line} is not UTF-8", why=error.reason, next="mend that line") from None
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

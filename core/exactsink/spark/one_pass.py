@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from exactsink.backend import Backend
+from exactsink.errors import ConfigError
 from exactsink.participant import SinkRows, vote
 from exactsink.sinks import Sink
 from exactsink.votes import EpochPlan, Vote
@@ -25,16 +27,23 @@ _STAR = re.compile(r"(?<=[(,])\s*\*\s*(?=[,)])")
 
 
 class OnePass:
-    """A frame, shaped for every sink. Making one analyzes; only `write` runs it."""
+    """A frame, shaped for every sink. Making one analyzes, and raises ConfigError; only `write` runs it."""
 
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
         self._sinks = sinks
         self._frame = frame
-        self._shapes = {name: _shape(frame, sink) for name, sink in sinks.items()}
+        self._shapes: dict[str, list[Column]] = {}
+        self._schemas: dict[str, pa.Schema] = {}
+        for name, sink in sinks.items():
+            try:
+                self._shapes[name] = _shape(frame, sink)
+                self._schemas[name] = _arrow_schema(frame.select(*self._shapes[name], self._struct(name)))
+            except PySparkException as error:
+                raise _unshaped(name, error) from error
 
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Give each sink's shaped frame as an Arrow schema."""
-        return {name: _arrow_schema(self._frame.select(*shape)) for name, shape in self._shapes.items()}
+        return {name: pa.schema(list(schema)[:-1]) for name, schema in self._schemas.items()}
 
     def write(self, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
@@ -88,6 +97,15 @@ def _shape(frame: DataFrame, sink: Sink) -> list[Column]:
         return [F.col(_quoted(column)) for column in columns]
     every = ", ".join(_quoted(column) for column in columns)
     return [F.expr(_STAR.sub(every.replace("\\", r"\\"), expression)) for expression in expressions]
+
+
+def _unshaped(sink: str, error: PySparkException) -> ConfigError:
+    lines = str(error).strip().splitlines()
+    return ConfigError(
+        f"sink {sink}: Spark refuses its columns, where or types",
+        why=lines[0] if lines else type(error).__name__,
+        next=f"mend [sinks.{sink}], or the job's transform",
+    )
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.config import JobConfig
+from exactsink.config.model import SourceSection
 from exactsink.errors import ConfigError
 
 __all__ = ["make_session", "read_source"]
@@ -24,6 +27,8 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     themselves may lack this package.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):  # they repeat, at length, what is raised here
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     places = [str(folder), os.getcwd()]
     sys.path.extend(place for place in places if place not in sys.path)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *places]))
@@ -34,7 +39,12 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
         builder = builder.config("spark.jars.packages", ",".join(config.spark.packages))
     for key, value in config.spark.conf.items():
         builder = builder.config(key, _spelled(value))
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise ConfigError(
+            "Spark did not start", why=_first_line(error), next="java -version (17 or newer), then mend [spark]"
+        ) from error
 
 
 def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
@@ -42,12 +52,21 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
     if config.source is None:
         raise ConfigError("the job has no [source]", next="add one, or start the job from your own program: Job.start")
     transform = load_transform(config.job.transform)
-    reader = spark.readStream.format(config.source.format)
-    if config.source.schema_ is not None:
-        reader = reader.schema(config.source.schema_)
-    for key, value in config.source.options.items():
+    try:
+        return transform(_loaded(config.source, spark))
+    except AnalysisException as error:
+        raise ConfigError(
+            "Spark refuses the source or its transform", why=_first_line(error), next="mend [source] or the transform"
+        ) from error
+
+
+def _loaded(source: SourceSection, spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.format(source.format)
+    if source.schema_ is not None:
+        reader = reader.schema(source.schema_)
+    for key, value in source.options.items():
         reader = reader.option(key, _spelled(value))
-    return transform(reader.load(config.source.path) if config.source.path else reader.load())
+    return reader.load(source.path) if source.path else reader.load()
 
 
 def load_transform(name: str | None) -> Callable[[DataFrame], DataFrame]:
@@ -65,6 +84,11 @@ def load_transform(name: str | None) -> Callable[[DataFrame], DataFrame]:
         ) from error
     transform: Callable[[DataFrame], DataFrame] = found
     return transform
+
+
+def _first_line(error: PySparkException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _spelled(value: str | float | bool) -> str:

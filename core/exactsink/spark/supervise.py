@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
-from exactsink.errors import Retryable
+from exactsink.errors import ConfigError, Retryable
 from exactsink.spark.job import Job, pause
 
 __all__ = ["supervise"]
@@ -50,5 +50,9 @@ def _cause(job: Job, error: PySparkException) -> Retryable:
         return job.failure
     if job.failure is not None:
         raise job.failure
-    lines = str(error).strip().splitlines()
-    return Retryable("the query failed outside of exactsink", why=lines[0] if lines else type(error).__name__)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if isinstance(error, AnalysisException):
+        raise ConfigError(
+            "Spark refuses the query", why=lines[0], next="mend the job's file or its transform"
+        ) from error
+    return Retryable("the query failed outside of exactsink", why=lines[0])
