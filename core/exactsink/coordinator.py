@@ -5,6 +5,7 @@ A crash after any line here is met by the next `start` and `run_epoch`; the orde
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -252,7 +253,10 @@ class Coordinator:
 
     def _tell_state(self) -> None:
         generation = self._journal.log.last_generation
-        self._save_state(State(self._complete_epoch, generation, self._driver, self._now()))
+        try:
+            self._save_state(State(self._complete_epoch, generation, self._driver, self._now()))
+        except OSError as error:  # advisory: no epoch fails for it
+            self._events.tell("state_not_saved", level=logging.WARNING, error=str(error))
 
 
 def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:

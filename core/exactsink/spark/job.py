@@ -49,6 +49,7 @@ class Job:
         self.epochs_done = 0
         """How many epochs this process has finished, over all its queries."""
         self._events = Events(config.job.name, subscribers)
+        self._driver: Coordinator | None = None
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
@@ -93,7 +94,7 @@ class Job:
         """Make a driver that has not claimed yet."""
         self.config.home.mkdir(parents=True, exist_ok=True)
         state = StateFile(self.config.home / "state.json")
-        return Coordinator(
+        self._driver = Coordinator(
             self.config.job.name,
             self.sinks,
             self.journal(),
@@ -102,6 +103,12 @@ class Job:
             retry=Retry(_COMMIT_ATTEMPTS, pause),
             save_state=state.write,
         )
+        return self._driver
+
+    def close(self) -> None:
+        """Let go of the sinks' connections, once the query has ended. Rolls nothing back."""
+        if self._driver is not None:
+            self._driver.close()
 
     def journal(self) -> Journal:
         """Open the job's journal, beside its checkpoint."""

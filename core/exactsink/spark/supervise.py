@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
@@ -37,6 +38,13 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
             failure = _cause(job, error)
         except Retryable as error:
             failure = error
+        except Py4JError as error:  # the JVM died: nothing can be started in this process any more
+            why = str(error).strip() or type(error).__name__
+            raise Retryable("the connection to Spark's JVM is lost", why=why, next="run the job again") from error
+        except OSError as error:
+            failure = _refused_by_system(error)
+        finally:
+            job.close()
         failures = 1 if job.epochs_done > done_before else failures + 1
         if failures > job.config.job.restarts:
             raise failure
@@ -44,10 +52,17 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
         wait(failures - 1)
 
 
+def _refused_by_system(error: OSError) -> Retryable:
+    """A full disk or a lost mount is no bug: nothing is lost, and the next try may find it mended."""
+    return Retryable("the system refused a file", why=str(error), next="mend that, then start the job again")
+
+
 def _cause(job: Job, error: PySparkException) -> Retryable:
     """Find what ended a query: an error from within its batch as itself, Spark's own as Retryable."""
     if isinstance(job.failure, Retryable):
         return job.failure
+    if isinstance(job.failure, OSError):
+        return _refused_by_system(job.failure)
     if job.failure is not None:
         raise job.failure
     lines = str(error).strip().splitlines() or [type(error).__name__]
