@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -104,7 +104,7 @@ class Coordinator:
             name: committer_of(sink, self._job, claim.generation, log.lineage) for name, sink in self._sinks.items()
         }
         self._events.tell("claimed", generation=claim.generation, driver=self._driver)
-        with self._events.point("recommit"):
+        with self._events.point("recommit"), self._fenced_instead(claim):
             self._recommit(log.decision, source_done)
         with self._events.point("sweep"), self._fenced_instead(claim):
             sweep_older(self._committers, log, claim, self._events)
@@ -132,8 +132,9 @@ class Coordinator:
     def close(self) -> None:
         """Let go of the sinks' connections. Rolls nothing back."""
         committers, self._committers, self._claim = self._committers, {}, None
-        for committer in committers.values():
-            committer.close()
+        with ExitStack() as closing:  # all of them, though one fails
+            for committer in committers.values():
+                closing.callback(committer.close)
 
     def _run(self, claim: Claim, batch: Batch) -> EpochResult:
         decision = self._journal.log.decision
@@ -237,10 +238,10 @@ class Coordinator:
 
     @contextmanager
     def _fenced_instead(self, claim: Claim) -> Iterator[None]:
-        """Explain a refusal by a newer claim when there is one: then not the history is wrong, this driver is old."""
+        """Explain a stop by a newer claim when there is one: then not the history is wrong, this driver is old."""
         try:
             yield
-        except Refused as refusal:
+        except (Refused, InDoubt) as refusal:
             fenced = fenced_by(self._journal.read(), claim)
             if fenced is None:
                 raise

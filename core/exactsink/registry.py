@@ -14,10 +14,13 @@ import pluggy
 
 from exactsink.backend import CONTRACT_VERSION, Backend
 from exactsink.errors import ConfigError
-from exactsink.events import Event
+from exactsink.events import Event, Subscriber
 from exactsink.hooks import ENTRY_POINT_GROUP, BackendSpec, HookSpecs
 
 __all__ = ["BackendListing", "Registry", "installed_plugins"]
+
+
+_LOG = logging.getLogger("exactsink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Registry:
         self._manager.add_hookspecs(HookSpecs)
         self._specs: dict[str, tuple[str, BackendSpec]] = {}
         self._broken: dict[str, str] = {}
+        self._disputed: dict[str, str] = {}
         for plugin in sorted(plugins, key=lambda p: p.name):
             try:
                 self._add(plugin)
@@ -52,7 +56,8 @@ class Registry:
 
     def listings(self) -> list[BackendListing]:
         """List every backend, trying to import each: a broken one is listed with its problem."""
-        rows = [BackendListing(name, name, 0, {}, problem) for name, problem in self._broken.items()]
+        unusable = {**self._broken, **self._disputed}
+        rows = [BackendListing(name, name, 0, {}, problem) for name, problem in unusable.items()]
         for name, (source, spec) in self._specs.items():
             problem = ""
             try:
@@ -71,7 +76,9 @@ class Registry:
             raise ConfigError(
                 f"{place}: backend {name} was written for contract {spec.contract}",
                 why=f"this release has contract {CONTRACT_VERSION}",
-                next=f"{spec.install} --upgrade",
+                next=f"{spec.install} --upgrade"
+                if spec.contract < CONTRACT_VERSION
+                else "pip install --upgrade exactsink",
             )
         module, _, attribute = spec.load.partition(":")
         try:
@@ -85,7 +92,13 @@ class Registry:
 
     def send(self, event: Event) -> None:
         """Tell an event to every plugin that listens."""
-        self._manager.hook.exactsink_event(event=event)
+        for plugin in self._manager.get_plugins():
+            hear: Subscriber | None = getattr(plugin, "exactsink_event", None)
+            try:
+                if hear is not None:
+                    hear(event)
+            except Exception:  # one plugin's bug must not keep the others from hearing
+                _LOG.exception("plugin %s failed on %s", self._manager.get_name(plugin), event)
 
     def _add(self, entry_point: EntryPoint) -> None:
         plugin = entry_point.load()
@@ -93,15 +106,18 @@ class Registry:
         specs: Sequence[BackendSpec] = getattr(plugin, "exactsink_backends", tuple)()
         for spec in specs:
             if spec.name in self._specs:
-                logging.getLogger("exactsink").warning("backend %s is brought by two plugins", spec.name)
-                self._broken[spec.name] = f"both {self._specs.pop(spec.name)[0]} and {entry_point.name} bring it"
-            elif spec.name not in self._broken:
+                _LOG.warning("backend %s is brought by two plugins", spec.name)
+                self._disputed[spec.name] = f"both {self._specs.pop(spec.name)[0]} and {entry_point.name} bring it"
+            elif spec.name not in self._disputed:
                 self._specs[spec.name] = (entry_point.name, spec)
 
     def _unknown(self, name: str, place: str) -> ConfigError:
-        if name in self._broken:
-            why = self._broken[name]
+        if name in self._disputed:
+            why = self._disputed[name]
             return ConfigError(f"{place}: backend {name} is broken", why=why, next="`exactsink backends` lists them")
+        broken = "; ".join(f"plugin {plugin} is broken: {problem}" for plugin, problem in self._broken.items())
         close = difflib.get_close_matches(name, list(self._specs), n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]}?" if close else ""
-        return ConfigError(f"{place}: no backend {name} is installed{hint}", next="`exactsink backends` lists them")
+        return ConfigError(
+            f"{place}: no backend {name} is installed{hint}", why=broken, next="`exactsink backends` lists them"
+        )

@@ -145,7 +145,7 @@ def _names_not_read(patch: Patch) -> None:
     real = Journal.read
 
     def careless(self: Any) -> Any:
-        patch.setattr(exactsink.journal.journal, "decode", lambda data: replace(decode(data), names=()))
+        patch.setattr(exactsink.journal.journal, "decode", lambda data, seq=None: replace(decode(data), names=()))
         return real(self)
 
     decode = exactsink.journal.journal.decode

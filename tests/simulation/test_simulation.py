@@ -66,6 +66,11 @@ def test_planted_defect_is_caught(
     record_property("schedules", count + 1)
 
 
+def test_stalled_driver_with_lost_votes_is_fenced_not_in_doubt() -> None:
+    made = schedules.random_walk(Lab(), 15278)  # its successor repaired the epoch and went on, while it was stalled
+    assert made.ends["B"] == "fenced"
+
+
 def test_seed_replays() -> None:
     first, second = schedules.random_walk(Lab(), 11), schedules.random_walk(Lab(), 11)
     assert first.steps == second.steps

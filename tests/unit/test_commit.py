@@ -116,9 +116,10 @@ def test_a_sink_without_committables_is_committed_without_being_asked() -> None:
 
 
 def test_a_sink_that_the_decision_does_not_name_is_left_alone() -> None:
-    stranger = Fake()
-    assert Run()(a_decision(a=1), a=Fake([OK]), stranger=stranger) == {}
+    run, stranger = Run(), Fake()
+    assert run(a_decision(a=1), a=Fake([OK]), stranger=stranger) == {}
     assert stranger.asked == []
+    assert {event.name for event in run.told} == {"commit:a"}
 
 
 def test_sinks_are_committed_side_by_side() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from exactsink.errors import Fenced, LineageError, Retryable
+from exactsink.errors import Fenced, LineageError, PreflightError, Retryable
 from exactsink.journal.journal import Journal
 from exactsink.journal.log import Log, fenced_by
 from exactsink.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide, decode, encode
@@ -244,6 +244,20 @@ def test_what_nothing_settles_is_retryable_and_the_seq_is_not_given_up() -> None
     successor = Driver(store)
     assert successor.claim(QUERY, "host:2").seq == 2
     assert successor.log.decision is not None
+
+
+def test_a_store_that_refuses_for_good_is_not_asked_again() -> None:
+    store = Store()
+    refusal = PreflightError("no hard links")
+
+    def refuse(record: Record) -> None:
+        raise refusal
+
+    store.before_put = [refuse] * 9
+    with pytest.raises(PreflightError) as refused:
+        Driver(store).claim(QUERY, DRIVER)
+    assert refused.value is refusal
+    assert len(store.puts) == 1
 
 
 def test_a_claim_that_nothing_settles_is_retryable() -> None:

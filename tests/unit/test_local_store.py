@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from exactsink import durable
+from exactsink.errors import PreflightError
 from exactsink.journal import store as store_module
 from exactsink.journal.store import LocalStore, SeqTaken
 
@@ -115,15 +116,16 @@ store, first, count, size = LocalStore(Path(sys.argv[1])), *map(int, sys.argv[2:
 for seq in range(first, first + count):
     store.put(seq, seq.to_bytes(4, "big") * (size // 4))
     print(seq, flush=True)
+sys.stdin.read()
 """
 SIZE = 16 * 1024 * 1024
 
 
 @contextmanager
 def writing(folder: Path, first: int, count: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that puts entries, one after another, and says so after each."""
+    """A process that puts entries, one after another, says so after each, and ends when its input does."""
     command = [sys.executable, "-c", PUTS, str(folder), str(first), str(count), str(SIZE)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -137,25 +139,31 @@ def is_whole(seq: int, data: bytes) -> bool:
 def test_a_reader_never_sees_half_an_entry(tmp_path: Path) -> None:
     store, reads = LocalStore(tmp_path), 0
     with writing(tmp_path, 0, 8) as process:
-        while process.poll() is None:
+        assert process.stdin is not None
+        process.stdin.close()
+        alive = True
+        while alive:
+            alive = process.poll() is None
             for seq in range(8):
                 if (data := store.read(seq)) is not None:
                     assert is_whole(seq, data), f"{len(data)} bytes of entry {seq}"
                     reads += 1
     assert process.returncode == 0
     assert sorted(store.list()) == list(range(8))
-    assert reads > 0
+    assert reads >= 8
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3])
-def test_a_writer_killed_in_a_put_leaves_a_whole_entry_or_none(tmp_path: Path, entries: int) -> None:
-    """Killed as soon as the next entry shows in the folder under any name: while it is being written."""
-    with writing(tmp_path, 0, 1000) as process:
+@pytest.mark.parametrize("shows", [".tmp", ".json"])
+def test_a_writer_killed_in_a_put_leaves_a_whole_entry_or_none(tmp_path: Path, shows: str, entries: int) -> None:
+    """Killed as soon as the next entry shows in the folder: under a temp name, or under its own."""
+    with writing(tmp_path, 0, entries + 2) as process:
         assert process.stdout is not None
         for _ in range(entries):
             process.stdout.readline()
-        while len(os.listdir(tmp_path)) <= entries and process.poll() is None:
-            pass
+        before, shown = (entries if shows == ".json" else 0), 0
+        while shown <= before and len(LocalStore(tmp_path).list()) < entries + 2:
+            shown = sum(name.endswith(shows) for name in os.listdir(tmp_path))
         process.kill()
         assert process.wait(PATIENCE) == -signal.SIGKILL
         told = [int(line) for line in process.stdout]  # what it managed to say before it died
@@ -229,13 +237,13 @@ def test_the_folders_above_a_new_journal_are_synced_before_its_first_entry_stand
     assert log.index("sync the folder") < log.index("link")
 
 
-def refusing(step: str, times: int) -> Callable[[str], None]:
+def refusing(step: str, times: int, code: int = errno.EIO) -> Callable[[str], None]:
     left = [times]
 
     def fail(told: str) -> None:
         if told == step and left[0]:
             left[0] -= 1
-            raise OSError(errno.EIO, "the disk answers no more")
+            raise OSError(code, "the disk answers no more")
 
     return fail
 
@@ -247,6 +255,15 @@ def test_a_put_that_fails_before_its_link_leaves_no_entry(tmp_path: Path, step: 
     with recorded(tmp_path, refusing(step, 1)), pytest.raises(OSError, match="no more"):
         store.put(1, b"y")
     assert os.listdir(tmp_path) == ["00000000000000000000.json"]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_is_refused_with_the_fix(tmp_path: Path, code: int) -> None:
+    store = LocalStore(tmp_path)
+    with recorded(tmp_path, refusing("link", 1, code)), pytest.raises(PreflightError, match="no hard links") as refused:
+        store.put(0, b"x")
+    assert "another file system" in refused.value.next
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_entry_whose_name_could_not_be_synced_is_not_read_as_written_until_it_is(tmp_path: Path) -> None:

@@ -149,6 +149,11 @@ def test_a_value_travels_between_processes_and_never_changes(value: Any) -> None
         value.epoch = 1
 
 
+def test_a_sink_that_shows_rows_early_is_only_effectively_once() -> None:
+    assert Traits().guarantee == "exactly once"
+    assert Traits(visible_early=True).guarantee == "effectively once"
+
+
 # errors
 
 EXIT_CODES = {

@@ -13,7 +13,7 @@ from exactsink.model import NAME_PATTERN
 
 __all__ = ["JobConfig", "JobSection", "SinkSection", "SourceSection", "SparkSection"]
 
-_DISTRIBUTION = re.compile(r"none|hash\(\s*[^(),\s][^()]*\)")
+_DISTRIBUTION = re.compile(r"none|hash\([^(),]*[^(),\s][^(),]*(,[^(),]*[^(),\s][^(),]*)*\)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
@@ -50,7 +50,7 @@ class JobSection(_Section):
     @field_validator("checkpoint")
     @classmethod
     def _has_a_place_beside_it(cls, value: str) -> str:
-        if Path(value).name in ("", ".."):
+        if Path(value.removeprefix("file://")).name in ("", ".."):
             raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
         return value
 
@@ -87,7 +87,7 @@ class SinkSection(_Section):
     """Which columns the sink gets; all when empty."""
     where: str | None = None
     """A SQL condition; rows for which it is not true don't go to this sink."""
-    distribution: Annotated[int, Field(ge=1)] | str = "none"
+    distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
     """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
     """The most partitions, and so participants, that an epoch may have."""

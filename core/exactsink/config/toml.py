@@ -37,7 +37,7 @@ class Document:
     hidden: frozenset[str] = field(repr=False)
 
     def line_of(self, path: KeyPath) -> int:
-        """Give the line (from 1) of a key, or of the nearest table or key above it."""
+        """Give the line (from 1) where a key or table first stands, or the nearest table or key above it."""
         table: KeyPath = ()
         best, best_line = 0, 1
         for number, line in enumerate(self.text.splitlines(), start=1):
@@ -47,8 +47,9 @@ class Document:
                 here = (*table, *_split(key["keys"]))
             else:
                 continue
-            if here == path[: len(here)] and len(here) > best:
-                best, best_line = len(here), number
+            shared = min(len(here), len(path))  # `[a.b]` is also where `a` stands
+            if here[:shared] == path[:shared] and shared > best:
+                best, best_line = shared, number
         return best_line
 
     def place(self, path: KeyPath) -> str:
@@ -111,7 +112,7 @@ def _filled(value: Any, path: KeyPath, document: Document, environ: Mapping[str,
                 why="variables are written ${NAME} or ${NAME:-default}",
                 next="mend that line",
             )
-        if name in environ:
+        if environ.get(name) or (name in environ and rest is None):  # as in a shell, ":-" stands in for empty too
             if len(environ[name]) > 3:  # a shorter one is no secret, and would blot out words of the message
                 hidden.add(environ[name])
             return environ[name]
@@ -122,4 +123,6 @@ def _filled(value: Any, path: KeyPath, document: Document, environ: Mapping[str,
             next=f"export {name}=..., or write ${{{name}:-...}}",
         )
 
+    if "${" in _VARIABLE.sub("", value):
+        raise ConfigError(f"{document.place(path)}: ${{ without its }}", next="mend that line")
     return _VARIABLE.sub(fill, value)

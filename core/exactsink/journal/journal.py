@@ -44,7 +44,7 @@ class Journal:
                 data = self._store.read(seq)
                 if data is None:  # deleted since it was listed
                     continue
-                record = decode(data)
+                record = decode(data, seq)
                 seen.add(seq)
                 log, absent = extended(log, record), not seen.issuperset(record.names)
             if not seen or not absent:
@@ -134,7 +134,7 @@ class Journal:
                 failure = error
             else:
                 if data is not None:
-                    return decode(data)
+                    return decode(data, record.seq)
             self._wait(attempt)
         raise Retryable(
             f"journal entry {record.seq} could not be settled",

@@ -91,10 +91,17 @@ def encode(record: Record) -> bytes:
     return json.dumps(body, sort_keys=True, indent=1).encode()
 
 
-def decode(data: bytes) -> Record:
-    """Read a record back. A format that this release does not know is Fatal: guessing could lose rows."""
-    body = json.loads(data)
-    version, kind = body.pop("version"), body.pop("kind")
+def decode(data: bytes, seq: int | None = None) -> Record:
+    """Read a record back; `seq` is where it was found. What this release can't read is Fatal: guessing loses rows."""
+    try:
+        body = json.loads(data)
+        version, kind = body.pop("version"), body.pop("kind")
+    except (ValueError, KeyError, AttributeError) as error:
+        raise Fatal(
+            f"journal entry {seq} is no record",
+            why=f"{error!r} in {data[:60]!r}",
+            next="bring that file of the journal's folder back from a copy; without it a decision may be forgotten",
+        ) from error
     if version != FORMAT_VERSION or kind not in _KINDS:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",

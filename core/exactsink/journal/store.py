@@ -63,14 +63,7 @@ class LocalStore:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            self._unsynced = True
-            os.link(temp, self._path(seq))
-        except FileExistsError:
-            raise SeqTaken(seq) from None
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise _no_atomic_create(self._folder) from error
-            raise
+            self._link(temp, seq)
         finally:
             temp.unlink(missing_ok=True)
             # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
@@ -92,6 +85,17 @@ class LocalStore:
     def delete(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             self._path(seq).unlink(missing_ok=True)
+
+    def _link(self, temp: Path, seq: int) -> None:
+        self._unsynced = True
+        try:
+            os.link(temp, self._path(seq))
+        except FileExistsError:
+            raise SeqTaken(seq) from None
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise _no_atomic_create(self._folder) from error
+            raise
 
     def _sync(self) -> None:
         sync_folders([self._folder])

@@ -1,0 +1,245 @@
+"""The registry: what is installed is listed, what is broken stops only the job that uses it, nothing loads early."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from exactsink.backend import CONTRACT_VERSION, Backend
+from exactsink.errors import ConfigError
+from exactsink.events import Event
+from exactsink.hooks import ENTRY_POINT_GROUP
+from exactsink.registry import Registry, installed_plugins
+
+HEAVY = "pluggy", "pyspark", "py4j", "click", "sqlalchemy", "pandas"
+PLUGIN = """
+    from exactsink.hooks import BackendSpec, hookimpl
+
+    HEARD = []
+
+    @hookimpl
+    def exactsink_backends():
+        return [{specs}]
+
+    @hookimpl
+    def exactsink_event(event):
+        HEARD.append(event)
+"""
+BACKEND = """
+    from exactsink.backend import Backend, BackendOptions
+
+    class It(Backend):
+        Options = BackendOptions
+
+    def not_a_class(): ...
+
+    class NoBackend: ...
+"""
+
+
+class Plugins:
+    """Plugin and backend modules below a folder of the test, gone again with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.points: list[EntryPoint] = []
+
+    def module(self, name: str, text: str) -> None:
+        (self._folder / f"{name}.py").write_text(textwrap.dedent(text))
+
+    def plugin(self, name: str, text: str) -> None:
+        self.module(f"plugin_{name}", text)
+        self.points.append(EntryPoint(name, f"plugin_{name}", ENTRY_POINT_GROUP))
+
+    def brings(self, name: str, *backends: str, load: str = "backend_it:It", contract: int = CONTRACT_VERSION) -> None:
+        specs = (f"BackendSpec({b!r}, {load!r}, 'pip install {b}', {contract}, {{'staged': 'how'}})" for b in backends)
+        self.plugin(name, PLUGIN.format(specs=", ".join(specs)))
+
+    def registry(self) -> Registry:
+        return Registry(self.points)
+
+    def problems(self) -> dict[str, str]:
+        return {row.name: row.problem for row in self.registry().listings()}
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    made = Plugins(tmp_path)
+    made.module("backend_it", BACKEND)
+    yield made
+    for name in set(sys.modules) - before:
+        if name.startswith(("plugin_", "backend_")):
+            del sys.modules[name]
+
+
+def refused(registry: Registry, name: str) -> ConfigError:
+    with pytest.raises(ConfigError) as error:
+        registry.load(name, "job.toml line 5")
+    assert error.value.what.startswith("job.toml line 5: ")
+    return error.value
+
+
+# what works
+
+
+def test_a_backend_is_found_by_its_name(plugins: Plugins) -> None:
+    plugins.brings("one", "first", "second")
+    plugins.brings("two", "third")
+    registry = plugins.registry()
+    found = registry.load("second", "job.toml line 5")
+    assert issubclass(found, Backend)
+    assert (found.__module__, found.__name__) == ("backend_it", "It")
+    assert [(b.name, b.source, b.contract, b.strategies, b.problem) for b in registry.listings()] == [
+        ("first", "one", CONTRACT_VERSION, {"staged": "how"}, ""),
+        ("second", "one", CONTRACT_VERSION, {"staged": "how"}, ""),
+        ("third", "two", CONTRACT_VERSION, {"staged": "how"}, ""),
+    ]
+
+
+def test_a_plugin_that_only_listens_hears_events(plugins: Plugins) -> None:
+    plugins.brings("one", "first")
+    plugins.plugin("ear", PLUGIN.format(specs="").replace("def exactsink_backends", "def unrelated"))
+    event = Event("claimed", "orders")
+    registry = plugins.registry()
+    registry.send(event)
+    assert sys.modules["plugin_ear"].HEARD == sys.modules["plugin_one"].HEARD == [event]
+    assert [b.name for b in registry.listings()] == ["first"]
+
+
+def test_no_plugins_is_no_error() -> None:
+    registry = Registry([])
+    assert registry.listings() == []
+    assert "no backend files is installed" in refused(registry, "files").what
+
+
+def test_the_backends_of_this_installation_are_found_and_load() -> None:
+    rows = {row.name: row for row in Registry(installed_plugins()).listings()}
+    assert {"files", "idempotent_upsert"} <= set(rows)
+    assert [rows[name].problem for name in ("files", "idempotent_upsert")] == ["", ""]
+    assert all(row.strategies for row in rows.values())
+
+
+# what is broken
+
+BROKEN = {
+    "its import fails": "import no_such_library",
+    "it raises": "raise RuntimeError('no licence')",
+    "it is no Python": "def (:",
+    "its hook fails": "from exactsink.hooks import *\n@hookimpl\ndef exactsink_backends():\n    raise KeyError('x')",
+    "its hook has another signature": "from exactsink.hooks import *\n@hookimpl\ndef exactsink_event(evnt): ...",
+    "it gives something else": "from exactsink.hooks import *\n@hookimpl\ndef exactsink_backends():\n    return [3]",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_broken_plugin_is_listed_and_stops_no_other(plugins: Plugins, name: str, text: str) -> None:
+    plugins.plugin(name, text)
+    plugins.brings("other", "fine")
+    problems = plugins.problems()
+    assert (set(problems), problems["fine"]) == ({name, "fine"}, "")
+    assert "Error" in problems[name]
+    assert plugins.registry().load("fine", "here").__name__ == "It"
+
+
+def test_a_plugin_whose_module_is_gone_is_listed(plugins: Plugins) -> None:
+    plugins.points.append(EntryPoint("gone", "plugin_uninstalled", ENTRY_POINT_GROUP))
+    assert plugins.problems() == {"gone": "ModuleNotFoundError: No module named 'plugin_uninstalled'"}
+    assert "ModuleNotFoundError" in refused(plugins.registry(), "gone").why
+
+
+def test_a_backend_that_needs_what_is_not_installed_says_what_to_install_when_it_is_used(plugins: Plugins) -> None:
+    plugins.module("backend_needy", "import no_such_library")
+    plugins.brings("one", "needy", load="backend_needy:It")
+    plugins.brings("two", "fine")
+    registry = plugins.registry()
+    assert registry.load("fine", "here").__name__ == "It"
+    error = refused(registry, "needy")
+    assert "no_such_library" in error.why
+    assert error.next == "pip install needy"
+    assert plugins.problems() == {"fine": "", "needy": "ModuleNotFoundError: No module named 'no_such_library'"}
+
+
+@pytest.mark.parametrize("load", ["backend_it:NoBackend", "backend_it:not_a_class", "backend_it:__name__"])
+def test_what_is_no_backend_is_refused(plugins: Plugins, load: str) -> None:
+    plugins.brings("one", "odd", load=load)
+    assert f"{load} is no Backend" in refused(plugins.registry(), "odd").what
+    assert load in plugins.problems()["odd"]
+
+
+@pytest.mark.parametrize("load", ["backend_it:Missing", "backend_it", "", "no.such:It"])
+def test_a_backend_that_is_not_where_its_plugin_says_is_refused(plugins: Plugins, load: str) -> None:
+    plugins.brings("one", "odd", load=load)
+    error = refused(plugins.registry(), "odd")
+    assert error.why
+    assert error.next == "pip install odd"
+
+
+@pytest.mark.parametrize("contract", [CONTRACT_VERSION - 1, CONTRACT_VERSION + 1])
+def test_a_backend_of_another_contract_is_refused_before_it_is_imported(plugins: Plugins, contract: int) -> None:
+    plugins.module("backend_old", "raise AssertionError('imported')")
+    plugins.brings("one", "old", load="backend_old:It", contract=contract)
+    error = refused(plugins.registry(), "old")
+    assert f"contract {contract}" in error.what
+    assert f"contract {CONTRACT_VERSION}" in error.why
+    newer = contract > CONTRACT_VERSION
+    assert error.next == ("pip install --upgrade exactsink" if newer else "pip install old --upgrade")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("postgrs", "postgres"), ("kafak", "kafka"), ("POSTGRES", None), ("s3", None)]
+)
+def test_an_unknown_backend_is_refused_with_the_nearest(plugins: Plugins, name: str, near: str | None) -> None:
+    plugins.brings("one", "postgres", "kafka")
+    what = refused(plugins.registry(), name).what
+    assert what == f"job.toml line 5: no backend {name} is installed" + (f"; did you mean {near}?" if near else "")
+
+
+def test_a_name_that_two_plugins_bring_is_neithers(plugins: Plugins) -> None:
+    plugins.brings("one", "kafka", "fine")
+    plugins.brings("two", "kafka")
+    plugins.brings("three", "kafka")
+    problems = plugins.problems()
+    assert set(problems) == {"kafka", "fine"}
+    assert problems["fine"] == ""
+    assert problems["kafka"] == "both one and three bring it"
+    error = refused(plugins.registry(), "kafka")
+    assert "backend kafka is broken" in error.what
+    assert error.why == problems["kafka"]
+
+
+# what is imported when
+
+
+def modules_after(code: str) -> set[str]:
+    command = [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_executors_import_nothing_that_they_do_not_need() -> None:
+    light = modules_after("import exactsink")
+    assert [name for name in light if name.startswith("exactsink")] == ["exactsink"]
+    assert light.isdisjoint({*HEAVY, "pyarrow", "pydantic"})
+    task = modules_after("import exactsink.participant")
+    assert {"exactsink.participant", "exactsink.backend", "pyarrow"} <= task
+    assert task.isdisjoint({*HEAVY, "exactsink.hooks", "exactsink.registry", "exactsink.coordinator"})
+
+
+def test_making_a_registry_imports_the_plugins_and_no_backend() -> None:
+    code = "from exactsink.registry import Registry, installed_plugins\nregistry = Registry(installed_plugins())\n"
+    made = modules_after(code)
+    assert {"exactsink_files.plugin", "exactsink_idempotent_upsert.plugin"} <= made
+    backends = {"exactsink_files.backend", "exactsink_idempotent_upsert.backend"}
+    assert made.isdisjoint({*backends, "pyarrow.parquet", "sqlalchemy", "pyspark", "click"})
+    loaded = modules_after(code + "registry.load('files', 'here')")
+    assert loaded & backends == {"exactsink_files.backend"}

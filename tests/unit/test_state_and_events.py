@@ -1,0 +1,182 @@
+"""The advisory state file, and events: told around the protocol's points, and changing nothing of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from exactsink.events import POINTS, Event, Events
+from exactsink.state import State, StateFile
+
+STATE = State(complete_epoch=7, generation=3, driver="host:17", heartbeat=1_790_000_000.5)
+
+
+# state
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.write(STATE)
+    assert file.read() == StateFile(tmp_path / "state.json").read() == STATE
+
+
+def test_before_the_first_epoch_there_is_none_to_tell(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.write(State(None, 1, "host:1", 0.0))
+    assert file.read() == State(None, 1, "host:1", 0.0)
+
+
+def test_a_state_replaces_the_one_before_whole_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.write(State(6, 3, "host:17" * 1000, 1.0))
+    with open(tmp_path / "state.json") as held:  # a reader that opened it before
+        file.write(STATE)
+        assert json.load(held)["complete_epoch"] == 6
+    assert file.read() == STATE
+    assert os.listdir(tmp_path) == ["state.json"]
+
+
+CORRUPT = {
+    "empty": b"",
+    "cut short": b'{"complete_epoch": 7, "gener',
+    "no JSON": b"complete_epoch: 7",
+    "no text": b"\xff\xfe\x00",
+    "a list": b"[1, 2, 3, 4]",
+    "a number": b"7",
+    "a field too few": b'{"complete_epoch": 7, "generation": 3, "driver": "d"}',
+    "a field too many": b'{"complete_epoch": 7, "generation": 3, "driver": "d", "heartbeat": 1.0, "more": 1}',
+}
+
+
+@pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
+def test_a_state_that_makes_no_sense_is_none(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "state.json").write_bytes(data)
+    file = StateFile(tmp_path / "state.json")
+    assert file.read() is None
+    file.write(STATE)
+    assert file.read() == STATE
+
+
+def test_a_state_that_is_not_there_is_none(tmp_path: Path) -> None:
+    assert StateFile(tmp_path / "state.json").read() is None
+    assert StateFile(tmp_path / "no folder" / "state.json").read() is None
+    assert StateFile(tmp_path).read() is None
+
+
+# events
+
+
+class Ear:
+    """Hears what is told, as (name, edge, epoch)."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def heard(self) -> list[tuple[str, str, int | None]]:
+        return [(event.name, event.edge, event.epoch) for event in self.events]
+
+
+def test_a_point_is_told_before_and_after_its_body() -> None:
+    ear = Ear()
+    with Events("orders", [ear]).point("decide", 7):
+        assert ear.heard == [("decide", "before", 7)]
+    assert ear.heard == [("decide", "before", 7), ("decide", "after", 7)]
+    assert {event.job for event in ear.events} == {"orders"}
+    assert list(ear.events[0].fields) == []
+    assert ear.events[1].fields["seconds"] >= 0
+
+
+def test_points_within_points_are_told_in_their_order() -> None:
+    ear = Ear()
+    events = Events("orders", [ear])
+    with events.point("recommit"), events.point("commit:lake", 7):
+        events.tell("vote_lost", epoch=7)
+    assert ear.heard == [
+        ("recommit", "before", None),
+        ("commit:lake", "before", 7),
+        ("vote_lost", "", 7),
+        ("commit:lake", "after", 7),
+        ("recommit", "after", None),
+    ]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt()], ids=repr)
+def test_a_body_that_fails_has_no_after_and_its_error_goes_on(error: BaseException) -> None:
+    ear = Ear()
+    with pytest.raises(type(error)) as raised, Events("orders", [ear]).point("decide", 7):
+        raise error
+    assert raised.value is error
+    assert ear.heard == [("decide", "before", 7)]
+
+
+def test_a_subscriber_that_fails_changes_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    before, after, done = Ear(), Ear(), []
+
+    def failing(event: Event) -> None:
+        raise RuntimeError("my dashboard is down")
+
+    events = Events("orders", [before, failing, after])
+    with caplog.at_level(logging.ERROR, logger="exactsink"):
+        with events.point("decide", 7):
+            done.append("decided")
+        events.tell("claimed", generation=3)
+    assert done == ["decided"]
+    assert before.heard == after.heard == [("decide", "before", 7), ("decide", "after", 7), ("claimed", "", None)]
+    assert caplog.text.count("RuntimeError: my dashboard is down") == 3
+
+
+def test_a_subscriber_may_end_the_process_at_a_point() -> None:
+    """Fault injection and Ctrl-C come through: only exceptions are a subscriber's own affair."""
+
+    def killing(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Events("orders", [killing]).point("decide", 7):
+        pytest.fail("the body ran")
+
+
+def test_events_are_logged_by_their_weight(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events("orders")
+    with caplog.at_level(logging.DEBUG, logger="exactsink"):
+        events.edge("return", "after", 7)
+        events.tell("claimed")
+        events.tell("vote_lost", level=logging.WARNING)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("DEBUG", "return after job=orders epoch=7"),
+        ("INFO", "claimed job=orders"),
+        ("WARNING", "vote_lost job=orders"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Event("claimed", "orders"), "claimed job=orders"),
+        (Event("decide", "orders", "before", 0), "decide before job=orders epoch=0"),
+        (
+            Event("swept", "orders", "", 7, {"sink": "lake", "participants": 0, "blocker": None, "first": False}),
+            "swept job=orders epoch=7 sink=lake participants=0 first=False",
+        ),
+        (
+            Event("commit:lake", "orders", "after", 7, {"seconds": 0.25}),
+            "commit:lake after job=orders epoch=7 seconds=0.25",
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Event) else "",
+)
+def test_an_event_as_text(event: Event, text: str) -> None:
+    assert str(event) == text
+
+
+def test_the_points_of_the_protocol_are_named_in_their_order() -> None:
+    """Logs, tests and fault injection of plugins go by these names: they are an interface."""
+    names = "claim recommit sweep open_epoch write pre_commit vote decide commit:<sink> complete return"
+    assert list(POINTS) == names.split()
