@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,13 @@ def test_a_file_that_vanished_is_not_made_anew(tmp_path: Path) -> None:
     assert sink.commit(1, votes) == ["Committed"]
 
 
+def test_only_create_makes_the_file(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, create=False)
+    with pytest.raises(Retryable, match="unable to open"):
+        sink.committer().open_epoch(1, SCHEMA, None)
+    assert not sink.file.exists()
+
+
 REBUILT = "DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, o)"
 REFUSING = {
     "not null": ("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT NOT NULL, o)", "NOT NULL constraint failed: t.v"),
@@ -233,8 +242,9 @@ def test_a_commit_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.Monke
     sink = Sink(tmp_path).open()
     votes = sink.vote(1, [(1, "a")])
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
-    sink.commit(1, votes)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
+        sink.commit(1, votes)
     assert seen == [["wal", 3]]  # 2 is FULL, 3 EXTRA
 
 
@@ -245,3 +255,18 @@ def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> 
     for shown in (repr(sink), repr(sink.options), str(sink.options), sink.options.model_dump_json()):
         assert "secret-place" not in shown
     assert sink.target == f"sqlite:///{tmp_path}/secret-place/shop.db#t"
+
+
+EXECUTOR = """
+import pickle, sys
+import pyarrow as pa
+backend = pickle.loads(sys.stdin.buffer.read())
+backend.check_batch(pa.record_batch({"id": [1]}))
+print(sorted({"sqlalchemy", "pluggy", "exactsink_files"} & set(sys.modules)))
+"""
+
+
+def test_an_executor_needs_no_sqlalchemy(tmp_path: Path) -> None:
+    given = pickle.dumps(Sink(tmp_path).backend)
+    done = subprocess.run([sys.executable, "-c", EXECUTOR], input=given, capture_output=True, check=True)
+    assert done.stdout == b"[]\n"

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.upsert_sink import Sink
 
 from exactsink.errors import Fatal
-from exactsink_idempotent_upsert.values import sort_values, storage, stored_values, unstorable
+from exactsink_idempotent_upsert.tables import column_type, sort_values, stored_values, unstorable
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 NAIVE_2026 = UTC_2026.replace(tzinfo=None)
@@ -113,7 +113,7 @@ def test_order_by_follows_the_types_own_order(tmp_path: Path, type: pa.DataType,
     ids=str,
 )
 def test_types_that_sqlite_cannot_hold(type: pa.DataType) -> None:
-    assert storage(type) is None
+    assert column_type(type) is None
     assert "can't hold" in (unstorable(one_batch(a=pa.array([], type))) or "")
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import field_validator, model_validator
 
 from exactsink.backend import Backend, BackendOptions, Committer, Writer
 from exactsink.errors import ConfigError, Fatal
 from exactsink.model import Finding, JobContext, Traits, Txn
 from exactsink_files.committer import FilesCommitter
-from exactsink_files.partitions import name_problems, type_problems
-from exactsink_files.writer import JSON_COLUMN, FilesWriter, parquet_problems
+from exactsink_files.writer import JSON_COLUMN, FilesWriter
 
 __all__ = ["FilesBackend", "FilesOptions"]
 
@@ -65,9 +66,6 @@ class FilesBackend(Backend):
     Options = FilesOptions
     options: FilesOptions
 
-    def __init__(self, options: FilesOptions) -> None:
-        super().__init__(options)
-
     @property
     def strategy(self) -> str:
         return "rename"
@@ -87,12 +85,9 @@ class FilesBackend(Backend):
         chosen = self.options.partition_by
         if not chosen:
             return [f"to_json(struct(*)) AS {JSON_COLUMN}"]
-        problems = name_problems(schema, chosen)
         if JSON_COLUMN in chosen:
-            problems.append(
-                Finding("error", f"partition column {JSON_COLUMN} has the name of the JSON column", "rename the column")
-            )
-        for found in filter(_is_error, problems):
+            raise ConfigError(f"partition column {JSON_COLUMN} has the JSON column's name", next="rename the column")
+        for found in _errors(_partition_problems(schema, chosen)):
             raise ConfigError(found.message, next=found.fix)
         rest = ", ".join(_quoted(name) for name in schema.names if name not in chosen)
         return [f"to_json(struct({rest})) AS {JSON_COLUMN}", *map(_quoted, chosen)]
@@ -100,35 +95,84 @@ class FilesBackend(Backend):
     def problems(self, schema: pa.Schema) -> list[Finding]:
         """Find what keeps rows of the shaped `schema` from being written as the options say."""
         chosen = self.options.partition_by
-        found = name_problems(schema, chosen) + type_problems(schema, chosen)
-        if any(map(_is_error, found)):
+        found = _partition_problems(schema, chosen)
+        if _errors(found):
             return found
         rest = pa.schema([field for field in schema if field.name not in chosen])
-        if self.options.format == "parquet":
-            return found + parquet_problems(rest)
-        if rest.names != [JSON_COLUMN] or not _is_text(rest.field(0).type):
-            message = (
-                f"format json takes one text column, {JSON_COLUMN}, beside the partition columns: got {rest.names}"
-            )
-            found.append(Finding("error", message, "select it with the expressions that shape() gives"))
-        return found
+        return found + (_parquet_problems(rest) if self.options.format == "parquet" else _json_problems(rest))
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        for found in filter(_is_error, self.problems(schema)):
+        for found in _errors(self.problems(schema)):
             raise Fatal(f"sink {txn.sink}: {found.message}", next=found.fix)
-        return FilesWriter(self.options, txn, schema, ticket.decode())
+        options = self.options
+        return FilesWriter(
+            txn,
+            schema,
+            ticket.decode(),
+            format=options.format,
+            partition_by=options.partition_by,
+            compression=options.compression or "snappy",
+        )
 
     def committer(self, ctx: JobContext) -> Committer:
         return FilesCommitter(ctx, self.options.path, self.problems)
 
 
-def _is_error(finding: Finding) -> bool:
-    return finding.severity == "error"
+def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Finding]:
+    """Find partition columns that can't be folders, and rows of which nothing would be left."""
+    found = []
+    for name in chosen:
+        types = [field.type for field in schema if field.name == name]
+        severity: Literal["error", "warning"] = "error"
+        if not types:
+            problem = f"is not in the rows: they have {', '.join(schema.names)}"
+            fix = "name one of these columns in partition_by, or add it to columns"
+        elif len(types) > 1:
+            problem, fix = f"is in the rows {len(types)} times", "rename all but one of them"
+        elif not _can_partition(types[0]):
+            problem = f"is of type {types[0]}: string, integer, boolean and date are possible"
+            fix = f"cast it in the frame, with CAST(`{name}` AS STRING) say, or take it out of partition_by"
+        elif name.startswith("."):
+            problem, fix = "makes folders that begin with a dot, which readers skip", "rename the column"
+        elif name.startswith("_"):
+            severity = "warning"
+            problem = "makes folders that begin with `_`, which pyarrow and pandas skip"
+            fix = "rename the column, unless only Spark reads the files"
+        else:
+            continue
+        found.append(Finding(severity, f"partition column {name} {problem}", fix))
+    if chosen and not set(schema.names) - set(chosen):
+        problem = "all columns are partition columns: the files would have none"
+        found.append(Finding("error", problem, "take a column out of partition_by, or add one to columns"))
+    return found
+
+
+def _parquet_problems(schema: pa.Schema) -> list[Finding]:
+    """Find columns that Parquet can't hold, by writing an empty file in memory."""
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
+    except pa.ArrowException as error:
+        message = f"parquet can't hold these rows: {error}"
+        return [Finding("error", message, "cast the column, or leave it out of columns")]
+    return []
+
+
+def _json_problems(schema: pa.Schema) -> list[Finding]:
+    if schema.names == [JSON_COLUMN] and schema.field(0).type in (pa.string(), pa.large_string()):
+        return []
+    message = f"format json takes one text column, {JSON_COLUMN}, beside the partition columns: got {schema.names}"
+    return [Finding("error", message, "select it with the expressions that shape() gives")]
+
+
+def _errors(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "error"]
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def _can_partition(kind: pa.DataType) -> bool:
+    is_a = pa.types
+    tests = (is_a.is_string, is_a.is_large_string, is_a.is_integer, is_a.is_boolean, is_a.is_date)
+    return any(test(kind) for test in tests)

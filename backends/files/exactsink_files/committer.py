@@ -1,18 +1,21 @@
-"""The driver's side: give decided temp files their final names, and drop undecided ones.
+"""The driver's side: what a vote says, and how its temp files get their final names, or go.
 
 Every step can be the last one of a killed process, and another process may be at the same step: what was done is
-read off the files alone.
+read off the files alone. Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.parquet`.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,13 +35,64 @@ from exactsink.model import (
     Undecided,
     Unknown,
 )
-from exactsink_files.environment import explained
-from exactsink_files.layout import Vote, VotedFile, remove_folder, temp_folder, temp_root
 
-__all__ = ["FilesCommitter"]
+__all__ = ["PAYLOAD_VERSION", "FilesCommitter", "Vote", "VotedFile", "explained", "remove_folder", "temp_folder"]
 
+PAYLOAD_VERSION = 1
+
+_RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
+_IN_THE_WAY = "move away what is no folder there, or set another path"
+_MEND = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "mount the file system of {root} writable, or set another path",
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENAMETOOLONG: "use shorter names: a shorter path, or partition columns with shorter values",
+    errno.EXDEV: "keep all folders below {root} on one file system: no mount point, no symlink to another disk",
+    errno.EMFILE: 'raise `ulimit -n`, or set distribution = "hash(<partition columns>)": each value is an open file',
+}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class VotedFile:
+    """One sealed file: `temp` is its name in the participant's folder, `final` its path below the root."""
+
+    temp: str
+    final: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """All that another process needs to commit a participant, or to tell that it stands."""
+
+    root: str
+    folder: str
+    files: tuple[VotedFile, ...]
+
+    def dump(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def load(cls, committable: Committable) -> Vote:
+        if committable.version != PAYLOAD_VERSION:
+            raise Fatal(
+                f"{committable.txn.id}: can't read a vote of version {committable.version}",
+                why=f"this release reads version {PAYLOAD_VERSION}",
+                next="start the job with the release of exactsink that wrote the epoch",
+            )
+        voted = json.loads(committable.payload)
+        return cls(voted["root"], voted["folder"], tuple(VotedFile(**file) for file in voted["files"]))
+
+    def temp(self, file: VotedFile) -> Path:
+        return Path(self.root, self.folder, file.temp)
+
+    def final(self, file: VotedFile) -> Path:
+        return Path(self.root, file.final)
 
 
 class FilesCommitter(Committer):
@@ -58,7 +112,7 @@ class FilesCommitter(Committer):
         """Make the folders; the ticket is the root. They are durable when it returns, whoever made them."""
         if not self._made:
             with explained(self._root):
-                make_folder(temp_root(self._root))
+                make_folder(_temp_root(self._root))
             self._made = True
         return self._root.encode()
 
@@ -66,18 +120,13 @@ class FilesCommitter(Committer):
         """Name all files, sync the folders that name them, and only then drop the temp names."""
         votes = [Vote.load(committable) for committable in committables]
         with explained(self._root):
-            placed = [[(file, _place(vote, file)) for file in vote.files] for vote in votes]
-            outcomes = [_outcome([outcome for _, outcome in files]) for files in placed]
-            sync_folders(
-                folder
-                for vote, files in zip(votes, placed, strict=True)
-                for file, outcome in files
-                if not isinstance(outcome, Unknown)
-                for folder in _naming_folders(vote, file)
-            )
-            for vote, outcome in zip(votes, outcomes, strict=True):
-                if not isinstance(outcome, Unknown):  # what is left is evidence
-                    _drop_temps(vote)
+            outcomes = [_outcome([_place(vote, file) for file in vote.files]) for vote in votes]
+            # What is left of an Unknown is evidence.
+            done = [v for v, outcome in zip(votes, outcomes, strict=True) if not isinstance(outcome, Unknown)]
+            finals = [(vote.root, Path(file.final)) for vote in done for file in vote.files]
+            sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)  # up to the root
+            for vote in done:
+                _drop_temps(vote)
         return outcomes
 
     def abort(self, undecided: Undecided) -> None:
@@ -88,8 +137,15 @@ class FilesCommitter(Committer):
                     remove_folder(temp_folder(self._root, txn))
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        with explained(self._root):
-            return list(self._listed())
+        found = []
+        with explained(self._root), suppress(FileNotFoundError):  # no temp folder yet
+            for entry in list(os.scandir(_temp_root(self._root))):
+                txn = Txn.parse(entry.name)
+                if txn is not None and self._is_own(txn) and entry.is_dir(follow_symlinks=False):
+                    with suppress(FileNotFoundError):  # gone between listing and looking
+                        age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                        found.append(InDoubt.of(txn, age_seconds=age))
+        return found
 
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
@@ -97,59 +153,76 @@ class FilesCommitter(Committer):
     def _is_own(self, txn: Txn) -> bool:
         return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
 
-    def _listed(self) -> Iterator[InDoubt]:
+
+@contextmanager
+def explained(root: str) -> Iterator[None]:
+    """Turn an OSError of the block into the error that says what comes next: mend something, or just try again."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the target can't be written: {error.filename or root}"
+        why = error.strerror or str(error)
+        if (mend := _MEND.get(error.errno or 0)) is not None:
+            raise Fatal(what, why=why, next=mend.format(root=root)) from error
+        look = f"start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
+        raise Retryable(what, why=why, next=look) from error
+
+
+def temp_folder(root: str, txn: Txn) -> Path:
+    """Name the folder that holds one participant's temp files, and nothing else."""
+    return _temp_root(root) / txn.id
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a participant's folder. Idempotent, also while another process removes it or a late writer adds files.
+
+    Once the folder is gone its writer can add nothing more, and so can't vote.
+    """
+    for _ in range(_TRIES):
         try:
-            entries = list(os.scandir(temp_root(self._root)))
-        except FileNotFoundError:
+            shutil.rmtree(folder)
             return
-        now = time.time()
-        for entry in entries:
-            txn = Txn.parse(entry.name)
-            if txn is None or not self._is_own(txn):
-                continue
-            with suppress(FileNotFoundError):  # gone between listing and looking
-                if entry.is_dir(follow_symlinks=False):
-                    yield InDoubt.of(txn, age_seconds=now - entry.stat(follow_symlinks=False).st_mtime)
+        except FileNotFoundError:  # gone, or somebody was ahead somewhere inside
+            if not os.path.lexists(folder):
+                return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+    raise _contended(f"can't remove {folder}")
+
+
+def _temp_root(root: str) -> Path:
+    """Name the folder of all participants: in the target's own file system, as links don't cross."""
+    return Path(root, "_exactsink")
 
 
 def _place(vote: Vote, file: VotedFile) -> Outcome:
     """Give one file its final name, or tell that it has it. Raises Fatal when a foreign file has it."""
     temp, final = vote.temp(file), vote.final(file)
     for _ in range(_TRIES):
-        try:
+        sealed = None
+        with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
             sealed = os.stat(temp)
-        except FileNotFoundError:  # looked at before the final name: whoever drops the temp has given that first
-            return _without_temp(vote, file)
-        if sealed.st_size != file.size:
-            return Unknown(f"{temp} has {sealed.st_size} bytes, {file.size} were voted for")
-        os.makedirs(final.parent, exist_ok=True)
-        try:
-            _link(temp, final)
-        except FileExistsError:
-            if (same := _holds(final, file, sealed)) is None:  # removed since: look again
+        if sealed is not None:
+            if sealed.st_size != file.size:
+                return Unknown(f"{temp} has {sealed.st_size} bytes, {file.size} were voted for")
+            os.makedirs(final.parent, exist_ok=True)
+            try:
+                _link(temp, final)
+                return Committed()
+            except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
                 continue
-            if not same:
-                raise _foreign(final, file) from None
+            except FileExistsError:
+                pass
+        same = _holds(final, file, sealed)
+        if same:
             return AlreadyCommitted()
-        except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
-            continue
-        return Committed()
-    raise Retryable(
-        f"can't give {temp} its final name {final}",
-        why="other processes keep changing both folders",
-        next="stop what else works in the target's folder, then start the job again",
-    )
-
-
-def _without_temp(vote: Vote, file: VotedFile) -> Outcome:
-    final = vote.final(file)
-    same = _holds(final, file, None)
-    if same:
-        return AlreadyCommitted()
-    if same is None:
-        mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} itself is missing: is its file system mounted?"
-        return Unknown(f"both {vote.temp(file)} and its final name {final} are gone{mounted}")
-    raise _foreign(final, file)
+        if same is not None:
+            raise _foreign(final, file)
+        if sealed is None:
+            mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
+            return Unknown(f"both {temp} and its final name {final} are gone{mounted}")
+    raise _contended(f"can't give {temp} its final name {final}")
 
 
 def _link(temp: Path, final: Path) -> None:
@@ -183,21 +256,20 @@ def _foreign(final: Path, file: VotedFile) -> Fatal:
     )
 
 
+def _contended(what: str) -> Retryable:
+    return Retryable(
+        what,
+        why="other processes keep changing the folder",
+        next="stop what else works in the target's folder, an old attempt perhaps, then start the job again",
+    )
+
+
 def _outcome(files: Sequence[Outcome]) -> Outcome:
     """Fold a participant's files into its outcome."""
     unknown = [outcome.evidence for outcome in files if isinstance(outcome, Unknown)]
     if unknown:
         return Unknown("; ".join(unknown))
-    return next((outcome for outcome in files if isinstance(outcome, Committed)), AlreadyCommitted())
-
-
-def _naming_folders(vote: Vote, file: VotedFile) -> Iterator[Path]:
-    """Give the folders, from the root down, whose entries lead to a final name: another process may have made them."""
-    folder = Path(vote.root)
-    yield folder
-    for name in Path(file.final).parts[:-1]:
-        folder /= name
-        yield folder
+    return Committed() if Committed() in files else AlreadyCommitted()
 
 
 def _drop_temps(vote: Vote) -> None:
@@ -208,26 +280,25 @@ def _drop_temps(vote: Vote) -> None:
     try:
         os.rmdir(Path(vote.root, vote.folder))
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):  # what else lies there is not ours
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # what else lies there is not ours
             raise
 
 
 def _place_problems(root: str) -> Iterator[Finding]:
-    """Find out, leaving nothing behind, whether the target's folder can be written, or made."""
-    place = root
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    places = [place]
-    if place == root and os.path.lexists(temp_root(root)):
-        places.append(str(temp_root(root)))
-    for place in places:
+    """Find out, leaving nothing behind, whether the target's folders can be written, or made."""
+    for place in dict.fromkeys((_nearest(root), _nearest(str(_temp_root(root))))):
         if not os.path.isdir(place):
             yield Finding("error", f"{place} is not a folder", "move it away, or set path to another folder")
             continue
         try:
-            if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             tempfile.TemporaryFile(dir=place, prefix="_exactsink-probe-").close()
         except OSError as error:
             message = f"{place} can't be written: {error.strerror or error}"
             yield Finding("error", message, f"chmod u+rwx '{place}' as its owner, or set path to another folder")
+
+
+def _nearest(path: str) -> str:
+    """Give what stands there, or the nearest parent that does."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path

@@ -1,12 +1,13 @@
-"""The executor's side: a participant's rows in hidden temp files of the target's file system."""
+"""The executor's side: a participant's rows, by partition folder, in hidden temp files of the target's file system."""
 
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,30 +16,18 @@ import pyarrow.parquet as pq
 from exactsink.backend import Writer
 from exactsink.durable import DurableFile, sync_folders
 from exactsink.errors import Fatal, Retryable
-from exactsink.model import Committable, Finding, Txn
-from exactsink_files.environment import explain, explained
-from exactsink_files.layout import PAYLOAD_VERSION, Vote, VotedFile, remove_folder, temp_folder
-from exactsink_files.partitions import split
+from exactsink.model import Committable, Txn
+from exactsink_files.committer import PAYLOAD_VERSION, Vote, VotedFile, explained, remove_folder, temp_folder
 
-if TYPE_CHECKING:
-    from exactsink_files.backend import FilesOptions
-
-__all__ = ["JSON_COLUMN", "FilesWriter", "parquet_problems"]
+__all__ = ["JSON_COLUMN", "FilesWriter"]
 
 JSON_COLUMN = "value"
 ROW_GROUP_ROWS = 128 * 1024
 BUFFERED_BYTES = 64 * 1024 * 1024
 
-
-def parquet_problems(schema: pa.Schema) -> list[Finding]:
-    """Find columns that Parquet can't hold, by writing an empty file in memory."""
-    try:
-        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
-    except pa.ArrowException as error:
-        return [
-            Finding("error", f"parquet can't hold these rows: {error}", "cast the column, or leave it out of columns")
-        ]
-    return []
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and NUL, which no file name can hold
+_DATE_LENGTH = len("2026-11-20")
 
 
 class FilesWriter(Writer):
@@ -47,23 +36,30 @@ class FilesWriter(Writer):
     A sweep removes that folder; from then on every call but `abort` raises Retryable, `pre_commit` included.
     """
 
-    def __init__(self, options: FilesOptions, txn: Txn, schema: pa.Schema, root: str) -> None:
-        self._options = options
+    def __init__(
+        self, txn: Txn, schema: pa.Schema, root: str, *, format: str, partition_by: Sequence[str], compression: str
+    ) -> None:
         self._txn = txn
         self._root = root
+        self._format = format
+        self._partition_by = partition_by
+        self._compression = compression
         self._folder = temp_folder(root, txn)
-        self._schema = pa.schema([f for f in schema if f.name not in options.partition_by], metadata=schema.metadata)
+        self._schema = pa.schema([f for f in schema if f.name not in partition_by], metadata=schema.metadata)
         self._files: dict[str, _File] = {}
         self._rows = 0
-        self._held = 0
-        self._make_folder()
+        self._waiting_bytes = 0
+        with explained(root):
+            self._make_folder()
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
         with explained(self._root):
-            for partition, part in split(batch, self._options.partition_by):
-                self._file(partition).add(part)
+            for partition, part in split(batch, self._partition_by):
+                if partition not in self._files:
+                    self._files[partition] = self._new_file(partition)
+                self._files[partition].add(part)
             self._bound_memory(batch.nbytes)
         self._rows += batch.num_rows
 
@@ -98,27 +94,19 @@ class FilesWriter(Writer):
                 why="another attempt uses this transaction's id",
                 next="start the job again: its next claim gives new ids",
             ) from error
-        except OSError as error:
-            raise explain(error, self._root) from error
 
-    def _file(self, partition: str) -> _File:
-        file = self._files.get(partition)
-        if file is None:
-            final = self._final(partition)
-            path = self._folder / f"{len(self._files)}.tmp"
-            if self._options.format == "json":
-                file = _JsonLines(path, final)
-            else:
-                file = _Parquet(path, final, self._schema, self._options.compression or "snappy")
-            self._files[partition] = file
-        return file
+    def _new_file(self, partition: str) -> _File:
+        path, final = self._folder / f"{len(self._files)}.tmp", self._final(partition)
+        if self._format == "json":
+            return _JsonLines(path, final)
+        return _Parquet(path, final, self._schema, self._compression)
 
     def _final(self, partition: str) -> str:
         """Name a file's place below the root: unique for good, as the transaction's id is.
 
         Refuses, before the vote, a name that no commit could give.
         """
-        final = os.path.join(partition, f"{self._txn.id}.{self._options.format}")
+        final = os.path.join(partition, f"{self._txn.id}.{self._format}")
         longest = max(len(os.fsencode(name)) for name in final.split("/"))
         whole = len(os.fsencode(os.path.join(self._root, final)))
         if longest > os.pathconf(self._root, "PC_NAME_MAX") or whole >= os.pathconf(self._root, "PC_PATH_MAX"):
@@ -130,16 +118,12 @@ class FilesWriter(Writer):
         return final
 
     def _bound_memory(self, added: int) -> None:
-        """Write out all files' buffers before they hold too much.
-
-        Whole batches are counted until nothing is buffered: a rare value's few rows keep their batch alive.
-        """
-        self._held += added
-        if self._held > BUFFERED_BYTES:
+        """Write out what waits for full row groups before all files together hold too much."""
+        self._waiting_bytes += added
+        if self._waiting_bytes > BUFFERED_BYTES:
             for file in self._files.values():
                 file.flush()
-        if not any(file.buffered for file in self._files.values()):
-            self._held = 0
+            self._waiting_bytes = 0
 
 
 class _File(ABC):
@@ -150,17 +134,13 @@ class _File(ABC):
         self.final = final
         self._out = DurableFile(path)
 
-    @property
-    def buffered(self) -> bool:
-        """Say whether rows wait in memory."""
-        return False
-
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows, to be written now or at a flush."""
 
-    def flush(self) -> None:  # noqa: B027 - nothing to do where `add` writes
-        """Write what is buffered."""
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what waits."""
 
     def seal(self) -> tuple[int, str]:
         """Write the rest, sync and close; give the size and the SHA-256."""
@@ -182,12 +162,13 @@ class _JsonLines(_File):
                 why="a JSON line can't be null, and no row may be dropped",
                 next="leave making the JSON to the sink: give it the frame's own columns",
             )
-        kind = pa.large_string()  # 64-bit offsets: the line ends can't overflow them
-        lines = pc.binary_join_element_wise(values.cast(kind), pa.scalar("", kind), pa.scalar("\n", kind))
-        _, offsets, data = lines.buffers()
-        ends = memoryview(offsets).cast("B").cast("q")
-        first, last = ends[lines.offset], ends[lines.offset + len(lines)]
-        self._out.write(data.slice(first, last - first))
+        text = pa.large_string()  # 64-bit offsets: no batch overflows them
+        lines = pa.LargeListArray.from_arrays([0, len(values)], values.cast(text))
+        self._out.write(pc.binary_join(lines, pa.scalar("\n", text))[0].as_buffer())
+        self._out.write(b"\n")
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
 
 class _Parquet(_File):
@@ -197,26 +178,19 @@ class _Parquet(_File):
         super().__init__(path, final)
         self._schema = schema
         self._batches: list[pa.RecordBatch] = []
-        self._waiting = 0
+        self._waiting_rows = 0
         self._parquet = pq.ParquetWriter(pa.PythonFile(self._out, mode="w"), schema, compression=compression)
-
-    @property
-    def buffered(self) -> bool:
-        return bool(self._batches)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
-        self._waiting += batch.num_rows
-        if self._waiting >= ROW_GROUP_ROWS:
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS:
             self.flush()
 
     def flush(self) -> None:
-        if not self._batches:
-            return
-        groups = max(1, self._waiting // ROW_GROUP_ROWS)
-        table = pa.Table.from_batches(self._batches, schema=self._schema)
-        self._parquet.write_table(table, row_group_size=-(-self._waiting // groups))
-        self._batches, self._waiting = [], 0
+        if self._batches:
+            self._parquet.write_table(pa.Table.from_batches(self._batches, schema=self._schema))
+            self._batches, self._waiting_rows = [], 0
 
     def seal(self) -> tuple[int, str]:
         self.flush()
@@ -227,3 +201,42 @@ class _Parquet(_File):
         with suppress(OSError, pa.ArrowException):  # a footer that nobody will read, perhaps on a full disk
             self._parquet.close()
         super().discard()
+
+
+def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Give a batch's rows per partition folder, without the partition columns, in the order they came.
+
+    Folders come once each: a null and an empty string, which share a folder, come together.
+    """
+    if not partition_by:
+        yield "", batch
+        return
+    rest = batch.select([i for i, name in enumerate(batch.schema.names) if name not in partition_by])
+    texts = [_text(batch.column(name), name) for name in partition_by]
+    keys = [str(i) for i in range(len(texts))]  # a column's own name could be the one of the rows' numbers
+    numbers = pc.indices_nonzero(pa.repeat(True, batch.num_rows))
+    rows = pa.table([*texts, numbers], names=[*keys, "row"])
+    groups = rows.group_by(keys, use_threads=False).aggregate([("row", "list")])
+    lists = groups["row_list"].combine_chunks()
+    if len(groups) > 1:
+        rest = rest.take(lists.flatten())
+    start = 0
+    for values, count in zip(groups.select(keys).to_pylist(), lists.value_lengths().to_pylist(), strict=True):
+        pairs = zip(partition_by, values.values(), strict=True)
+        yield "/".join(f"{_escape(name)}={_escape(value)}" for name, value in pairs), rest.slice(start, count)
+        start += count
+
+
+def _text(column: pa.Array, name: str) -> pa.Array:
+    """Write a column's values as Spark writes them in folder names. Raises Fatal for dates that have no such name."""
+    text = column.cast(pa.large_string())
+    if pa.types.is_date(column.type) and pc.any(pc.not_equal(pc.utf8_length(text), _DATE_LENGTH)).as_py():
+        raise Fatal(
+            f"partition column {name} holds a date outside the years 0 to 9999",
+            next="correct or filter such dates in the frame",
+        )
+    return pc.if_else(pc.equal(text, ""), _NULL, text).fill_null(_NULL)
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

@@ -6,6 +6,7 @@ applied once, whoever commits it and however often. Executors import this module
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -16,9 +17,11 @@ from exactsink.backend import BackendOptions
 from exactsink.errors import ConfigError, Fatal
 from exactsink.model import Traits
 from exactsink.staged import Applier, StagedBackend
-from exactsink_idempotent_upsert.values import plain, unstorable
+from exactsink_idempotent_upsert.tables import Table, plain, unstorable
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
+
+_PREFIX = "sqlite:///"
 
 
 class UpsertOptions(BackendOptions):
@@ -39,15 +42,31 @@ class UpsertOptions(BackendOptions):
     strategy: Literal["staged"] = "staged"
     busy_timeout_seconds: float = Field(default=30, ge=0)
 
+    @property
+    def path(self) -> Path:
+        return Path(self.url.get_secret_value().removeprefix(_PREFIX))
+
     @field_validator("url")
     @classmethod
     def _one_sqlite_file(cls, url: SecretStr) -> SecretStr:
+        """Check the URL, and make its path absolute where the options are first read. No error repeats the URL."""
         try:
-            from exactsink_idempotent_upsert.sqlite import absolute_url
+            from sqlalchemy.engine import make_url
+            from sqlalchemy.exc import ArgumentError
         except ModuleNotFoundError as error:
             install = "pip install 'exactsink[idempotent-upsert]'"
             raise ConfigError(f"backend idempotent_upsert needs {error.name}", next=install) from error
-        return SecretStr(absolute_url(url.get_secret_value()))
+        try:
+            given = make_url(url.get_secret_value())
+        except (ArgumentError, ValueError):
+            raise ValueError(f"not a SQLAlchemy URL: write {_PREFIX}path/to/file.db") from None
+        if given.drivername not in ("sqlite", "sqlite+pysqlite"):
+            raise ValueError(f"{given.drivername} is not supported: SQLite is, so far ({_PREFIX}path/to/file.db)")
+        if given.host or given.username or given.password or given.query:
+            raise ValueError(f"a SQLite URL holds a path only: {_PREFIX}path/to/file.db (four slashes: absolute)")
+        if not given.database or given.database.startswith((":memory:", "file:")):
+            raise ValueError(f"a database in memory ends with its process: name a file, {_PREFIX}path/to/file.db")
+        return SecretStr(f"{_PREFIX}{Path(given.database).absolute()}")
 
     @field_validator("table")
     @classmethod
@@ -76,10 +95,7 @@ class UpsertBackend(StagedBackend):
 
     @property
     def target(self) -> str:
-        """Name the file and the table. Not the URL as SQLAlchemy prints it, which differs between its versions."""
-        from exactsink_idempotent_upsert.sqlite import database_path
-
-        return f"sqlite:///{database_path(self.options.url.get_secret_value())}#{self.options.table}"
+        return f"{_PREFIX}{self.options.path}#{self.options.table}"
 
     @property
     def traits(self) -> Traits:
@@ -87,26 +103,26 @@ class UpsertBackend(StagedBackend):
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that the table could not take as they are, and NULL keys: no upsert ever meets those again."""
-        order_by = [self.options.order_by] if self.options.order_by is not None else []
-        for name in (*self.options.keys, *order_by):
+        options = self.options
+        for name in filter(None, (*options.keys, options.order_by)):
             if name not in batch.schema.names:
                 raise Fatal(
-                    f"table {self.options.table}: the rows have no column {name}",
+                    f"table {options.table}: the rows have no column {name}",
                     why=f"`keys` or `order_by` names it; they have {', '.join(batch.schema.names)}",
                     next="select the column into this sink, or correct the option",
                 )
         problem = unstorable(batch)
         if problem is not None:
             raise Fatal(
-                f"table {self.options.table}: a row can't be stored: {problem}",
+                f"table {options.table}: a row can't be stored: {problem}",
                 why="SQLite could not take it after the decision, when it is too late to refuse",
                 next="cast the column, or filter such rows, before this sink",
             )
-        for key in self.options.keys:
-            missing = _missing(batch.column(key))
+        for key in options.keys:  # SQLite stores NaN as NULL
+            missing = pc.sum(pc.is_null(plain(batch.column(key)), nan_is_null=True)).as_py()
             if missing:
                 raise Fatal(
-                    f"table {self.options.table}: key column {key} is NULL (or NaN) in {missing} rows of a batch",
+                    f"table {options.table}: key column {key} is NULL (or NaN) in {missing} rows of a batch",
                     why="NULL equals nothing, so an upsert would insert such a row each time it sees it",
                     next=f"filter `{key} IS NOT NULL`, or fill it, before this sink",
                 )
@@ -114,9 +130,6 @@ class UpsertBackend(StagedBackend):
     def applier(self) -> Applier:
         from exactsink_idempotent_upsert.sqlite import SqliteApplier
 
-        return SqliteApplier(self.options)
-
-
-def _missing(column: pa.Array) -> int:
-    """Count the values that SQLite stores as NULL."""
-    return int(pc.sum(pc.is_null(plain(column), nan_is_null=True)).as_py() or 0)
+        options = self.options
+        table = Table(options.table, options.keys, options.order_by, options.create)
+        return SqliteApplier(options.path, table, options.busy_timeout_seconds)
