@@ -200,6 +200,21 @@ def test_status_tells_what_is_decided_and_not_committed_and_exits_3(
     assert (code, body["sinks"]) == (0, {"lake": {"decided_in_doubt": 0, "undecided": 1}})
 
 
+def test_status_counts_decided_participants_of_a_sink_that_the_config_lacks(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = job.journal
+    claim = journal.claim("query-1", "host:17")
+    job.decide(journal, 0, job.vote(claim, 0, 0))
+    text = Path(job.file).read_text()
+    Path(job.file).write_text(text.replace("[sinks.lake]", "[sinks.other]"))
+    code, body = job.status(capsys)
+    assert (code, body["sinks"]["lake"]) == (3, {"decided_in_doubt": 1, "undecided": 0})
+    StateFile(job.home / "state.json").write(State(0, 1, "host:17", heartbeat=1000.0))
+    code, body = job.status(capsys)
+    assert (code, list(body["sinks"])) == (0, ["other"])
+
+
 def test_status_tells_the_last_complete_epoch_and_how_old_that_word_is(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,9 @@ def status(path: str, as_json: bool) -> None:
         "last_complete_epoch": state.complete_epoch if state else None,
         "sinks": {name: _in_doubt(config.job.name, sink, log) for name, sink in sinks.items()},
     }
+    if log.decision and log.decision.epoch != body["last_complete_epoch"]:
+        for name in log.decision.sinks.keys() - sinks.keys():  # the config lacks it: nobody can ask its store
+            body["sinks"][name] = {"decided_in_doubt": len(log.decision.committables(name)), "undecided": 0}
     if as_json:
         print(json.dumps(body, indent=1))
     else:
