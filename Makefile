@@ -33,6 +33,7 @@ clean:  ## Remove what the commands above made
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(VENV)/.ready: pyproject.toml
+	@echo "setting up $(VENV): once, about a minute"
 	@for python in $(PYTHONS); do $$python $(GOOD_PYTHON) 2>/dev/null && break; done || \
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends python3 python3-venv; }
 	@java -version >/dev/null 2>&1 || { $(SUDO) apt-get update && \
