@@ -20,7 +20,7 @@ CONTRACT_VERSION = 1
 
 
 class BackendOptions(BaseModel):
-    """Base of a backend's options: frozen, and a key that is not declared is a mistake."""
+    """Base of a backend's options: frozen, a key that is not declared is a mistake, and no error repeats a value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from exactsink.backend import BackendOptions
 from exactsink.errors import ConfigError, Fatal
@@ -31,8 +31,6 @@ class UpsertOptions(BackendOptions):
     (partition, then row order); with `order_by` it is the one with the greatest value there, NULL lowest, ties to
     the last. `order_by` compares rows of one epoch only, never with what the table holds: a later epoch always wins.
     """
-
-    model_config = ConfigDict(hide_input_in_errors=True)  # a wrong URL may hold a password
 
     url: SecretStr
     table: str = Field(min_length=1)
