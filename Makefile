@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PYTHONS := python3 python3.12 python3.13 python3.11 python3.10 python3.14
 GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
-PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo check test clean

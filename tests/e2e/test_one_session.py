@@ -19,8 +19,6 @@ from exactsink.spark.session import make_session, read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import SINKS, ids, in_lake, in_table, write_job, write_source
 
-pytestmark = pytest.mark.xdist_group("one-session")
-
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
