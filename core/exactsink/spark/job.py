@@ -145,6 +145,7 @@ class _ForeachBatch:
         self._run_id: str | None = None
         self._coordinator: Coordinator | None = None
         self._last_epoch: int | None = None
+        self._one_pass: OnePass | None = None
 
     def claim_early(self) -> None:
         """Claim before the query starts if the checkpoint knows its query; a new one is claimed by its first batch."""
@@ -174,14 +175,14 @@ class _ForeachBatch:
         )
         if self._last_epoch is not None:
             coordinator.returned(self._last_epoch)
-        one_pass = OnePass(frame, self._job.sinks)
+        one_pass = self._one_pass_for(frame)
         ran = False
 
         def write(plan: EpochPlan) -> Sequence[Vote]:
             nonlocal ran
             ran = True
             try:
-                return one_pass.write(plan)
+                return one_pass.write(frame, plan)
             except (Py4JJavaError, PySparkException) as error:
                 why = _last_python_error(str(error))
                 raise Retryable(
@@ -193,6 +194,12 @@ class _ForeachBatch:
             frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
         self._last_epoch = batch_id
         self._job.epochs_done += 1
+
+    def _one_pass_for(self, frame: DataFrame) -> OnePass:
+        """Analyze once for all batches of one schema."""
+        if self._one_pass is None or not self._one_pass.fits(frame):
+            self._one_pass = OnePass(frame, self._job.sinks)
+        return self._one_pass
 
     def _for_run(self, frame: DataFrame, query_id: str | None, run_id: str | None) -> Coordinator:
         if query_id is None:

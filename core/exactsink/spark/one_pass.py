@@ -27,39 +27,44 @@ _STAR = re.compile(r"(?<=[(,])\s*\*\s*(?=[,)])")
 
 
 class OnePass:
-    """A frame, shaped for every sink. Making one analyzes, and raises ConfigError; only `write` runs it."""
+    """Frames of one schema, shaped for every sink. Making one analyzes, and may raise ConfigError; `write` runs."""
 
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
         self._sinks = sinks
-        self._frame = frame
-        self._shapes: dict[str, list[Column]] = {}
-        self._schemas: dict[str, pa.Schema] = {}
+        self._schema = frame.schema
+        self._shapes: dict[str, _Shape] = {}
         for name, sink in sinks.items():
             try:
                 self._shapes[name] = _shape(frame, sink)
-                self._schemas[name] = _arrow_schema(frame.select(*self._shapes[name], self._struct(name)))
             except PySparkException as error:
                 raise _unshaped(name, error) from error
 
+    def fits(self, frame: DataFrame) -> bool:
+        """Say whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
+        return frame.schema == self._schema
+
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Give each sink's shaped frame as an Arrow schema."""
-        return {name: pa.schema(list(schema)[:-1]) for name, schema in self._schemas.items()}
+        return {name: shape.schema for name, shape in self._shapes.items()}
 
-    def write(self, plan: EpochPlan) -> Sequence[Vote]:
+    def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
-        names = tuple(plan.sinks)
-        wide = _distributed(self._frame, self._sinks).select(
-            *(self._struct(name).alias(f"rows_{index}") for index, name in enumerate(names))
-        )
-        hashes = [_hash(f"rows_{index}", wide.schema).alias(f"hashes_{index}") for index in range(len(names))]
-        task = _Task(plan, {name: self._sinks[name].backend for name in names})
-        rows = wide.select("*", *hashes).mapInArrow(task, "vote binary").collect()
+        shapes = [self._shapes[name] for name in plan.sinks]
+        structs = [shape.rows.alias(f"rows_{index}") for index, shape in enumerate(shapes)]
+        hashes = [_hash(f"rows_{index}", shape).alias(f"hashes_{index}") for index, shape in enumerate(shapes)]
+        wide = _distributed(frame, self._sinks).select(*structs).select("*", *hashes)
+        task = _Task(plan, {name: self._sinks[name].backend for name in plan.sinks})
+        rows = wide.mapInArrow(task, "vote binary").collect()
         return [pickle.loads(row["vote"]) for row in rows]
 
-    def _struct(self, name: str) -> Column:
-        rows = F.struct(*self._shapes[name])
-        where = self._sinks[name].where
-        return rows if where is None else F.when(F.expr(where), rows)
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A sink's rows as one struct, NULL where they are not for it, and the Arrow schema of its fields."""
+
+    rows: Column
+    schema: pa.Schema
+    has_map: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,20 @@ class _Task:
         return cut
 
 
-def _shape(frame: DataFrame, sink: Sink) -> list[Column]:
-    """Give a sink's columns as its backend wants them; `*` in its expressions stands for the sink's own columns."""
-    columns = sink.columns or tuple(frame.columns)
-    selected = frame.select(*(F.col(_quoted(column)) for column in columns))
-    expressions = sink.backend.shape(_arrow_schema(selected))
-    if expressions is None:
-        return [F.col(_quoted(column)) for column in columns]
-    every = ", ".join(_quoted(column) for column in columns)
-    return [F.expr(_STAR.sub(every.replace("\\", r"\\"), expression)) for expression in expressions]
+def _shape(frame: DataFrame, sink: Sink) -> _Shape:
+    """Give a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
+    names = sink.columns or tuple(frame.columns)
+    columns = [F.col(_quoted(name)) for name in names]
+    expressions = sink.backend.shape(_arrow_schema(frame.select(*columns)))
+    if expressions is not None:
+        every = ", ".join(map(_quoted, names))
+        columns = [F.expr(_STAR.sub(lambda _: every, expression)) for expression in expressions]
+    shaped = frame.select(*columns)
+    rows = F.struct(*columns)
+    if sink.where is not None:
+        rows = F.when(F.expr(sink.where), rows)
+        frame.select(rows)  # analyzed now: a mistake in `where` is told before the query starts
+    return _Shape(rows, _arrow_schema(shaped), _has_map(shaped.schema))
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:
@@ -126,11 +136,9 @@ def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
     return frame if most is None else frame.coalesce(most)
 
 
-def _hash(column: str, schema: StructType) -> Column:
+def _hash(column: str, shape: _Shape) -> Column:
     """Hash a row on the JVM. xxhash64 takes no maps, whose order is undefined: those rows are hashed as JSON."""
-    if _has_map(schema[column].dataType):
-        return F.xxhash64(F.to_json(F.col(column)))
-    return F.xxhash64(F.col(column))
+    return F.xxhash64(F.to_json(F.col(column)) if shape.has_map else F.col(column))
 
 
 def _has_map(kind: DataType) -> bool:
