@@ -9,7 +9,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["DurableFile", "file_sha256", "make_folder", "sync_folders"]
+__all__ = ["NO_HARD_LINKS", "DurableFile", "file_sha256", "make_folder", "sync_folders"]
+
+
+NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What `link` answers on a file system that has none."""
 
 
 class DurableFile(io.RawIOBase):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "EXIT_BUG",
     "ConfigError",
     "ExactsinkError",
     "Fatal",
@@ -18,6 +19,10 @@ __all__ = [
     "Refused",
     "Retryable",
 ]
+
+
+EXIT_BUG = 70
+"""How a command or a driver life ends that met a programming mistake; our own errors know their exit codes."""
 
 
 class ExactsinkError(Exception):

@@ -6,6 +6,7 @@ Spark's tasks and the Spark-less runner's processes run this same code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -101,10 +102,8 @@ def vote(
 def _abort(branches: Iterable[_Branch]) -> None:
     """Drop what was begun, as far as it goes: the sweep finds what stays."""
     for branch in branches:
-        try:
+        with suppress(Exception):  # the first error is the one to tell
             branch.abort()
-        except Exception:
-            continue
 
 
 def _named(sink: str, error: ExactsinkError) -> ExactsinkError:

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from exactsink.cli.table import print_table
 from exactsink.events import Event
 from reconcile import Reconciled, reconcile
 from source import cut_into_days
@@ -53,8 +54,11 @@ def main() -> int:
             )
             return 1
     results = reconcile(FOLDER)
-    _print_table(("killed with SIGKILL", "driver ended", "epochs finished by this life"), rows)
-    _print_table(("sink", "expected", "found", "lost", "doubled", "not in the source"), [_figures(r) for r in results])
+    print_table(("killed with SIGKILL", "driver ended", "epochs finished by this life"), rows, sys.stdout)
+    print()
+    figures = [_figures(result) for result in results]
+    print_table(("sink", "expected", "found", "lost", "doubled", "not in the source"), figures, sys.stdout)
+    print()
     print(f"{epochs} epochs, {len(KILLS)} kills, {time.monotonic() - started:.0f} s")
     wrong = len(done) != epochs or any(r.lost or r.doubled or r.strange for r in results)
     print("WRONG: rows were lost or doubled" if wrong else "every row is in both sinks exactly once")
@@ -111,13 +115,6 @@ def _span(epochs: list[int]) -> str:
 def _figures(result: Reconciled) -> tuple[str, ...]:
     counts = (result.expected, result.found, result.lost, result.doubled, result.strange)
     return (result.sink, *(f"{count:,}" for count in counts))
-
-
-def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.backend import Committer
-from exactsink.durable import file_sha256, make_folder, sync_folders
+from exactsink.durable import NO_HARD_LINKS, file_sha256, make_folder, sync_folders
 from exactsink.errors import Fatal, Retryable
 from exactsink.model import (
     AlreadyCommitted,
@@ -52,7 +52,7 @@ _MEND = {
     errno.EXDEV: "keep all folders below {root} on one file system: no mount point, no symlink to another disk",
     errno.EMFILE: 'raise `ulimit -n`, or set distribution = "hash(<partition columns>)": each value is an open file',
 }
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
 _TRIES = 100
 
 

@@ -18,11 +18,10 @@ import click
 from exactsink import __version__
 from exactsink.cli import backends as backends_command
 from exactsink.cli import status as status_command
-from exactsink.errors import ConfigError, ExactsinkError
+from exactsink.errors import EXIT_BUG, ConfigError, ExactsinkError
 
 __all__ = ["cli", "main"]
 
-EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
 _job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))

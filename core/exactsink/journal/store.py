@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import uuid
@@ -10,15 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from exactsink.durable import make_folder, sync_folders
+from exactsink.durable import NO_HARD_LINKS, make_folder, sync_folders
 from exactsink.errors import PreflightError
 
 __all__ = ["JournalStore", "LocalStore", "SeqTaken"]
 
 _ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
-
-
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class SeqTaken(Exception):
@@ -93,7 +89,7 @@ class LocalStore:
         except FileExistsError:
             raise SeqTaken(seq) from None
         except OSError as error:
-            if error.errno in _NO_LINKS:
+            if error.errno in NO_HARD_LINKS:
                 raise _no_atomic_create(self._folder) from error
             raise
 

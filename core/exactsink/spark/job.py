@@ -22,6 +22,7 @@ from exactsink.journal.journal import Journal
 from exactsink.journal.store import LocalStore
 from exactsink.registry import Registry, installed_plugins
 from exactsink.sinks import Sink
+from exactsink.spark.causes import task_error
 from exactsink.spark.checkpoint import Checkpoint
 from exactsink.spark.one_pass import OnePass
 from exactsink.spark.preflight import check_executors, check_sinks, refuse_errors
@@ -64,17 +65,13 @@ class Job:
         Raises PreflightError, LineageError, ConfigError, InDoubt or Retryable before Spark reads a row.
         """
         if is_remote():
-            raise ConfigError(
-                "start needs a classic session",
-                why="Spark Connect runs foreachBatch on the server, without the query's id",
-                next="run the job with spark-submit, or exactsink run",
-            )
+            raise _needs_classic("start needs a classic session")
         if not frame.isStreaming:
             raise ConfigError("start takes a streaming frame", next="read it with spark.readStream")
-        self._preflight(frame)
+        one_pass = self._preflight(frame)
         self._tell_promise()
         self.failure = None
-        body = _ForeachBatch(self, preflighted=True)
+        body = _ForeachBatch(self, one_pass)
         body.claim_early()
         writer = frame.writeStream.foreachBatch(body).queryName(self.config.job.name)
         writer = writer.option("checkpointLocation", str(self.config.checkpoint))
@@ -88,7 +85,7 @@ class Job:
 
     def foreach_batch(self) -> Callable[[DataFrame, int], None]:
         """Give the function for a hand-made query; it claims the job in its first call of every query run."""
-        return _ForeachBatch(self, preflighted=False)
+        return _ForeachBatch(self)
 
     def coordinator(self) -> Coordinator:
         """Make a driver that has not claimed yet."""
@@ -125,27 +122,32 @@ class Job:
                 target=sink.backend.target,
             )
 
-    def _preflight(self, frame: DataFrame) -> None:
-        schemas = OnePass(frame, self.sinks).schemas()
-        findings = check_sinks(self.config.job.name, self.sinks, schemas)
+    def _preflight(self, frame: DataFrame) -> OnePass:
+        """Refuse what can't be kept; give the frame's shapes, which the batches share."""
+        one_pass = OnePass(frame, self.sinks)
+        findings = check_sinks(self.config.job.name, self.sinks, one_pass.schemas())
         refuse_errors(findings)
         for sink, found in findings.items():
             for finding in found:
                 self._events.tell("preflight_warning", sink=sink, message=finding.message, fix=finding.fix)
         check_executors(frame.sparkSession, self.sinks)
+        return one_pass
 
 
 class _ForeachBatch:
-    """What Spark calls per batch. A new query run is a new claim: an old run's thread can outlive its query."""
+    """What Spark calls per batch. A new query run is a new claim: an old run's thread can outlive its query.
 
-    def __init__(self, job: Job, *, preflighted: bool) -> None:
+    `one_pass` is what preflight gave; without it every claim makes its own preflight.
+    """
+
+    def __init__(self, job: Job, one_pass: OnePass | None = None) -> None:
         self._job = job
         self._checkpoint = Checkpoint(job.config.checkpoint)
-        self._preflighted = preflighted
+        self._preflighted = one_pass is not None
         self._run_id: str | None = None
         self._coordinator: Coordinator | None = None
         self._last_epoch: int | None = None
-        self._one_pass: OnePass | None = None
+        self._one_pass = one_pass
 
     def claim_early(self) -> None:
         """Claim before the query starts if the checkpoint knows its query; a new one is claimed by its first batch."""
@@ -184,10 +186,8 @@ class _ForeachBatch:
             try:
                 return one_pass.write(frame, plan)
             except (Py4JJavaError, PySparkException) as error:
-                why = _last_python_error(str(error))
-                raise Retryable(
-                    f"the tasks of epoch {plan.epoch} failed", why=why, next="start the job again"
-                ) from error
+                what = f"the tasks of epoch {plan.epoch} failed"
+                raise Retryable(what, why=task_error(error), next="start the job again") from error
 
         coordinator.run_epoch(Batch(batch_id, self._checkpoint.fingerprint(batch_id), one_pass.schemas(), write))
         if not ran and self._checkpoint.is_stateful():
@@ -203,11 +203,7 @@ class _ForeachBatch:
 
     def _for_run(self, frame: DataFrame, query_id: str | None, run_id: str | None) -> Coordinator:
         if query_id is None:
-            raise ConfigError(
-                "this batch does not say which query it belongs to",
-                why="Spark Connect runs foreachBatch on the server, without the query's id",
-                next="run the job in a classic session (spark-submit, or exactsink run)",
-            )
+            raise _needs_classic("this batch does not say which query it belongs to")
         if query_id != self._checkpoint.query_id():
             raise LineageError(
                 f"query {query_id} does not write its checkpoint to {self._job.config.checkpoint}",
@@ -216,7 +212,7 @@ class _ForeachBatch:
             )
         if self._coordinator is None or self._run_id not in (None, run_id):
             if not self._preflighted:
-                self._job._preflight(frame)
+                self._one_pass = self._job._preflight(frame)
             self._coordinator = self._started(query_id)
             self._last_epoch = None
         self._run_id = run_id
@@ -233,9 +229,9 @@ def pause(attempt: int) -> None:
     time.sleep(min(0.1 * 2**attempt, _LONGEST_PAUSE_SECONDS))
 
 
-def _last_python_error(text: str) -> str:
-    """Find a task's own error in what Spark tells of it."""
-    lines = [line.strip() for line in text.splitlines()]
-    found = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Retryable")) and ":" in line]
-    named = [line for line in found if not line.startswith(("org.apache.spark", "pyspark."))]
-    return (named or found or lines[:1])[-1][:500]
+def _needs_classic(what: str) -> ConfigError:
+    return ConfigError(
+        what,
+        why="Spark Connect runs foreachBatch on the server, without the query's id",
+        next="run the job in a classic session (spark-submit, or exactsink run)",
+    )

@@ -19,6 +19,7 @@ from exactsink.backend import Backend
 from exactsink.errors import ConfigError
 from exactsink.participant import SinkRows, vote
 from exactsink.sinks import Sink
+from exactsink.spark.causes import first_line
 from exactsink.votes import EpochPlan, Vote
 
 __all__ = ["OnePass"]
@@ -110,10 +111,9 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:
-    lines = str(error).strip().splitlines()
     return ConfigError(
         f"sink {sink}: Spark refuses its columns, where or types",
-        why=lines[0] if lines else type(error).__name__,
+        why=first_line(error),
         next=f"mend [sinks.{sink}], or the job's transform",
     )
 

@@ -14,6 +14,7 @@ import exactsink
 from exactsink.errors import PreflightError
 from exactsink.model import Finding
 from exactsink.sinks import Sink, committer_of
+from exactsink.spark.causes import task_error
 
 __all__ = ["check_executors", "check_sinks", "refuse_errors"]
 
@@ -51,10 +52,9 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
     try:
         found = spark.range(0, 1, 1, 1).mapInArrow(probe, "version string").collect()[0]["version"]
     except (Py4JJavaError, PySparkException) as error:
-        why = next((line for line in reversed(str(error).splitlines()) if "Error" in line), str(error)[:200])
         raise PreflightError(
             "the executors can't run this job's backends",
-            why=why.strip(),
+            why=task_error(error),
             next="install exactsink with the backends' extras on every executor (pip install exactsink[...])",
         ) from error
     if found != exactsink.__version__:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from exactsink.config import JobConfig
 from exactsink.config.model import SourceSection
 from exactsink.errors import ConfigError
+from exactsink.spark.causes import first_line
 
 __all__ = ["make_session", "read_source"]
 
@@ -43,7 +44,7 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
         return builder.getOrCreate()
     except PySparkException as error:
         raise ConfigError(
-            "Spark did not start", why=_first_line(error), next="java -version (17 or newer), then mend [spark]"
+            "Spark did not start", why=first_line(error), next="java -version (17 or newer), then mend [spark]"
         ) from error
 
 
@@ -56,7 +57,7 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
         return transform(_loaded(config.source, spark))
     except AnalysisException as error:
         raise ConfigError(
-            "Spark refuses the source or its transform", why=_first_line(error), next="mend [source] or the transform"
+            "Spark refuses the source or its transform", why=first_line(error), next="mend [source] or the transform"
         ) from error
 
 
@@ -84,11 +85,6 @@ def load_transform(name: str | None) -> Callable[[DataFrame], DataFrame]:
         ) from error
     transform: Callable[[DataFrame], DataFrame] = found
     return transform
-
-
-def _first_line(error: PySparkException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _spelled(value: str | float | bool) -> str:

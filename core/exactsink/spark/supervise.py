@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.errors import ConfigError, Retryable
+from exactsink.spark.causes import first_line
 from exactsink.spark.job import Job, pause
 
 __all__ = ["supervise"]
@@ -65,9 +66,8 @@ def _cause(job: Job, error: PySparkException) -> Retryable:
         return _refused_by_system(job.failure)
     if job.failure is not None:
         raise job.failure
-    lines = str(error).strip().splitlines() or [type(error).__name__]
     if isinstance(error, AnalysisException):
         raise ConfigError(
-            "Spark refuses the query", why=lines[0], next="mend the job's file or its transform"
+            "Spark refuses the query", why=first_line(error), next="mend the job's file or its transform"
         ) from error
-    return Retryable("the query failed outside of exactsink", why=lines[0])
+    return Retryable("the query failed outside of exactsink", why=first_line(error))

@@ -28,9 +28,8 @@ from exactsink.state import StateFile
 from exactsink.testing.faults import FaultTrigger
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["EXIT_BUG", "Script", "live"]
+__all__ = ["Script", "live", "wake"]
 
-EXIT_BUG = 70
 _TASK_ATTEMPTS = 4
 _RESTARTS = 3
 

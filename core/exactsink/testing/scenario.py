@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.errors import Fenced
+from exactsink.errors import EXIT_BUG, Fenced
 from exactsink.sinks import committer_of
 from exactsink.testing.faults import Fault, FaultTrigger
-from exactsink.testing.lives import EXIT_BUG, Script, live, wake
+from exactsink.testing.lives import Script, live, wake
 
 __all__ = ["Report", "run_scenario"]
 
