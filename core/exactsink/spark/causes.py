@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.errors import PySparkException
-
 __all__ = ["first_line", "task_error"]
 
 
-def first_line(error: PySparkException) -> str:
+def first_line(error: Exception) -> str:
     """Give what Spark says, without the plan and the stack below it."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
@@ -35,7 +35,7 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
                 query.stop()
                 raise
             return
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # the latter: a Java error that pyspark has no name for
             failure = _cause(job, error)
         except Retryable as error:
             failure = error
@@ -58,7 +58,7 @@ def _refused_by_system(error: OSError) -> Retryable:
     return Retryable("the system refused a file", why=str(error), next="mend that, then start the job again")
 
 
-def _cause(job: Job, error: PySparkException) -> Retryable:
+def _cause(job: Job, error: Exception) -> Retryable:
     """Find what ended a query: an error from within its batch as itself, Spark's own as Retryable."""
     if isinstance(job.failure, Retryable):
         return job.failure
