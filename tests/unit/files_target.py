@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.model import Committable, InDoubt, JobContext, Txn, Undecided
+from exactsink.model import Committable, JobContext, Txn
 from exactsink_files.backend import FilesBackend, FilesOptions
 
 MINE = JobContext(job="job", sink="sink", staging="")
@@ -55,13 +55,6 @@ def vote(backend: FilesBackend, parts: list[pa.RecordBatch], txn: Txn | None = N
 
 def commit(backend: FilesBackend, *voted: Committable) -> Sequence[Any]:
     return backend.committer(MINE).commit(7, voted)
-
-
-def undecided(*txns: Txn) -> Undecided:
-    """Build what only the journal builds."""
-    made = object.__new__(Undecided)
-    object.__setattr__(made, "_participants", tuple(InDoubt.of(txn) for txn in txns))
-    return made
 
 
 def visible(root: Path) -> list[Path]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from tests.unit.fakes import IdleCommitter
 
 from exactsink.backend import Committer
 from exactsink.commit import Retry, commit_decision, in_threads
@@ -21,12 +21,9 @@ from exactsink.model import (
     AlreadyCommitted,
     Committable,
     Committed,
-    Finding,
-    InDoubt,
     Lost,
     Outcome,
     Txn,
-    Undecided,
     Unknown,
 )
 
@@ -34,7 +31,7 @@ OK, AGAIN = Committed(), AlreadyCommitted()
 Answer = Sequence[Outcome] | Exception | Callable[[], Sequence[Outcome]]
 
 
-class Fake(Committer):
+class Fake(IdleCommitter):
     """A committer that gives scripted answers and tells what it was asked."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -47,21 +44,6 @@ class Fake(Committer):
         if isinstance(answer, Exception):
             raise answer
         return answer() if callable(answer) else answer
-
-    def abort(self, undecided: Undecided) -> None:
-        raise NotImplementedError("a commit aborts nobody")
-
-    def in_doubt(self) -> Iterable[InDoubt]:
-        raise NotImplementedError
-
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        raise NotImplementedError
-
-    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 def a_decision(**counts: int) -> Decision:

@@ -6,15 +6,14 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
 import pytest
 from pydantic import BaseModel, ConfigDict, SecretStr
+from tests.unit.fakes import IdleBackend
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
+from exactsink.backend import BackendOptions
 from exactsink.config import JobConfig, bind_sinks, load_config
 from exactsink.errors import ConfigError
 from exactsink.hooks import BackendSpec, hookimpl
-from exactsink.model import JobContext, Traits, Txn
 from exactsink.registry import Registry
 from exactsink.sinks import Sink
 
@@ -44,15 +43,8 @@ class FakeOptions(BackendOptions):
     retention: Retention = Retention()
 
 
-class FakeBackend(Backend):
+class FakeBackend(IdleBackend):
     Options = FakeOptions
-    strategy, target, traits = "fake", "nowhere", Traits()
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        raise NotImplementedError
-
-    def committer(self, ctx: JobContext) -> Committer:
-        raise NotImplementedError
 
 
 @hookimpl

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pydantic import SecretStr, field_validator
+from tests.unit.fakes import IdleBackend
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
+from exactsink.backend import BackendOptions
 from exactsink.config import JobConfig, bind_sinks, load_config
 from exactsink.config.toml import Document, KeyPath, read_document
 from exactsink.errors import ConfigError
 from exactsink.hooks import BackendSpec, hookimpl
-from exactsink.model import JobContext, Traits, Txn
 from exactsink.registry import Registry
 from exactsink.sinks import Sink
 
@@ -55,15 +54,8 @@ class LoudOptions(BackendOptions):
         return value
 
 
-class LoudBackend(Backend):
+class LoudBackend(IdleBackend):
     Options = LoudOptions
-    strategy, target, traits = "loud", "nowhere", Traits()
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        raise NotImplementedError
-
-    def committer(self, ctx: JobContext) -> Committer:
-        raise NotImplementedError
 
 
 @hookimpl

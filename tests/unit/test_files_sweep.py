@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.fakes import undecided
 from tests.unit.files_target import (
     MINE,
     SCHEMA,
@@ -17,7 +18,6 @@ from tests.unit.files_target import (
     each_step,
     open_epoch,
     temps,
-    undecided,
     visible,
     vote,
 )

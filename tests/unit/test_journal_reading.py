@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import pytest
 
 from exactsink.errors import Retryable
 from exactsink.journal.journal import Journal
-from exactsink.journal.log import Decision, fold
+from exactsink.journal.log import Decision, Log, extended
 from exactsink.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide, decode, encode
 from exactsink.journal.store import LocalStore
 from exactsink.model import Committable, Txn
@@ -60,6 +61,10 @@ def kinds(store: LocalStore) -> dict[int, str]:
 
 
 # folding
+
+
+def fold(records: Sequence[Record]) -> Log:
+    return reduce(extended, records, Log())
 
 
 def in_order(*records: Record) -> list[Record]:

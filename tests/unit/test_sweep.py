@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
+from tests.unit.fakes import IdleCommitter
 
-from exactsink.backend import Committer
 from exactsink.errors import LineageError
 from exactsink.events import Event, Events
 from exactsink.journal.log import Decision, Log, undecided_before, undecided_losers
 from exactsink.journal.records import Claim, DecidedSink
-from exactsink.model import Committable, Finding, InDoubt, Outcome, Txn, Undecided
+from exactsink.model import Committable, InDoubt, Txn, Undecided
 from exactsink.sweep import sweep_losers, sweep_older
 
 MINE = Claim(3, "cc", "host:3", "query", "aa", seq=8)
@@ -124,7 +123,7 @@ def test_other_generations_and_tokens_are_kept() -> None:
 # the sweep
 
 
-class Fake(Committer):
+class Fake(IdleCommitter):
     def __init__(self, *participants: InDoubt) -> None:
         self.participants = participants
         self.aborted: list[list[InDoubt]] = []
@@ -134,18 +133,6 @@ class Fake(Committer):
 
     def in_doubt(self) -> Iterable[InDoubt]:
         return iter(self.participants)
-
-    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        raise NotImplementedError("a sweep commits nothing")
-
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        raise NotImplementedError
-
-    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_tells() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.upsert_sink import SCHEMA, Sink, undecided
+from tests.unit.fakes import undecided
+from tests.unit.upsert_sink import SCHEMA, Sink
 
 from exactsink.errors import Fatal, LineageError, Retryable
 from exactsink.model import Txn

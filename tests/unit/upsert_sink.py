@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from exactsink.backend import Committer
-from exactsink.model import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
+from exactsink.model import Committable, JobContext, Outcome, Txn
 from exactsink.staged import Marker
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.sqlite import SqliteApplier
@@ -90,13 +90,6 @@ class Sink:
 
     def staged_files(self) -> list[str]:
         return sorted(path.name for path in self.staging.iterdir())
-
-
-def undecided(*txns: Txn) -> Undecided:
-    """Build what only the journal may build."""
-    proof: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
-    object.__setattr__(proof, "_participants", tuple(InDoubt.of(txn) for txn in txns))
-    return proof
 
 
 def commit_at_once(sink: Sink, epoch: int, votes: Sequence[Committable], barrier: Any, answers: Any) -> None:

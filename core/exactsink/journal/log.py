@@ -9,7 +9,7 @@ from exactsink.errors import Fenced, LineageError
 from exactsink.journal.records import Claim, Decide, DecidedSink, Record, Redecide
 from exactsink.model import Committable, InDoubt, Undecided
 
-__all__ = ["Decision", "Log", "extended", "fenced_by", "fold", "undecided_before", "undecided_losers"]
+__all__ = ["Decision", "Log", "extended", "fenced_by", "undecided_before", "undecided_losers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,6 @@ class Log:
     def lineage(self) -> str:
         """The journal's own name: the token of its first claim."""
         return self.claims[0].lineage if self.claims else ""
-
-
-def fold(records: Iterable[Record]) -> Log:
-    """Read records, in the order of their seqs, into a log."""
-    log = Log()
-    for record in records:
-        log = extended(log, record)
-    return log
 
 
 def extended(log: Log, record: Record) -> Log:

@@ -1,0 +1,53 @@
+"""Halves of backends that refuse every call, for tests that give them only what they need; and a proof made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from exactsink.backend import Backend, Committer, Writer
+from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+
+__all__ = ["IdleBackend", "IdleCommitter", "undecided"]
+
+
+class IdleBackend(Backend):
+    """A backend with options only."""
+
+    strategy, target, traits = "idle", "nowhere", Traits()
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        raise NotImplementedError
+
+    def committer(self, ctx: JobContext) -> Committer:
+        raise NotImplementedError
+
+
+class IdleCommitter(Committer):
+    """A committer that nobody may call."""
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        raise NotImplementedError
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        raise NotImplementedError
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        raise NotImplementedError
+
+    def abort(self, undecided: Undecided) -> None:
+        raise NotImplementedError
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def undecided(*txns: Txn) -> Undecided:
+    """Build what only the journal may build."""
+    proof: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
+    object.__setattr__(proof, "_participants", tuple(InDoubt.of(txn) for txn in txns))
+    return proof
