@@ -164,7 +164,8 @@ class Traits:
     `atomic_visibility`: a sink's whole epoch appears at one moment. `can_lose_votes`: the store may drop a prepared
     participant (a timeout, say). `visible_early`: rows show before the decision, so the sink is only effectively once.
     `max_commit_seconds`: what a commit may take; an epoch whose earliest deadline is nearer is refused.
-    `needs_shared_staging`: executors and driver must see the same staging folder.
+    `needs_shared_staging`: executors and driver must see the same staging folder. `needs_epoch_order`: rows are guarded
+    by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
     """
 
     atomic_visibility: bool = False
@@ -172,6 +173,7 @@ class Traits:
     visible_early: bool = False
     max_commit_seconds: float = 60.0
     needs_shared_staging: bool = False
+    needs_epoch_order: bool = False
 
     @property
     def guarantee(self) -> str:
@@ -185,7 +187,10 @@ class JobContext:
 
     `lineage` names the journal, for markers in the target: a marker with another lineage was written by another
     journal of the same job name. In preflight, before the claim, `generation` is 0 and `lineage` empty. `staging` is
-    this sink's folder for staged rows.
+    this sink's folder for staged rows. `distribution` is how the rows are cut into partitions, "hash(keys)" say.
+    `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
+    evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
+    epoch may take from its first row to its commit.
     """
 
     job: str
@@ -193,6 +198,9 @@ class JobContext:
     staging: str
     generation: int = 0
     lineage: str = ""
+    distribution: str | int = "none"
+    longest_pause_seconds: float = 7 * 86_400.0
+    epoch_budget_seconds: float = 600.0
 
 
 class Undecided:

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from exactsink.model import NAME_PATTERN
 
-__all__ = ["JobConfig", "JobSection", "SinkSection", "SourceSection", "SparkSection"]
+__all__ = ["JobConfig", "JobSection", "ObserveSection", "SinkSection", "SourceSection", "SparkSection"]
 
 _DISTRIBUTION = re.compile(r"none|hash\([^(),]*[^(),\s][^(),]*(,[^(),]*[^(),\s][^(),]*)*\)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_DURATION = r"^\d+ (second|minute|hour|day)s?$"
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
@@ -39,6 +41,20 @@ class JobSection(_Section):
     """Spark's output mode; `update` and `complete` want a keyed sink."""
     restarts: Annotated[int, Field(ge=0)] = 10
     """How often in a row `run` starts the query again after an error that a retry can help."""
+    journal: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """A SQLAlchemy URL for the journal, `postgresql+psycopg://...`. Default: files in `<checkpoint>.exactsink`."""
+    require: Literal["exactly_once"] | None = None
+    """Refuse the job when one of its sinks promises less."""
+    allow_early_rows: bool = False
+    """Let sinks that show rows before the decision stand beside sinks that don't."""
+    fan_out: Literal["persist", "recompute"] = "persist"
+    """How a `route` that returns several frames shares its input: kept in memory and on disk, or computed again."""
+    deterministic: bool = False
+    """The plan gives the same rows each time it runs on a batch; `recompute` wants this said."""
+    longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
+    """How long the job may stand still; a store that forgets earlier what it was told is refused or warned of."""
+    epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
+    """What one epoch may take, from its first row to its commit; a store that gives up earlier is refused."""
 
     @field_validator("checkpoint", "staging")
     @classmethod
@@ -60,6 +76,23 @@ class JobSection(_Section):
         if not _TRIGGER.fullmatch(value):
             raise ValueError('a trigger is "available_now" or a time such as "10 seconds"')
         return value
+
+    @property
+    def longest_pause_seconds(self) -> float:
+        return _seconds(self.longest_pause)
+
+    @property
+    def epoch_budget_seconds(self) -> float:
+        return _seconds(self.epoch_budget)
+
+
+class ObserveSection(_Section):
+    """`[observe]`: where metrics go, besides the log."""
+
+    prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = None
+    """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
+    opentelemetry: bool = False
+    """Send metrics and a span per epoch through the OpenTelemetry SDK that the process, or OTEL_*, has set up."""
 
 
 class SparkSection(_Section):
@@ -106,6 +139,7 @@ class JobConfig(_Section):
     job: JobSection
     spark: SparkSection = SparkSection()
     source: SourceSection | None = None
+    observe: ObserveSection = ObserveSection()
     sinks: Mapping[_Name, SinkSection] = Field(min_length=1)
     options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
 
@@ -123,3 +157,8 @@ class JobConfig(_Section):
         if self.job.staging is None:
             return self.home / "staging"
         return Path(self.job.staging.removeprefix("file://")).absolute()
+
+
+def _seconds(duration: str) -> float:
+    count, unit = duration.split()
+    return float(count) * _SECONDS[unit.removesuffix("s")]
