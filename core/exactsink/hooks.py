@@ -24,7 +24,8 @@ class BackendSpec:
 
     `name` is what a job's config calls it; `load` is "module:Class", imported when a job first uses it; `install` is
     the command that brings what it needs; `contract` is the version of the contract it was written for; `strategies`
-    says each strategy in a line.
+    says each strategy in a line. `conformance` is "module:function" that gives the targets on which the conformance kit
+    can try the backend (see `exactsink.testing`); empty when it ships none.
     """
 
     name: str
@@ -32,6 +33,7 @@ class BackendSpec:
     install: str
     contract: int = 1
     strategies: Mapping[str, str] = field(default_factory=dict)
+    conformance: str = ""
 
 
 class HookSpecs:
