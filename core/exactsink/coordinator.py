@@ -142,7 +142,7 @@ class Coordinator:
         if skipped and decision is not None:
             _check_replay(decision, batch)
         else:
-            decision = self._decide(claim, decision, batch)
+            decision = self._decide(claim, batch)
         self._finish(claim, decision, batch)
         self._complete(claim, batch.epoch)
         if skipped:
@@ -161,9 +161,9 @@ class Coordinator:
         self._unrepaired = bool(lost)
         self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
 
-    def _decide(self, claim: Claim, last: Decision | None, batch: Batch) -> Decision:
+    def _decide(self, claim: Claim, batch: Batch) -> Decision:
         """Take a new batch to its decision."""
-        expected = last.epoch + 1 if last else 0
+        expected = self._journal.log.next_epoch
         if batch.epoch != expected:
             raise _out_of_order(batch.epoch, expected)
         if self._unrepaired:

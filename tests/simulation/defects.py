@@ -12,6 +12,7 @@ import exactsink.commit
 import exactsink.coordinator
 import exactsink.journal.journal
 import exactsink.journal.log
+import exactsink.journal.records
 import exactsink.sweep
 import exactsink.votes
 from exactsink.coordinator import Coordinator
@@ -89,9 +90,9 @@ def _abort_after_unknown_append(patch: Patch) -> None:
     patch.setattr(Journal, "_settle", once)
     decide = Coordinator._decide
 
-    def give_up(self: Any, claim: Any, last: Any, batch: Any) -> Any:
+    def give_up(self: Any, claim: Any, batch: Any) -> Any:
         try:
-            return decide(self, claim, last, batch)
+            return decide(self, claim, batch)
         except Retryable:
             for committer in self._committers.values():
                 own = [p for p in committer.in_doubt() if p.token == claim.token]
@@ -102,10 +103,23 @@ def _abort_after_unknown_append(patch: Patch) -> None:
 
 
 def _delete_claims(patch: Patch) -> None:
-    def everything(self: Any, epochs: Any) -> frozenset[int]:
+    def everything(self: Any, listed: Any) -> frozenset[int]:
         return frozenset(range(self._log.decision.seqs[0]))
 
     patch.setattr(Journal, "_deletable", everything)
+
+
+def _delete_what_came_after(patch: Patch) -> None:
+    real = Journal._deletable
+
+    def unknown_too(self: Any, listed: Any) -> frozenset[int]:
+        log = self._log
+        self._log = replace(log, last_seq=listed[-1])
+        old = real(self, listed)
+        self._log = log
+        return old
+
+    patch.setattr(Journal, "_deletable", unknown_too)
 
 
 def _skip_flush(backend: MemoryBackend) -> None:
@@ -142,14 +156,24 @@ def _expired_is_lost(patch: Patch) -> None:
 
 
 def _names_not_read(patch: Patch) -> None:
-    real = Journal.read
-
     def careless(self: Any) -> Any:
-        patch.setattr(exactsink.journal.journal, "decode", lambda data, seq=None: replace(decode(data), names=()))
-        return real(self)
+        log = exactsink.journal.log.Log()
+        for seq in sorted(self._store.list()):
+            data = self._store.read(seq)
+            if data is not None:
+                log = exactsink.journal.log.extended(log, exactsink.journal.records.decode(data, seq))
+        self._log = log
+        return log
 
-    decode = exactsink.journal.journal.decode
+    patch.setattr(exactsink.journal.log, "_redecided", _tolerant)
     patch.setattr(Journal, "read", careless)
+
+
+def _tolerant(decision: Any, record: Any) -> Any:
+    if decision is None or decision.epoch != record.epoch:
+        return decision
+    sink = replace(decision.sinks[record.sink], committables=record.committables)
+    return replace(decision, sinks={**decision.sinks, record.sink: sink}, seqs=(*decision.seqs, record.seq))
 
 
 def _sweep_with_open_redecide(patch: Patch) -> None:
@@ -175,6 +199,7 @@ DEFECTS = (
     Defect("no second listing", _no_second_listing, schedules.claims_in_holes),
     Defect("abort after an unknown append", _abort_after_unknown_append, schedules.single_faults),
     Defect("delete claims", _delete_claims, schedules.stalls),
+    Defect("delete what came after", _delete_what_came_after, schedules.claims_in_holes),
     Defect("not idempotent", _nothing, schedules.single_faults, Lab(not_idempotent=True)),
     Defect("skip the flush", _nothing, schedules.single_faults, Lab(defect=_skip_flush)),
     Defect("trust a count", _trust_a_count, schedules.dropped_rows),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from exactsink.errors import ExactsinkError, Fenced, LineageError, Retryable
+from exactsink.errors import ExactsinkError, Fatal, Fenced, LineageError, Retryable
 from exactsink.journal.log import Log, extended
 from exactsink.journal.records import Claim, Decide, Note, Record, Redecide, decode, encode
 from exactsink.journal.store import JournalStore, SeqTaken
@@ -15,6 +15,10 @@ from exactsink.journal.store import JournalStore, SeqTaken
 __all__ = ["Journal"]
 
 _ATTEMPTS = 5
+
+
+class _Absent(Exception):
+    """An entry that another one names is not there, or not there any more."""
 
 
 class Journal:
@@ -36,41 +40,92 @@ class Journal:
         return self._log
 
     def read(self) -> Log:
-        """Read the whole log again. A record that names an absent one is read again, never passed over."""
+        """Read the journal again: its newest entry, and what that names. However long it is, this takes as long.
+
+        An entry that is named and absent is looked for again, never passed over.
+        """
         for attempt in range(_ATTEMPTS):
-            log, absent = Log(), True
-            seen: set[int] = set()
-            for seq in sorted(self._store.list()):
-                data = self._store.read(seq)
-                if data is None:  # deleted since it was listed
-                    continue
-                record = decode(data, seq)
-                seen.add(seq)
-                log, absent = extended(log, record), not seen.issuperset(record.names)
-            if not seen or not absent:
-                self._log = log
-                return log
-            self._wait(attempt)
+            listed = self._store.list()
+            if not listed:
+                self._log = Log()
+                return self._log
+            try:
+                self._log = self._read_back(max(listed), len(listed))
+            except _Absent:
+                self._wait(attempt)
+            else:
+                return self._log
         raise Retryable(
-            "the journal's listing lacks records that its newest entry names",
+            "the journal lacks records that its newest entry names",
             why="the store lists stale entries, or records of the last decision were deleted by hand",
             next="start the job again; if this stays, bring back the deleted records",
         )
+
+    def history(self) -> Sequence[Record]:
+        """Read every record that stands, from the oldest on: for people, not for decisions."""
+        found = ((seq, self._store.read(seq)) for seq in sorted(self._store.list()))
+        return [decode(data, seq) for seq, data in found if data is not None]  # None: deleted since it was listed
+
+    def _read_back(self, newest: int, standing: int) -> Log:
+        """Follow the newest entry to the claims and notes before it, and to the last decision."""
+        record = self._entry(newest)
+        log = Log(anchors=self._anchors(record))
+        for seq in sorted(record.names):
+            log = extended(log, record if seq == newest else self._entry(seq))
+        return replace(log, last_seq=newest, standing=standing)
+
+    def _anchors(self, newest: Record) -> tuple[Claim | Note, ...]:
+        """Walk claims and notes back to the first one, or to one that this handle has walked before."""
+        known = {anchor.seq: index for index, anchor in enumerate(self._log.anchors)}
+        walked = [newest] if isinstance(newest, Claim | Note) else []
+        before = newest.before
+        while before >= 0 and before not in known:
+            anchor = self._entry(before)
+            if not isinstance(anchor, Claim | Note):
+                raise Fatal(f"journal entry {before} is no claim", next="bring the journal back from a copy")
+            walked.append(anchor)
+            before = anchor.before
+        old = self._log.anchors[: known[before] + 1] if before in known else ()
+        return (*old, *reversed(walked))
+
+    def _entry(self, seq: int) -> Record:
+        data = self._store.read(seq)
+        if data is None:
+            raise _Absent(seq)
+        return decode(data, seq)
 
     def claim(self, query_id: str, driver: str) -> Claim:
         """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""
         for attempt in range(_ATTEMPTS * 4):
             log = self.read()
-            if log.query_id is not None and log.query_id != query_id:
+            if log.query_id and log.query_id != query_id:
                 raise _other_query(log.query_id, query_id)
             token = uuid.uuid4().hex[:12]
             claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token)
+            if log.claims:
+                claim = replace(claim, base=log.base, first_epoch=log.claims[-1].first_epoch)
             claim = replace(claim, **self._place(claim, log.last_seq + 1))
             if self._settle(claim).nonce == claim.nonce and self._stands_last(claim):
                 self._log = extended(log, claim)
                 return claim
             self._wait(attempt)
         raise Retryable("the journal could not be claimed", why="other drivers claim the job again and again")
+
+    def adopt(self, query_id: str, next_batch: int, driver: str) -> Claim:
+        """Bind the journal to another query, or (empty `query_id`) to the next that claims, from its `next_batch` on.
+
+        Epochs go on where they are, or at `next_batch` if that is higher: they never go back. The caller holds the
+        newest claim, and has seen the last decision committed. Raises Fenced.
+        """
+        log, token = self._log, uuid.uuid4().hex[:12]
+        first = max(log.next_epoch, next_batch)
+        claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage, first - next_batch, first)
+        self._append(claim)
+        return self._log.claims[-1]
+
+    def note(self, text: str) -> None:
+        """Append what an operator did, or what is to be remembered of a run. Raises Fenced like `decide`."""
+        self._append(Note(text))
 
     def _stands_last(self, claim: Claim) -> bool:
         """List again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
@@ -86,19 +141,21 @@ class Journal:
 
     def trim(self) -> None:
         """Delete old epochs' records, in bulk and rarely; never a claim, a note or the last decision's records."""
-        epochs = sorted(self._log.epoch_seqs)
-        if len(epochs) <= self._keep_epochs + self._keep_epochs // 10:
+        if self._log.standing - len(self._log.anchors) <= self._keep_epochs + self._keep_epochs // 10:
             return
-        old = epochs[: len(epochs) - self._keep_epochs]
-        self._store.delete(self._deletable(old))
-        kept = {epoch: seqs for epoch, seqs in self._log.epoch_seqs.items() if epoch not in old}
-        self._log = replace(self._log, epoch_seqs=kept)
+        listed = sorted(self._store.list())
+        old = self._deletable(listed)
+        self._store.delete(old)
+        self._log = replace(self._log, standing=len(listed) - len(old))
 
-    def _deletable(self, epochs: Iterable[int]) -> frozenset[int]:
+    def _deletable(self, listed: Sequence[int]) -> frozenset[int]:
+        """Choose among what this handle knows: what came after may be another driver's claim."""
+        known, anchors = self._log.last_seq, {anchor.seq for anchor in self._log.anchors}
+        epochs = [seq for seq in listed if seq <= known and seq not in anchors]
         last = self._log.decision.seqs if self._log.decision else ()
-        return frozenset(seq for epoch in epochs for seq in self._log.epoch_seqs[epoch]).difference(last)
+        return frozenset(epochs[: max(0, len(epochs) - self._keep_epochs)]).difference(last)
 
-    def _append(self, record: Decide | Redecide) -> None:
+    def _append(self, record: Record) -> None:
         """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
         while True:
             mine = replace(record, **self._place(record, self._log.last_seq + 1))
@@ -149,12 +206,13 @@ class Journal:
             names = (seq,)
         elif isinstance(record, Redecide):
             names = (*names, seq)
-        return {"seq": seq, "nonce": uuid.uuid4().hex, "names": names}
+        return {"seq": seq, "nonce": uuid.uuid4().hex, "names": names, "before": self._log.before}
 
 
 def _other_query(bound: str, query_id: str) -> LineageError:
     return LineageError(
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
-        next="bring back the checkpoint that the journal stands beside, or give the job a new name and checkpoint",
+        next="bring back the checkpoint that the journal stands beside; or `exactsink adopt JOB.toml`, which lets the "
+        "epochs go on with this one; or give the job a new name and checkpoint",
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from exactsink.errors import Fenced, LineageError
-from exactsink.journal.records import Claim, Decide, DecidedSink, Record, Redecide
+from exactsink.errors import Fatal, Fenced, LineageError
+from exactsink.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide
 from exactsink.model import Committable, InDoubt, Undecided
 
 __all__ = ["Decision", "Log", "extended", "fenced_by", "undecided_before", "undecided_losers"]
@@ -32,12 +32,23 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A journal as it was read at one moment."""
+    """A journal as it was read at one moment: its anchors (claims and notes, in their order) and its last decision.
+
+    `standing` counts all entries that stand, older decisions' among them.
+    """
 
     last_seq: int = -1
-    claims: tuple[Claim, ...] = ()
+    anchors: tuple[Claim | Note, ...] = ()
     decision: Decision | None = None
-    epoch_seqs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    standing: int = 0
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(anchor for anchor in self.anchors if isinstance(anchor, Claim))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return tuple(anchor for anchor in self.anchors if isinstance(anchor, Note))
 
     @property
     def last_generation(self) -> int:
@@ -45,35 +56,48 @@ class Log:
 
     @property
     def query_id(self) -> str | None:
-        """The Spark query that this journal is bound to; None before the first claim."""
-        return self.claims[0].query_id if self.claims else None
+        """The Spark query that this journal is bound to; None before the first claim, empty when the next one binds."""
+        return self.claims[-1].query_id if self.claims else None
 
     @property
     def lineage(self) -> str:
         """The journal's own name: the token of its first claim."""
         return self.claims[0].lineage if self.claims else ""
 
+    @property
+    def base(self) -> int:
+        """The epoch that batch 0 of the bound query is, or would be."""
+        return self.claims[-1].base if self.claims else 0
+
+    @property
+    def next_epoch(self) -> int:
+        """The only new epoch that may be decided."""
+        first = self.claims[-1].first_epoch if self.claims else 0
+        return max(first, self.decision.epoch + 1) if self.decision else first
+
+    @property
+    def before(self) -> int:
+        """The seq of the newest claim or note, -1 when there is none."""
+        return self.anchors[-1].seq if self.anchors else -1
+
 
 def extended(log: Log, record: Record) -> Log:
     """Give the log with one more record at its end."""
-    log = replace(log, last_seq=record.seq)
-    if isinstance(record, Claim):
-        return replace(log, claims=(*log.claims, record))
+    log = replace(log, last_seq=record.seq, standing=log.standing + 1)
+    if isinstance(record, Claim | Note):
+        return replace(log, anchors=(*log.anchors, record))
     if isinstance(record, Decide):
-        decision = Decision(record.epoch, record.fingerprint, record.sinks, (record.seq,))
-        return replace(log, decision=decision, epoch_seqs={**log.epoch_seqs, record.epoch: (record.seq,)})
-    if isinstance(record, Redecide):
-        seqs = (*log.epoch_seqs.get(record.epoch, ()), record.seq)
-        return replace(
-            log, decision=_redecided(log.decision, record), epoch_seqs={**log.epoch_seqs, record.epoch: seqs}
-        )
-    return log
+        return replace(log, decision=Decision(record.epoch, record.fingerprint, record.sinks, (record.seq,)))
+    return replace(log, decision=_redecided(log.decision, record))
 
 
 def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
     """Fold a redecide in: it replaces that sink's whole set."""
-    if decision is None or decision.epoch != record.epoch:  # its decide was deleted: an old epoch's
-        return decision
+    if decision is None or decision.epoch != record.epoch:
+        raise Fatal(
+            f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
+            next="bring the journal back from a copy",
+        )
     sink = replace(decision.sinks[record.sink], committables=record.committables)
     return replace(decision, sinks={**decision.sinks, record.sink: sink}, seqs=(*decision.seqs, record.seq))
 
@@ -90,11 +114,14 @@ def fenced_by(log: Log, mine: Claim) -> Fenced | None:
     )
 
 
-def undecided_before(log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
+def undecided_before(
+    log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt], disowned: frozenset[str] = frozenset()
+) -> Undecided:
     """Prove who, of what a sink's backend lists, was begun under an older claim of this journal and is not decided.
 
     `log` was read after `mine` was appended: no older generation can decide any more, so the proof stays true. An id
-    whose claim does not stand in the journal raises LineageError: somebody else may yet decide it.
+    whose claim does not stand in the journal raises LineageError: somebody else may yet decide it. `disowned` are
+    tokens for which an operator has said that nobody will.
     """
     standing = {(claim.generation, claim.token) for claim in log.claims}
     decided = log.decision.refs(sink) if log.decision else frozenset()
@@ -103,6 +130,9 @@ def undecided_before(log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt]
         if participant.ref in decided:
             continue
         claim = (participant.generation, participant.token)
+        if participant.token in disowned and claim not in standing:
+            found.append(participant)
+            continue
         if claim not in standing or participant.generation >= mine.generation:
             raise _other_journal(sink, participant, mine)
         found.append(participant)
@@ -130,6 +160,6 @@ def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {mine.generation}-{mine.token})",
-        next="give this job another name; or, once no such job runs any more, have an operator remove what was begun "
-        f"under generation {participant.generation}, token {participant.token}",
+        next="give this job another name; or, once no such job runs any more, drop its work: "
+        f"exactsink recover JOB.toml --sweep-token {participant.token}",
     )

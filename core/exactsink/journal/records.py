@@ -1,4 +1,9 @@
-"""The journal's records and their JSON: versioned, without secrets, never pickled."""
+"""The journal's records and their JSON: versioned, without secrets, never pickled.
+
+Every record has its `seq`, a random `nonce` to know it by, `names` (the seqs of the last decision's records, as this
+record leaves it) and `before` (the seq of the newest claim or note before it, -1 when there is none): whoever has the
+newest record finds from it all that must be known, however long the journal is.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,16 @@ from exactsink.model import Committable, Txn
 
 __all__ = ["FORMAT_VERSION", "Claim", "Decide", "DecidedSink", "Note", "Record", "Redecide", "decode", "encode"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A driver's fencing token: whoever appends it owns the job until the next claim.
 
-    `lineage` is the journal's own name, the token of its first claim.
+    `lineage` is the journal's own name, the token of its first claim. An empty `query_id` binds the journal to the next
+    query that claims. Batch n of the bound query is epoch `base + n`; its first one here is `first_epoch`. Both are 0
+    until an operator adopts another checkpoint, and stay as they are from claim to claim.
     """
 
     generation: int
@@ -28,9 +35,12 @@ class Claim:
     driver: str
     query_id: str
     lineage: str
+    base: int = 0
+    first_epoch: int = 0
     seq: int = -1
     nonce: str = ""
     names: tuple[int, ...] = ()
+    before: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class Decide:
     seq: int = -1
     nonce: str = ""
     names: tuple[int, ...] = ()
+    before: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,7 @@ class Redecide:
     seq: int = -1
     nonce: str = ""
     names: tuple[int, ...] = ()
+    before: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,7 @@ class Note:
     seq: int = -1
     nonce: str = ""
     names: tuple[int, ...] = ()
+    before: int = -1
 
 
 Record = Claim | Decide | Redecide | Note
@@ -84,7 +97,7 @@ _KINDS: Mapping[str, type[Any]] = {"claim": Claim, "decide": Decide, "redecide":
 
 
 def encode(record: Record) -> bytes:
-    """Write a record as JSON. `names` are the seqs of the last decision's records, as this record leaves it."""
+    """Write a record as JSON."""
     body: dict[str, Any] = {"version": FORMAT_VERSION, "kind": type(record).__name__.lower()}
     for field in type(record).__dataclass_fields__:
         body[field] = _plain(getattr(record, field))
@@ -106,7 +119,9 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",
             why=f"this release reads format {FORMAT_VERSION}",
-            next="pip install --upgrade exactsink",
+            next="start the job with the release of exactsink that wrote it (newer ones read older formats)"
+            if version == 1
+            else "pip install --upgrade exactsink",
         )
     body["names"] = tuple(body["names"])
     if "committables" in body:
