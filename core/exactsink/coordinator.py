@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from exactsink.backend import Committer
 from exactsink.commit import Parallel, Retry, commit_decision, in_threads
-from exactsink.errors import InDoubt, LineageError, Refused, Retryable
+from exactsink.errors import Fenced, InDoubt, LineageError, Refused, Retryable
 from exactsink.events import Events
 from exactsink.journal.journal import Journal
 from exactsink.journal.log import Decision, fenced_by
@@ -88,11 +88,15 @@ class Coordinator:
         self._unrepaired = False
         self._complete_epoch: int | None = None
 
-    def start(self, query_id: str, source_done: Callable[[int], bool]) -> None:
+    def start(
+        self, query_id: str, source_done: Callable[[int], bool], disowned: frozenset[str] = frozenset()
+    ) -> Mapping[str, int]:
         """Claim the job, finish the last decided epoch as far as it goes, and sweep older generations.
 
-        `source_done(epoch)` says whether the source has recorded that epoch as done. Raises LineageError, ConfigError,
-        InDoubt or Retryable; nothing is committed or swept before the claim stands.
+        `source_done(epoch)` says whether the source has recorded that epoch as done; `disowned` are tokens of foreign
+        claims whose work an operator wants swept too. Gives the number of votes found lost, by sink: `run_epoch` writes
+        them again. Raises LineageError, ConfigError, InDoubt or Retryable; nothing is committed or swept before the
+        claim stands.
         """
         before = self._journal.read().decision
         if before is not None and not source_done(before.epoch):
@@ -105,11 +109,12 @@ class Coordinator:
         }
         self._events.tell("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
-            self._recommit(log.decision, source_done)
+            lost = self._recommit(log.decision, source_done)
         with self._events.point("sweep"), self._fenced_instead(claim):
-            sweep_older(self._committers, log, claim, self._events)
+            sweep_older(self._committers, log, claim, self._events, disowned)
         self._claim = claim
         self._tell_state()
+        return lost
 
     def run_epoch(self, batch: Batch) -> EpochResult:
         """Write, decide and commit a new batch, or finish and skip one that was decided before.
@@ -151,15 +156,16 @@ class Coordinator:
         self._events.edge("return", "before", batch.epoch, rows=rows)
         return EpochResult(batch.epoch, skipped, rows)
 
-    def _recommit(self, decision: Decision | None, source_done: Callable[[int], bool]) -> None:
+    def _recommit(self, decision: Decision | None, source_done: Callable[[int], bool]) -> Mapping[str, int]:
         if decision is None:
-            return
+            return {}
         done = source_done(decision.epoch)
         if not done:
             check_decided_sinks(self._sinks, decision)
         lost = self._commit(decision, source_done=done)
         self._unrepaired = bool(lost)
         self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
+        return {sink: len(gone) for sink, gone in lost.items()}
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
         """Take a new batch to its decision."""
@@ -222,7 +228,9 @@ class Coordinator:
     def _accept(self, plan: EpochPlan, votes: Sequence[Vote]) -> Mapping[str, tuple[Committable, ...]]:
         committables = check_votes(plan, votes)
         margins = {name: sink.backend.traits.max_commit_seconds for name, sink in self._sinks.items()}
-        check_deadlines(committables, margins, self._now())
+        left = check_deadlines(committables, margins, self._now())
+        for sink, seconds in left.items():
+            self._events.tell("deadline", epoch=plan.epoch, level=logging.DEBUG, sink=sink, seconds=round(seconds, 3))
         return committables
 
     def _commit(self, decision: Decision, *, source_done: bool = False) -> Mapping[str, Sequence[Committable]]:
@@ -241,9 +249,12 @@ class Coordinator:
         """Explain a stop by a newer claim when there is one: then not the history is wrong, this driver is old."""
         try:
             yield
-        except (Refused, InDoubt) as refusal:
-            fenced = fenced_by(self._journal.read(), claim)
+        except (Refused, InDoubt, Fenced) as refusal:
+            fenced = refusal if isinstance(refusal, Fenced) else fenced_by(self._journal.read(), claim)
             if fenced is None:
+                raise
+            self._events.tell("fenced", level=logging.WARNING, generation=claim.generation, by=fenced.why)
+            if fenced is refusal:
                 raise
             raise fenced from refusal
 

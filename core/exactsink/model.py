@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 __all__ = [
+    "EPOCH_BUDGET_SECONDS",
+    "LONGEST_PAUSE_SECONDS",
     "NAME_PATTERN",
     "AlreadyCommitted",
     "Committable",
@@ -28,6 +30,9 @@ __all__ = [
 
 NAME_PATTERN = r"[a-z0-9-]{1,40}"
 """What the names of jobs and sinks look like: they become part of ids, paths and table rows."""
+
+LONGEST_PAUSE_SECONDS = 7 * 86_400.0
+EPOCH_BUDGET_SECONDS = 600.0
 
 _ID = re.compile(
     rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})"
@@ -199,8 +204,8 @@ class JobContext:
     generation: int = 0
     lineage: str = ""
     distribution: str | int = "none"
-    longest_pause_seconds: float = 7 * 86_400.0
-    epoch_budget_seconds: float = 600.0
+    longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
+    epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
 
 
 class Undecided:

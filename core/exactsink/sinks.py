@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from exactsink.backend import Backend, Committer
 from exactsink.errors import ConfigError
 from exactsink.journal.log import Decision
-from exactsink.model import JobContext
+from exactsink.model import EPOCH_BUDGET_SECONDS, LONGEST_PAUSE_SECONDS, JobContext
 
 __all__ = ["Sink", "check_decided_sinks", "committer_of", "is_bound"]
 
@@ -18,7 +18,7 @@ class Sink:
     """A named target in a job: a backend plus the core options.
 
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
-    a number of partitions, or "hash(columns)".
+    a number of partitions, or "hash(columns)"; the two times are the job's (see JobContext).
     """
 
     name: str
@@ -29,11 +29,23 @@ class Sink:
     where: str | None = None
     distribution: str | int = "none"
     max_participants: int | None = None
+    longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
+    epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
 
 
 def committer_of(sink: Sink, job: str, generation: int = 0, lineage: str = "") -> Committer:
     """Make a sink's committer: for a claim, or for preflight without one."""
-    return sink.backend.committer(JobContext(job, sink.name, sink.staging, generation, lineage))
+    context = JobContext(
+        job,
+        sink.name,
+        sink.staging,
+        generation,
+        lineage,
+        distribution=sink.distribution,
+        longest_pause_seconds=sink.longest_pause_seconds,
+        epoch_budget_seconds=sink.epoch_budget_seconds,
+    )
+    return sink.backend.committer(context)
 
 
 def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:

@@ -1,18 +1,27 @@
-"""The advisory state file: for `status` and waiting readers. It may lag, never leads, and no decision reads it."""
+"""The advisory state of a job, for `status` and for readers that wait: may lag, never leads, decides nothing."""
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import asdict, dataclass
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-__all__ = ["State", "StateFile"]
+__all__ = ["HEARTBEAT_SECONDS", "Heartbeat", "State", "StateFile"]
+
+HEARTBEAT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A job's last complete epoch (None before the first), and the driver that said so, at `heartbeat` (Unix s)."""
+    """A job's last complete epoch (None before the first), and the driver that said so.
+
+    `heartbeat` is when it last did (Unix seconds); 0 says that it has ended.
+    """
 
     complete_epoch: int | None
     generation: int
@@ -27,9 +36,12 @@ class StateFile:
         self._path = path
 
     def write(self, state: State) -> None:
-        temp = self._path.with_suffix(f".{os.getpid()}.tmp")
-        temp.write_text(json.dumps(asdict(state), indent=1))
-        temp.replace(self._path)
+        temp = self._path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        try:
+            temp.write_text(json.dumps(asdict(state), indent=1))
+            temp.replace(self._path)
+        finally:
+            temp.unlink(missing_ok=True)
 
     def read(self) -> State | None:
         """Read it; None when it is absent or of another release."""
@@ -37,3 +49,49 @@ class StateFile:
             return State(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
+
+
+class Heartbeat:
+    """Keep a driver's state fresh between its epochs, from a thread of its own, as long as `alive` says so.
+
+    A driver that finds a newer generation in the file is old news, and falls silent.
+    """
+
+    def __init__(self, file: StateFile, *, seconds: float = HEARTBEAT_SECONDS) -> None:
+        self._file = file
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._state: State | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="exactsink-heartbeat", daemon=True)
+        self.alive: Callable[[], bool] = lambda: True
+
+    def write(self, state: State) -> None:
+        """Save a state, and repeat it from now on. Raises OSError."""
+        with self._lock:
+            first, self._state = self._state is None, state
+            self._file.write(state)
+        if first:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Say that the driver has ended, unless another one drives by now. Idempotent."""
+        self._ended.set()
+        with suppress(OSError):
+            self._save(0.0)
+        with self._lock:
+            self._state = None
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._seconds):
+            if not self.alive():
+                self.close()
+                return
+            with suppress(OSError):  # advisory: the next beat tries again
+                self._save(time.time())
+
+    def _save(self, heartbeat: float) -> None:
+        with self._lock:
+            stored = self._file.read()
+            if self._state is not None and (stored is None or stored.generation <= self._state.generation):
+                self._file.write(replace(self._state, heartbeat=heartbeat))

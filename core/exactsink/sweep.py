@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 
 from exactsink.backend import Committer
 from exactsink.events import Events
 from exactsink.journal.log import Decision, Log, undecided_before, undecided_losers
 from exactsink.journal.records import Claim
-from exactsink.model import Undecided
+from exactsink.model import InDoubt, Undecided
 
 __all__ = ["sweep_losers", "sweep_older"]
 
 
-def sweep_older(committers: Mapping[str, Committer], log: Log, mine: Claim, events: Events) -> None:
-    """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work."""
-    proven = {sink: undecided_before(log, mine, sink, committer.in_doubt()) for sink, committer in committers.items()}
+def sweep_older(
+    committers: Mapping[str, Committer],
+    log: Log,
+    mine: Claim,
+    events: Events,
+    disowned: frozenset[str] = frozenset(),
+) -> None:
+    """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work.
+
+    An operator may have disowned tokens of other journals: their work goes too.
+    """
+    listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+    proven = {sink: undecided_before(log, mine, sink, found, disowned) for sink, found in listed.items()}
     for sink, undecided in proven.items():
-        _abort(sink, committers[sink], undecided, events)
+        _abort(sink, committers[sink], listed[sink], undecided, events)
 
 
 def sweep_losers(committers: Mapping[str, Committer], decision: Decision, mine: Claim, events: Events) -> None:
     """Abort my own generation's losing attempts: only between an epoch's commit and the next epoch's tasks."""
     for sink, committer in committers.items():
-        _abort(sink, committer, undecided_losers(decision, mine, sink, committer.in_doubt()), events)
+        listed = list(committer.in_doubt())
+        _abort(sink, committer, listed, undecided_losers(decision, mine, sink, listed), events)
 
 
-def _abort(sink: str, committer: Committer, undecided: Undecided, events: Events) -> None:
+def _abort(sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided, events: Events) -> None:
     if len(undecided):
         committer.abort(undecided)
         events.tell("swept", sink=sink, participants=len(undecided))
+    gone = {participant.ref for participant in undecided}
+    ages = [p.age_seconds or 0.0 for p in listed if p.ref not in gone]
+    oldest = round(max(ages, default=0.0), 3)
+    events.tell("in_doubt", level=logging.DEBUG, sink=sink, participants=len(ages), oldest_age_seconds=oldest)

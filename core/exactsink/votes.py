@@ -77,16 +77,21 @@ def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Commi
 
 def check_deadlines(
     committables: Mapping[str, Sequence[Committable]], margins: Mapping[str, float], now: float
-) -> None:
-    """Refuse an epoch when the earliest deadline of a sink leaves less than its margin (seconds) to commit in."""
-    for sink, voted in committables.items():
-        deadlines = [c.deadline for c in voted if c.deadline is not None]
-        if deadlines and min(deadlines) - now < margins[sink]:
+) -> Mapping[str, float]:
+    """Refuse an epoch when the earliest deadline of a sink leaves less than its margin (seconds) to commit in.
+
+    Gives what is left (seconds), for the sinks that have deadlines.
+    """
+    deadlines = {sink: [c.deadline for c in voted if c.deadline is not None] for sink, voted in committables.items()}
+    left = {sink: min(known) - now for sink, known in deadlines.items() if known}
+    for sink, seconds in left.items():
+        if seconds < margins[sink]:
             raise Retryable(
-                f"sink {sink}: {min(deadlines) - now:.1f} s are left to commit in",
+                f"sink {sink}: {seconds:.1f} s are left to commit in",
                 why=f"its backend may drop what was prepared, and a commit may take {margins[sink]:.1f} s",
                 next="give the backend a longer transaction timeout, or the trigger smaller batches",
             )
+    return left
 
 
 def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committable:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from exactsink.model import NAME_PATTERN
 
@@ -35,6 +35,8 @@ class JobSection(_Section):
     """Where staged rows wait; driver and executors must both see it. Default: `<checkpoint>.exactsink/staging`."""
     transform: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     """`module:function`, which takes the source's frame and gives the sinks' frame."""
+    route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
     trigger: str = "available_now"
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
@@ -69,6 +71,15 @@ class JobSection(_Section):
         if Path(value.removeprefix("file://")).name in ("", ".."):
             raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
         return value
+
+    @model_validator(mode="after")
+    def _recompute_is_safe(self) -> JobSection:
+        if self.fan_out == "recompute" and not self.deterministic:
+            raise ValueError(
+                'fan_out = "recompute" runs the plan once per sink: say deterministic = true if it gives the same rows '
+                "each time, or leave fan_out at persist"
+            )
+        return self
 
     @field_validator("trigger")
     @classmethod

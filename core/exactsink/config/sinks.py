@@ -18,7 +18,6 @@ def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dic
     """Make the job's sinks. Raises ConfigError for an unknown or broken backend, or options that it refuses."""
     try:
         sinks = {name: _bound(name, section, config, document, registry) for name, section in config.sinks.items()}
-        _check_one_frame(config, document)
     except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
         what, why, mend = map(document.scrubbed, (error.what, error.why, error.next))
         raise ConfigError(what, why=why, next=mend) from error.__cause__
@@ -41,16 +40,6 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         where=section.where,
         distribution=section.distribution,
         max_participants=section.max_participants,
+        longest_pause_seconds=config.job.longest_pause_seconds,
+        epoch_budget_seconds=config.job.epoch_budget_seconds,
     )
-
-
-def _check_one_frame(config: JobConfig, document: Document) -> None:
-    """All sinks share one pass over one frame: two distributions in it can't both be kept."""
-    asked = {name: s.distribution for name, s in config.sinks.items() if s.distribution != "none"}
-    if len(set(asked.values())) > 1:
-        last = list(asked)[-1]
-        raise ConfigError(
-            f"{document.place(('sinks', last, 'distribution'))}: sinks ask for several distributions of one frame",
-            why=", ".join(f"{name} for {value}" for name, value in asked.items()),
-            next="give them the same distribution, or leave it to one of them",
-        )

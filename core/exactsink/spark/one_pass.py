@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ class OnePass:
     """Frames of one schema, shaped for every sink. Making one analyzes, and may raise ConfigError; `write` runs."""
 
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
+        _check_one_distribution(sinks)
         self._sinks = sinks
         self._schema = frame.schema
         self._shapes: dict[str, _Shape] = {}
@@ -47,6 +49,11 @@ class OnePass:
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Give each sink's shaped frame as an Arrow schema."""
         return {name: shape.schema for name, shape in self._shapes.items()}
+
+    @contextmanager
+    def batch(self, frame: DataFrame, *, keeps_state: bool) -> Iterator[Callable[[EpochPlan], Sequence[Vote]]]:
+        """Give the function that writes a batch. It runs the whole frame, so no state misses a batch."""
+        yield lambda plan: self.write(frame, plan)
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
@@ -108,6 +115,17 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
         rows = F.when(F.expr(sink.where), rows)
         frame.select(rows)  # analyzed now: a mistake in `where` is told before the query starts
     return _Shape(rows, _arrow_schema(shaped), _has_map(shaped.schema))
+
+
+def _check_one_distribution(sinks: Mapping[str, Sink]) -> None:
+    """All sinks share one pass over one frame: two distributions in it can't both be kept."""
+    asked = {name: sink.distribution for name, sink in sinks.items() if sink.distribution != "none"}
+    if len(set(asked.values())) > 1:
+        raise ConfigError(
+            "sinks ask for several distributions of one frame",
+            why=", ".join(f"{name} for {value}" for name, value in asked.items()),
+            next="give them the same distribution, leave it to one of them, or give each its frame with a route",
+        )
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:

@@ -17,8 +17,9 @@ from exactsink.config import JobConfig
 from exactsink.config.model import SourceSection
 from exactsink.errors import ConfigError
 from exactsink.spark.causes import first_line
+from exactsink.spark.routes import Route
 
-__all__ = ["make_session", "read_source"]
+__all__ = ["load_route", "load_transform", "make_session", "read_source"]
 
 
 def make_session(config: JobConfig, folder: Path) -> SparkSession:
@@ -71,20 +72,31 @@ def _loaded(source: SourceSection, spark: SparkSession) -> DataFrame:
 
 
 def load_transform(name: str | None) -> Callable[[DataFrame], DataFrame]:
-    """Import `module:function`; the identity when there is none."""
+    """Import `[job] transform`, `module:function`; the identity when there is none."""
     if name is None:
         return lambda frame: frame
+    transform: Callable[[DataFrame], DataFrame] = _loaded_function("transform", name)
+    return transform
+
+
+def load_route(name: str | None) -> Route | None:
+    """Import `[job] route`, `module:function`."""
+    if name is None:
+        return None
+    route: Route = _loaded_function("route", name)
+    return route
+
+
+def _loaded_function(key: str, name: str) -> Any:
     module, _, function = name.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), function)
+        return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"transform {name} can't be imported",
+            f"{key} {name} can't be imported",
             why=str(error),
             next="put the module beside the job's file, or into the working folder",
         ) from error
-    transform: Callable[[DataFrame], DataFrame] = found
-    return transform
 
 
 def _spelled(value: str | float | bool) -> str:

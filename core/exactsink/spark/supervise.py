@@ -10,12 +10,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.errors import ConfigError, Retryable
+from exactsink.pause import pause
 from exactsink.spark.causes import first_line
-from exactsink.spark.job import Job, pause
+from exactsink.spark.job import Job
 
 __all__ = ["supervise"]
-
-_LOG = logging.getLogger("exactsink")
 
 
 def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], None] = pause) -> None:
@@ -49,7 +48,7 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
         failures = 1 if job.epochs_done > done_before else failures + 1
         if failures > job.config.job.restarts:
             raise failure
-        _LOG.warning("the query stopped, start %d of %d: %s", failures, job.config.job.restarts, failure)
+        job.events.tell("query_restarted", level=logging.WARNING, attempt=failures, error=str(failure))
         wait(failures - 1)
 
 

@@ -1,0 +1,61 @@
+"""Where one history is kept: a streaming job's, or one batch run's. Each has a journal and a state of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from exactsink.config import JobConfig
+from exactsink.errors import ConfigError
+from exactsink.journal.journal import Journal
+from exactsink.journal.store import JournalStore, LocalStore
+from exactsink.state import StateFile
+
+__all__ = ["RUN_COMPLETE", "Home"]
+
+RUN_COMPLETE = "run complete"
+"""The note that a batch run leaves in its journal once every sink has committed: then nothing is left to do."""
+
+_HASH_CHARACTERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One history's place. `job` is the name in its ids: the job's, for a batch run with the run's hash."""
+
+    job: str
+    folder: Path
+    journal_url: SecretStr | None = None
+
+    @classmethod
+    def of(cls, config: JobConfig, run: str | None = None) -> Home:
+        """Find the place of a job's stream, or of its batch run `run`. Raises ConfigError for names too long."""
+        name = config.job.name
+        if run is None:
+            return cls(name, config.home, config.job.journal)
+        longest = 40 - 1 - _HASH_CHARACTERS
+        if not run or len(name) > longest:
+            what = f"job name {name} is too long for batch runs" if run else "a batch run needs a name"
+            why = f"ids hold the job's name and the run's hash: {longest} characters are left for the name"
+            raise ConfigError(what, why=why, next="mend [job] name, or the run's")
+        job = f"{name}-{hashlib.sha256(run.encode()).hexdigest()[:_HASH_CHARACTERS]}"
+        return cls(job, config.home / "runs" / job, config.job.journal)
+
+    def journal(self, wait: Callable[[int], None]) -> Journal:
+        """Open the journal; `wait(attempt)` pauses between two tries."""
+        return Journal(self._store(), wait=wait)
+
+    def state(self) -> StateFile:
+        """Give the advisory state's file. Writing it wants the folder made."""
+        return StateFile(self.folder / "state.json")
+
+    def _store(self) -> JournalStore:
+        if self.journal_url is None:
+            return LocalStore(self.folder / "journal")
+        from exactsink.journal.sql import SqlStore  # SQLAlchemy is needed by those who name a URL
+
+        return SqlStore(self.journal_url.get_secret_value(), self.job)

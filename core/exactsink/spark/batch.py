@@ -1,0 +1,85 @@
+"""Batch runs' way in: a run is one epoch in a history of its own, decided once and never again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from exactsink.coordinator import Batch
+from exactsink.errors import Retryable
+from exactsink.home import RUN_COMPLETE, Home
+from exactsink.journal.log import Log
+from exactsink.pause import pause
+from exactsink.promise import check_batch_promise
+from exactsink.spark.bound import BoundJob
+from exactsink.spark.routes import Passes, Route
+from exactsink.spark.stream import explained
+
+__all__ = ["RunResult", "write_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided."""
+
+    run: str
+    epoch: int
+    already_done: bool
+    rows: Mapping[str, int]
+
+
+def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) -> RunResult:
+    """Write a run, or finish one that was decided, or give the result of one that is complete.
+
+    A Retryable is tried again, as often as the job's `restarts`, with a new claim each time.
+    """
+    home = Home.of(job.config, run)
+    known = _known(home.journal(pause).read(), run)
+    if known is not None:
+        job.events.tell("run_known", run=run)
+        return known
+    check_batch_promise(job.sinks)
+    passes = job.preflight(frame, route)
+    for attempt in range(job.config.job.restarts + 1):
+        try:
+            return _write(job, home, frame, run, passes)
+        except Retryable as error:
+            if attempt == job.config.job.restarts:
+                raise
+            job.events.tell("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
+            pause(attempt)
+        finally:
+            job.close()
+    raise AssertionError("a run is tried at least once")
+
+
+def _write(job: BoundJob, home: Home, frame: DataFrame, run: str, passes: Passes) -> RunResult:
+    journal = home.journal(pause)
+    coordinator = job.coordinator(home, journal)
+    coordinator.start(f"run {run}", lambda epoch: is_complete(journal.log))
+    known = _known(journal.log, run)
+    if known is not None:  # another process has finished it meanwhile
+        return known
+    fingerprint = hashlib.sha256(run.encode()).hexdigest()
+    with passes.batch(frame, keeps_state=False) as write:
+        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), explained(write)))
+    journal.note(RUN_COMPLETE)
+    coordinator.returned(result.epoch)
+    return RunResult(run, result.epoch, result.skipped, result.rows)
+
+
+def is_complete(log: Log) -> bool:
+    """Say whether every sink has committed the run."""
+    return any(note.text == RUN_COMPLETE for note in log.notes)
+
+
+def _known(log: Log, run: str) -> RunResult | None:
+    """Give the result of a complete run."""
+    if log.decision is None or not is_complete(log):
+        return None
+    rows = {name: sum(c.rows for c in sink.committables) for name, sink in log.decision.sinks.items()}
+    return RunResult(run, log.decision.epoch, True, rows)

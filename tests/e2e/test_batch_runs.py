@@ -1,0 +1,152 @@
+"""Batch runs on Spark: each decided once, in a history of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from exactsink.errors import ConfigError, Fatal, PreflightError, Retryable
+from exactsink.events import Event
+from exactsink.home import Home
+from exactsink.spark import Job
+from exactsink.spark.session import make_session
+from tests.e2e.jobs import in_lake, in_table, write_job
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("session")
+    session = make_session(Job.from_toml(write_job(folder)).config, folder)
+    yield session
+    session.stop()
+
+
+def _rows(spark: SparkSession, first: int, count: int = 300) -> DataFrame:
+    return spark.range(first, first + count, 1, 3).selectExpr("id", "concat('k', id % 3) AS kind", "id / 4 AS amount")
+
+
+class _Stops:
+    """Raises in the driver when a protocol point is first reached: the life ends there, as a kill would end it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        real = getattr(owner, name)
+        self.stopped = 0
+
+        def once(*args: object, **fields: object) -> object:
+            if not self.stopped:
+                self.stopped += 1
+                raise Fatal("the driver ends here")
+            return real(*args, **fields)
+
+        monkeypatch.setattr(owner, name, once)
+
+
+def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[Event] = []
+    job = Job.from_toml(write_job(tmp_path), [told.append])
+    first = job.write(_rows(spark, 0), run="2026-11-20")
+    assert (first.epoch, first.already_done, first.rows) == (0, False, {"lake": 300, "table": 300})
+
+    before = sorted(path.name for path in (tmp_path / "lake").rglob("*"))
+    again = Job.from_toml(write_job(tmp_path), [told.append]).write(_rows(spark, 5000), run="2026-11-20")
+    assert (again.epoch, again.already_done, again.rows) == (0, True, {"lake": 300, "table": 300})
+    assert sorted(path.name for path in (tmp_path / "lake").rglob("*")) == before
+    assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
+    assert [event.fields["run"] for event in told if event.name == "run_known"] == ["2026-11-20"]
+    assert job.journal().read().last_generation == 0, "the stream's own history is untouched"
+
+
+def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    runs = {"b": 1000, "a": 0, "d": 3000, "c": 2000}
+    failures: list[BaseException] = []
+
+    def write(run: str, first: int) -> None:
+        try:
+            Job.from_toml(path).write(_rows(spark, first), run=run)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=item) for item in runs.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    expected = Counter(first + n for first in runs.values() for n in range(300))
+    assert in_lake(tmp_path) == in_table(tmp_path) == expected
+
+
+@pytest.mark.parametrize("step", ["decide", "note"])
+def test_run_whose_driver_ended_is_finished_or_starts_over(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Ended before the decision, it starts over; decided and committed, it is only finished."""
+    path = write_job(tmp_path)
+    with monkeypatch.context() as patch:
+        stops = _Stops(patch, __import__("exactsink.journal.journal", fromlist=["Journal"]).Journal, step)
+        with pytest.raises(Fatal, match="ends here"):
+            Job.from_toml(path).write(_rows(spark, 0), run="r")
+        assert stops.stopped == 1
+    decided = step == "note"
+    assert bool(in_lake(tmp_path)) == decided
+    result = Job.from_toml(path).write(_rows(spark, 0), run="r")
+    assert result.already_done == decided
+    assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
+    home = Home.of(Job.from_toml(path).config, "r")
+    assert home.journal(lambda _: None).read().last_generation == 2
+    assert list((tmp_path / "lake" / "_exactsink").iterdir()) == []
+
+
+def test_retryable_is_tried_again_with_a_new_claim(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_job(tmp_path)
+    monkeypatch.setattr("exactsink.spark.batch.pause", lambda attempt: None)
+    from exactsink.spark.one_pass import OnePass
+
+    real, failed = OnePass.write, []
+
+    def away_once(self: OnePass, *args: object) -> object:
+        if not failed:
+            failed.append(1)
+            raise Retryable("a store was away for a moment")
+        return real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(OnePass, "write", away_once)
+    assert not Job.from_toml(path).write(_rows(spark, 0), run="r").already_done
+    assert failed
+    assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
+
+
+def test_what_is_no_batch_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job.from_toml(write_job(tmp_path))
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigError, match="takes a batch frame"):
+        job.write(stream, run="r")
+    with pytest.raises(ConfigError, match="needs a name"):
+        job.write(_rows(spark, 0), run="")
+    long = tmp_path / "long.toml"
+    long.write_text((tmp_path / "job.toml").read_text().replace('name = "e2e"', f'name = "{"n" * 30}"'))
+    with pytest.raises(ConfigError, match="too long for batch runs"):
+        Job.from_toml(long).write(_rows(spark, 0), run="r")
+
+
+def test_sink_whose_rows_are_guarded_by_epoch_takes_no_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from exactsink_idempotent_upsert.backend import UpsertBackend
+
+    job = Job.from_toml(write_job(tmp_path))
+    traits = replace(job.sinks["table"].backend.traits, needs_epoch_order=True)
+    monkeypatch.setattr(UpsertBackend, "traits", traits)
+    with pytest.raises(PreflightError, match="takes no batch runs"):
+        job.write(_rows(spark, 0), run="r")
+    assert not (tmp_path / "lake").exists()
