@@ -12,15 +12,21 @@ from pydantic import SecretStr
 from exactsink.config import JobConfig
 from exactsink.errors import ConfigError
 from exactsink.journal.journal import Journal
+from exactsink.journal.log import Log
 from exactsink.journal.store import JournalStore, LocalStore
 from exactsink.state import StateFile
 
-__all__ = ["RUN_COMPLETE", "Home"]
+__all__ = ["RUN_COMPLETE", "Home", "is_complete"]
 
 RUN_COMPLETE = "run complete"
 """The note that a batch run leaves in its journal once every sink has committed: then nothing is left to do."""
 
 _HASH_CHARACTERS = 10
+
+
+def is_complete(log: Log) -> bool:
+    """Say whether every sink has committed the batch run of this journal."""
+    return any(note.text == RUN_COMPLETE for note in log.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Home:
     job: str
     folder: Path
     journal_url: SecretStr | None = None
+    run: str | None = None
 
     @classmethod
     def of(cls, config: JobConfig, run: str | None = None) -> Home:
@@ -43,7 +50,7 @@ class Home:
             why = f"ids hold the job's name and the run's hash: {longest} characters are left for the name"
             raise ConfigError(what, why=why, next="mend [job] name, or the run's")
         job = f"{name}-{hashlib.sha256(run.encode()).hexdigest()[:_HASH_CHARACTERS]}"
-        return cls(job, config.home / "runs" / job, config.job.journal)
+        return cls(job, config.home / "runs" / job, config.job.journal, run)
 
     def journal(self, wait: Callable[[int], None]) -> Journal:
         """Open the journal; `wait(attempt)` pauses between two tries."""

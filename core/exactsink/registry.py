@@ -90,6 +90,16 @@ class Registry:
             raise ConfigError(f"{place}: backend {name}: {spec.load} is no Backend", next=spec.install)
         return found
 
+    def strategies(self, name: str) -> Mapping[str, str]:
+        """Give a backend's strategies, with a line each; none for one that is not installed."""
+        return self._specs[name][1].strategies if name in self._specs else {}
+
+    def spec(self, name: str) -> BackendSpec:
+        """Give what a plugin announced of a backend. Raises ConfigError for one that is not installed."""
+        if name not in self._specs:
+            raise self._unknown(name, "the command line")
+        return self._specs[name][1]
+
     def send(self, event: Event) -> None:
         """Tell an event to every plugin that listens."""
         for plugin in self._manager.get_plugins():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
-from exactsink.cli.table import print_sinks
+from exactsink.cli.table import print_promises, promises_of
 from exactsink.errors import PreflightError
+from exactsink.promise import check_promise, job_guarantee
+from exactsink.registry import Registry, installed_plugins
 from exactsink.spark.job import Job
-from exactsink.spark.one_pass import OnePass
 from exactsink.spark.preflight import check_executors, check_sinks
-from exactsink.spark.session import make_session, read_source
+from exactsink.spark.session import load_route, make_session, read_source
 
 __all__ = ["check"]
 
@@ -21,28 +23,28 @@ def check(path: str, as_json: bool) -> None:
     job = Job.from_toml(path)
     spark = make_session(job.config, Path(path).absolute().parent)
     try:
-        schemas = OnePass(read_source(job.config, spark), job.sinks).schemas()
+        schemas = job.passes(read_source(job.config, spark), load_route(job.config.job.route)).schemas()
         findings = check_sinks(job.config.job.name, job.sinks, schemas)
         check_executors(spark, job.sinks)
     finally:
         spark.stop()
+    registry = Registry(installed_plugins())
     if as_json:
         body = {
-            name: {
-                "backend": sink.kind,
-                "strategy": sink.backend.strategy,
-                "guarantee": sink.backend.traits.guarantee,
-                "target": sink.backend.target,
-                "findings": [{"severity": f.severity, "message": f.message, "fix": f.fix} for f in findings[name]],
+            promise.sink: {
+                **asdict(promise),
+                "findings": [asdict(finding) for finding in findings[promise.sink]],
             }
-            for name, sink in job.sinks.items()
+            for promise in promises_of(job.sinks, registry)
         }
-        print(json.dumps({"job": job.config.job.name, "sinks": body}, indent=1))
+        guarantee = job_guarantee(job.sinks.values())
+        print(json.dumps({"job": job.config.job.name, "guarantee": guarantee, "sinks": body}, indent=1))
     else:
-        print_sinks(job.sinks, sys.stdout)
+        print_promises(job.sinks, registry, sys.stdout)
         for name, found in findings.items():
             for finding in found:
                 print(f"{finding.severity}: sink {name}: {finding.message}\n  mend: {finding.fix}")
+    check_promise(job.sinks, require=job.config.job.require, allow_early_rows=job.config.job.allow_early_rows)
     errors = sum(finding.severity == "error" for found in findings.values() for finding in found)
     if errors:
         raise PreflightError(f"{errors} findings would stop the job", next=f"mend them, then `exactsink run {path}`")

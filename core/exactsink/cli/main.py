@@ -8,24 +8,39 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from exactsink import __version__
+from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
+from exactsink.cli import history as history_command
+from exactsink.cli import init as init_command
+from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
 from exactsink.errors import EXIT_BUG, ConfigError, ExactsinkError
+from exactsink.model import NAME_PATTERN
 
 __all__ = ["cli", "main"]
 
 EXIT_INTERRUPTED = 130
 
 _job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
+_run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
+_take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, value):
+        raise click.BadParameter(f"a name looks like {NAME_PATTERN}")
+    return value
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,10 +70,48 @@ def check(job: str, as_json: bool) -> None:
 
 @cli.command()
 @_job_file
+@_run
 @_as_json
-def status(job: str, as_json: bool) -> None:
+def status(job: str, run: str | None, as_json: bool) -> None:
     """Tell how far a job is, who drives it, and what is in doubt."""
-    status_command.status(job, as_json)
+    status_command.status(job, run, as_json)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records.")
+@_as_json
+def history(job: str, run: str | None, last: int, as_json: bool) -> None:
+    """List a job's claims, decisions and notes."""
+    history_command.history(job, run, last, as_json)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@_take_over
+@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
+def recover(job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...]) -> None:
+    """Commit what is decided and sweep what is not, without Spark."""
+    recover_command.recover(job, run, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
+
+
+@cli.command()
+@_job_file
+@_take_over
+def adopt(job: str, take_over: bool) -> None:
+    """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
+    adopt_command.adopt(job, take_over=take_over)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
+def init(folder: str, name: str) -> None:
+    """Write a small job to start from into FOLDER; never overwrites."""
+    init_command.init(folder, name)
 
 
 @cli.command()
@@ -66,6 +119,12 @@ def status(job: str, as_json: bool) -> None:
 def backends(as_json: bool) -> None:
     """List the installed backends, the broken ones with their problem."""
     backends_command.backends(as_json)
+
+
+@cli.command()
+def script() -> None:
+    """Print the file to give to spark-submit: spark-submit "$(exactsink script)" run JOB.toml"""
+    click.echo(str(Path(__file__).with_name("submit.py")))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

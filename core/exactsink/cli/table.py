@@ -1,13 +1,15 @@
-"""Tables as the commands print them."""
+"""Tables and lists as the commands print them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from exactsink.promise import Promise, job_guarantee, promise_of
+from exactsink.registry import Registry
 from exactsink.sinks import Sink
 
-__all__ = ["print_sinks", "print_table"]
+__all__ = ["print_promises", "print_table", "promises_of"]
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: TextIO) -> None:
@@ -18,9 +20,21 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: Te
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(), file=out)
 
 
-def print_sinks(sinks: Mapping[str, Sink], out: TextIO) -> None:
+def promises_of(sinks: Mapping[str, Sink], registry: Registry) -> Sequence[Promise]:
+    """Say what each sink promises, and which strategies it could have instead."""
+    return [promise_of(sink, registry.strategies(sink.kind)) for sink in sinks.values()]
+
+
+def print_promises(sinks: Mapping[str, Sink], registry: Registry, out: TextIO) -> None:
     """Print what each sink promises, and the job's guarantee: its weakest sink's."""
-    rows = [(s.name, s.kind, s.backend.strategy, s.backend.traits.guarantee, s.backend.target) for s in sinks.values()]
-    print_table(("sink", "backend", "strategy", "guarantee", "target"), rows, out)
-    weakest = max(sinks.values(), key=lambda sink: sink.backend.traits.visible_early)
-    print(f"the job's guarantee: {weakest.backend.traits.guarantee}", file=out, flush=True)
+    for promise in promises_of(sinks, registry):
+        print(f"sink {promise.sink}: {promise.backend}, {promise.strategy}: {promise.guarantee}", file=out)
+        lines = {
+            "target": promise.target,
+            "rows show": promise.visible,
+            "needs": promise.needs,
+            "in doubt": promise.in_doubt,
+        }
+        for name, line in (*lines.items(), *(("instead", other) for other in promise.alternatives)):
+            print(f"  {name + ':':<11}{line}", file=out)
+    print(f"the job's guarantee: {job_guarantee(sinks.values())}", file=out, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -206,7 +207,8 @@ class Journal:
             names = (seq,)
         elif isinstance(record, Redecide):
             names = (*names, seq)
-        return {"seq": seq, "nonce": uuid.uuid4().hex, "names": names, "before": self._log.before}
+        nonce, at = uuid.uuid4().hex, round(time.time(), 3)
+        return {"seq": seq, "nonce": nonce, "names": names, "before": self._log.before, "at": at}
 
 
 def _other_query(bound: str, query_id: str) -> LineageError:

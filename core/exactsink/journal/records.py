@@ -2,7 +2,8 @@
 
 Every record has its `seq`, a random `nonce` to know it by, `names` (the seqs of the last decision's records, as this
 record leaves it) and `before` (the seq of the newest claim or note before it, -1 when there is none): whoever has the
-newest record finds from it all that must be known, however long the journal is.
+newest record finds from it all that must be known, however long the journal is. `at` is when it was written (Unix
+seconds), for people: no rule reads it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Claim:
     nonce: str = ""
     names: tuple[int, ...] = ()
     before: int = -1
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Decide:
     nonce: str = ""
     names: tuple[int, ...] = ()
     before: int = -1
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Redecide:
     nonce: str = ""
     names: tuple[int, ...] = ()
     before: int = -1
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Note:
     nonce: str = ""
     names: tuple[int, ...] = ()
     before: int = -1
+    at: float = 0.0
 
 
 Record = Claim | Decide | Redecide | Note

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from exactsink.coordinator import Batch
 from exactsink.errors import Retryable
-from exactsink.home import RUN_COMPLETE, Home
+from exactsink.home import RUN_COMPLETE, Home, is_complete
 from exactsink.journal.log import Log
 from exactsink.pause import pause
 from exactsink.promise import check_batch_promise
@@ -70,11 +70,6 @@ def _write(job: BoundJob, home: Home, frame: DataFrame, run: str, passes: Passes
     journal.note(RUN_COMPLETE)
     coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)
-
-
-def is_complete(log: Log) -> bool:
-    """Say whether every sink has committed the run."""
-    return any(note.text == RUN_COMPLETE for note in log.notes)
 
 
 def _known(log: Log, run: str) -> RunResult | None:

@@ -8,12 +8,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from exactsink.checkpoint import Checkpoint
 from exactsink.coordinator import Batch, Coordinator
 from exactsink.errors import ConfigError, LineageError, Retryable
-from exactsink.journal.journal import Journal
 from exactsink.spark.bound import BoundJob
 from exactsink.spark.causes import task_error
-from exactsink.spark.checkpoint import Checkpoint
 from exactsink.spark.routes import Passes, Route, Write
 from exactsink.votes import EpochPlan, Vote
 
@@ -107,14 +106,9 @@ class ForeachBatch:
     def _started(self, query_id: str) -> Coordinator:
         journal = self._job.journal()
         coordinator = self._job.coordinator(journal=journal)
-        coordinator.start(query_id, lambda epoch: self._is_done(journal, epoch))
+        coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, journal.log.base))
         self._base = journal.log.base
         return coordinator
-
-    def _is_done(self, journal: Journal, epoch: int) -> bool:
-        """Say whether Spark has recorded an epoch as done; one before the base was, before its query was given up."""
-        batch = epoch - journal.log.base
-        return batch < 0 or self._checkpoint.is_done(batch)
 
 
 class _Explained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from exactsink.errors import LineageError
@@ -40,6 +41,21 @@ class Checkpoint:
     def is_done(self, batch: int) -> bool:
         """Say whether Spark has recorded the batch as done: it never comes again."""
         return (self._folder / "commits" / str(batch)).exists()
+
+    def is_epoch_done(self, epoch: int, base: int) -> bool:
+        """Say whether Spark has recorded an epoch as done, batch 0 being epoch `base`.
+
+        One before the base belongs to a query that was given up, after it was committed.
+        """
+        return epoch < base or self.is_done(epoch - base)
+
+    def next_batch(self) -> int:
+        """Give the batch that the query runs next: the first that Spark has not recorded as done."""
+        try:
+            names = os.listdir(self._folder / "commits")
+        except FileNotFoundError:
+            return 0
+        return max((int(name) for name in names if name.isdigit()), default=-1) + 1
 
     def is_stateful(self) -> bool:
         """Say whether the query keeps state: then a batch that is skipped must still run, or its state has a hole."""

@@ -1,0 +1,67 @@
+"""`exactsink init`: a small job to start from, which runs as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from exactsink.errors import ConfigError
+
+__all__ = ["init"]
+
+_JOB = """\
+# `exactsink check job.toml` looks at everything without writing a row, `exactsink run job.toml` runs the job.
+[job]
+name = "{name}"
+checkpoint = "{folder}/checkpoint"    # the journal stands beside it, in checkpoint.exactsink
+transform = "{module}:transform"
+
+[spark]
+master = "local[2]"
+
+[source]
+format = "csv"
+schema = "id BIGINT, customer STRING, amount DOUBLE"
+path = "{folder}/incoming"
+options = {{ header = true, maxFilesPerTrigger = 1 }}
+
+[sinks.lake]                          # a data lake of Parquet files
+backend = "files"
+path = "{folder}/lake"
+
+[sinks.table]                         # and a table with one row per key, committed together with it
+backend = "idempotent_upsert"
+url = "sqlite:///{folder}/{name}.db"
+table = "orders"
+keys = ["id"]
+create = true
+"""
+_TRANSFORM = '''\
+"""What happens to the source's rows before they go to the sinks."""
+
+
+def transform(frame):
+    return frame.where("amount > 0")
+'''
+_ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
+
+
+def init(folder: str, name: str) -> None:
+    """Write a job's files into a folder. Never overwrites: raises ConfigError when one of them stands already."""
+    place = Path(folder).absolute()
+    module = f"{name.replace('-', '_')}_transform"
+    files = {
+        place / "job.toml": _JOB.format(name=name, folder=place, module=module),
+        place / f"{module}.py": _TRANSFORM,
+        place / "incoming" / "orders-1.csv": _ROWS,
+    }
+    standing = [path for path in files if path.exists()]
+    if standing:
+        raise ConfigError(
+            f"{standing[0]} exists already", why="init never overwrites", next="exactsink init ANOTHER_FOLDER"
+        )
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+        print(f"wrote {path}")
+    print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")

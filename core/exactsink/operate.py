@@ -1,0 +1,166 @@
+"""What an operator does to a job without its source: recover what is in doubt, or adopt another checkpoint.
+
+Each claims first, so a driver that still runs is fenced, and each leaves a note in the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+
+from exactsink.checkpoint import Checkpoint
+from exactsink.commit import Retry
+from exactsink.coordinator import Coordinator
+from exactsink.errors import ConfigError, Fenced, InDoubt
+from exactsink.events import Events
+from exactsink.home import Home, is_complete
+from exactsink.journal.log import Log
+from exactsink.model import InDoubt as Participant
+from exactsink.pause import pause
+from exactsink.sinks import Sink, committer_of
+from exactsink.state import State
+
+__all__ = ["LIVE_SECONDS", "Holding", "Operator", "holdings"]
+
+LIVE_SECONDS = 60.0
+"""A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
+
+_COMMIT_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A participant that a sink holds, and whose it is: decided, undecided (the sweep's), or foreign."""
+
+    sink: str
+    participant: Participant
+    whose: str
+
+
+def holdings(home: Home, sinks: Mapping[str, Sink], log: Log) -> Sequence[Holding]:
+    """List what the sinks hold in doubt. Changes nothing."""
+    found = []
+    standing = {(claim.generation, claim.token) for claim in log.claims}
+    for sink in sinks.values():
+        decided = log.decision.refs(sink.name) if log.decision else frozenset()
+        committer = committer_of(sink, home.job, log.last_generation, log.lineage)
+        try:
+            for held in committer.in_doubt():
+                known = "undecided" if (held.generation, held.token) in standing else "foreign"
+                found.append(Holding(sink.name, held, "decided" if held.ref in decided else known))
+        finally:
+            committer.close()
+    return found
+
+
+class Operator:
+    """One operator's hand on one history: a job's, or a batch run's."""
+
+    def __init__(self, home: Home, sinks: Mapping[str, Sink], checkpoint: Checkpoint, events: Events) -> None:
+        self._home = home
+        self._sinks = sinks
+        self._checkpoint = checkpoint
+        self._events = events
+        self._journal = home.journal(pause)
+
+    def read(self) -> Log:
+        """Read the journal."""
+        return self._journal.read()
+
+    def recover(self, *, take_over: bool, disowned: frozenset[str] = frozenset()) -> None:
+        """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
+
+        `disowned` are foreign tokens whose work goes too. Idempotent. Raises InDoubt when votes are lost: only the job
+        has their rows. Raises Fenced while a driver may live, unless told to take over.
+        """
+        log = self._journal.read()
+        if not log.claims:
+            return
+        self._refuse_live(take_over, log)
+        with self._claimed(log.query_id or "", disowned):
+            swept = f", and swept the tokens {', '.join(sorted(disowned))}" if disowned else ""
+            self._note(f"recovered by an operator{swept}")
+
+    def adopt(self, *, take_over: bool) -> tuple[int, int]:
+        """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
+
+        The last decision is committed first. Gives the next batch and the epoch that it will be.
+        """
+        log = self._journal.read()
+        query_id = self._checkpoint.query_id() or ""
+        if log.claims and log.query_id == query_id:
+            raise ConfigError(
+                "there is nothing to adopt",
+                why=f"the journal belongs to query {query_id}, and so does the checkpoint"
+                if query_id
+                else "the journal is bound to no query, and takes the next one",
+                next="exactsink run JOB.toml",
+            )
+        self._refuse_live(take_over, log)
+        batch = self._checkpoint.next_batch()
+        with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()):
+            claim = self._journal.adopt(query_id, batch, _name())
+            self._events.tell("adopted", query_id=query_id or "the next one", base=claim.base)
+            self._note(
+                f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
+                f"{claim.first_epoch}"
+            )
+        return batch, claim.first_epoch
+
+    @contextmanager
+    def _claimed(self, query_id: str, disowned: frozenset[str]) -> Iterator[None]:
+        """Claim, commit again and sweep, then hold the claim. Raises InDoubt when something is lost."""
+        coordinator = Coordinator(
+            self._home.job,
+            self._sinks,
+            self._journal,
+            self._events,
+            driver=_name(),
+            retry=Retry(_COMMIT_ATTEMPTS, pause),
+            save_state=self._save,
+        )
+        with closing(coordinator):
+            lost = coordinator.start(query_id, self._done(), disowned)
+            if lost:
+                raise InDoubt(
+                    f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
+                    why="the store proves that they never became visible",
+                    next="start the job: exactsink run JOB.toml (for a batch run: call write again)",
+                )
+            yield
+
+    def _done(self) -> Callable[[int], bool]:
+        journal, checkpoint = self._journal, self._checkpoint
+        if self._home.run is not None:
+            return lambda epoch: is_complete(journal.log)
+        return lambda epoch: checkpoint.is_epoch_done(epoch, journal.log.base)
+
+    def _save(self, state: State) -> None:
+        """Say how far the job is, and that nobody drives it."""
+        self._home.folder.mkdir(parents=True, exist_ok=True)
+        self._home.state().write(replace(state, heartbeat=0.0))
+
+    def _note(self, text: str) -> None:
+        self._journal.note(text)
+        self._events.tell("noted", text=text)
+
+    def _refuse_live(self, take_over: bool, log: Log) -> None:
+        state = self._home.state().read()
+        if state is None or (age := time.time() - state.heartbeat) >= LIVE_SECONDS:
+            return
+        if take_over:
+            self._events.tell("taken_over", generation=log.last_generation)
+            return
+        raise Fenced(
+            f"driver {state.driver} may be running: its heartbeat is {age:.0f} s old",
+            why="this command claims the job, which would stop that driver",
+            next=f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
+        )
+
+
+def _name() -> str:
+    return f"operator on {platform.node()}:{os.getpid()}"
