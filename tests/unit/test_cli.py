@@ -12,20 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow as pa
 import pytest
+from tests.unit.hand_job import Job
 
 import exactsink
 from exactsink import errors
 from exactsink.cli.main import main
-from exactsink.config import bind_sinks, load_config
 from exactsink.errors import ExactsinkError
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Claim, Decide, DecidedSink
-from exactsink.journal.store import LocalStore
-from exactsink.model import Committable, Txn
-from exactsink.registry import Registry, installed_plugins
-from exactsink.sinks import Sink, committer_of
+from exactsink.sinks import committer_of
 from exactsink.state import State, StateFile
 
 
@@ -36,47 +30,6 @@ def _log_levels() -> Iterator[None]:
     level = log.level
     yield
     log.setLevel(level)
-
-
-class Job:
-    """A job with one `files` sink, made by hand: its file, its journal and what its participants left."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = str(folder / "job.toml")
-        self.folder = folder
-        Path(self.file).write_text(
-            f'[job]\nname = "orders"\ncheckpoint = "{folder}/chk"\n'
-            f'[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n'
-        )
-        self.home = folder / "chk.exactsink"
-
-    @property
-    def sink(self) -> Sink:
-        config, document = load_config(self.file)
-        return bind_sinks(config, document, Registry(installed_plugins()))["lake"]
-
-    @property
-    def journal(self) -> Journal:
-        return Journal(LocalStore(self.home / "journal"), wait=lambda attempt: None)
-
-    def vote(self, claim: Claim, epoch: int, partition: int) -> Committable:
-        """Pre-commit one participant, as a task does."""
-        rows = pa.record_batch({"n": pa.array([1, 2, 3])})
-        committer = committer_of(self.sink, "orders", claim.generation, claim.lineage)
-        ticket = committer.open_epoch(epoch, rows.schema, None)
-        txn = Txn("orders", epoch, "lake", claim.generation, claim.token, partition, partition)
-        writer = self.sink.backend.writer(txn, rows.schema, ticket)
-        writer.write(rows)
-        return writer.pre_commit()
-
-    def decide(self, journal: Journal, epoch: int, *committables: Committable) -> None:
-        backend = self.sink.backend
-        decided = DecidedSink("files", backend.strategy, backend.target, committables)
-        journal.decide(Decide(epoch, 1, "input", {"lake": decided}))
-
-    def status(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-        code = main(["status", self.file, "--json"])
-        return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -100,7 +53,7 @@ def test_a_usage_error_exits_2_and_says_what_is_wrong(arguments: list[str], caps
 def test_help_lists_the_commands(help: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([help]) == 0
     out = capsys.readouterr().out
-    for command in ("run", "check", "status", "backends"):
+    for command in ("run", "check", "status", "history", "recover", "adopt", "init", "backends", "script"):
         assert f"\n  {command} " in out
         assert main([command, help]) == 0
 
@@ -151,7 +104,7 @@ def test_backends_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> N
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["backend", "strategies", "contract", "state"]
     assert ["files", "rename", "1", "ok"] in lines
-    assert ["idempotent_upsert", "staged", "1", "ok"] in lines
+    assert ["idempotent_upsert", "staged,", "direct", "1", "ok"] in lines
 
 
 def test_backends_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +126,7 @@ def test_status_of_a_job_that_never_ran(job: Job, capsys: pytest.CaptureFixture[
     assert main(["status", job.file]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {"job: orders", "query_id: -", "last_decided_epoch: none", "last_complete_epoch: none"} <= set(lines)
-    assert lines[-1].split() == ["lake", "0", "0"]
+    assert lines[-1].split() == ["lake", "0", "0", "0", "-", "-"]
     code, body = job.status(capsys)
     assert (code, body["generation"], body["driver"], body["heartbeat_age_seconds"]) == (0, 0, None, None)
     assert os.listdir(job.folder) == ["job.toml"]  # it changed nothing
@@ -187,17 +140,21 @@ def test_status_tells_what_is_decided_and_not_committed_and_exits_3(
     votes = [job.vote(claim, 0, partition) for partition in range(3)]
     job.decide(journal, 0, *votes[:2])
     code, body = job.status(capsys)
-    assert (code, body["sinks"]) == (3, {"lake": {"decided_in_doubt": 2, "undecided": 1}})
+    assert (code, _counts(body)) == (3, {"lake": (2, 1, 0)})
+    listed = {p["ref"]: (p["state"], p["epoch"]) for p in body["sinks"]["lake"]["participants"]}
+    assert listed == dict(zip([v.ref for v in votes], [("decided", 0), ("decided", 0), ("undecided", 0)], strict=True))
+    assert body["sinks"]["lake"]["oldest_age_seconds"] >= 0
     assert (body["query_id"], body["generation"], body["driver"]) == ("query-1", 1, "host:17")
     assert (body["last_decided_epoch"], body["last_complete_epoch"]) == (0, None)
     assert main(["status", job.file]) == 3
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1].split() == ["lake", "2", "1"]
+    assert "lake  2                  1          0" in out
+    assert f"  lake: undecided {votes[2].ref}" in out
     assert "2 decided participants are not committed yet" in err
-    assert f"next: exactsink run {job.file}" in err
+    assert f"next: exactsink run {job.file}, or exactsink recover {job.file}" in err
     committer_of(job.sink, "orders", claim.generation, claim.lineage).commit(0, votes[:2])
     code, body = job.status(capsys)
-    assert (code, body["sinks"]) == (0, {"lake": {"decided_in_doubt": 0, "undecided": 1}})
+    assert (code, _counts(body)) == (0, {"lake": (0, 1, 0)})
 
 
 def test_status_counts_decided_participants_of_a_sink_that_the_config_lacks(
@@ -209,7 +166,7 @@ def test_status_counts_decided_participants_of_a_sink_that_the_config_lacks(
     text = Path(job.file).read_text()
     Path(job.file).write_text(text.replace("[sinks.lake]", "[sinks.other]"))
     code, body = job.status(capsys)
-    assert (code, body["sinks"]["lake"]) == (3, {"decided_in_doubt": 1, "undecided": 0})
+    assert (code, _counts(body)["lake"]) == (3, (1, 0, 0))
     StateFile(job.home / "state.json").write(State(0, 1, "host:17", heartbeat=1000.0))
     code, body = job.status(capsys)
     assert (code, list(body["sinks"])) == (0, ["other"])
@@ -238,6 +195,19 @@ def test_a_state_file_of_nonsense_hides_nothing_else(job: Job, capsys: pytest.Ca
     assert (code, body["last_decided_epoch"], body["last_complete_epoch"]) == (0, 0, None)
 
 
+def test_status_says_that_the_driver_has_ended(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.journal.claim("query-1", "host:17")
+    StateFile(job.home / "state.json").write(State(None, 1, "host:17", heartbeat=0.0))
+    assert main(["status", job.file]) == 0
+    assert "heartbeat: none, the driver has ended" in capsys.readouterr().out
+
+
+def _counts(body: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+    return {
+        name: (sink["decided_in_doubt"], sink["undecided"], sink["foreign"]) for name, sink in body["sinks"].items()
+    }
+
+
 # exit codes
 
 
@@ -246,7 +216,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
     """Let `status` end in an error, and give the command's exit code."""
 
     def end(error: BaseException) -> int:
-        def status(path: str, as_json: bool) -> None:
+        def status(path: str, run: str | None, as_json: bool) -> None:
             raise error
 
         monkeypatch.setattr("exactsink.cli.status.status", status)

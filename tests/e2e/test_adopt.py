@@ -1,0 +1,79 @@
+"""A journal goes on with another checkpoint: epochs never go back, and the old checkpoint is refused from then on."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from exactsink.cli.main import main
+from exactsink.errors import LineageError
+from exactsink.journal.records import Decide
+from exactsink.spark import Job
+from exactsink.spark.session import make_session, read_source
+from exactsink.spark.supervise import supervise
+from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("session")
+    session = make_session(Job.from_toml(write_job(folder)).config, folder)
+    yield session
+    session.stop()
+
+
+def _run(path: Path, spark: SparkSession) -> Job:
+    job = Job.from_toml(path)
+    supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
+    return job
+
+
+def test_epochs_go_on_with_a_new_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    path = write_job(tmp_path)
+    _run(path, spark)
+    shutil.move(tmp_path / "checkpoint", tmp_path / "old")
+    with pytest.raises(LineageError, match="exactsink adopt"):
+        _run(path, spark)
+
+    assert main(["adopt", str(path)]) == 0
+    write_source(tmp_path, 4)
+    for batch in range(2):  # what the given-up query has read must not come again
+        (tmp_path / "source" / f"{batch}.json").unlink()
+    job = _run(path, spark)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
+    decided = [record.epoch for record in job.journal().history() if isinstance(record, Decide)]
+    assert decided == [0, 1, 2, 3]
+    assert _run(path, spark).journal().read().next_epoch == 4, "the new query's restart finds its batches done"
+
+    shutil.move(tmp_path / "checkpoint", tmp_path / "new")
+    shutil.move(tmp_path / "old", tmp_path / "checkpoint")
+    with pytest.raises(LineageError, match="belongs to query"):
+        _run(path, spark)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
+
+
+def test_a_query_that_ran_without_exactsink_is_adopted_where_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    path = write_job(tmp_path)
+    seen: list[int] = []
+    before = read_source(Job.from_toml(path).config, spark).writeStream.foreachBatch(
+        lambda frame, batch: seen.extend(row.id for row in frame.collect())
+    )
+    before.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    write_source(tmp_path, 3)
+    with pytest.raises(LineageError, match="the journal expects 0"):
+        _run(path, spark)
+    assert main(["adopt", str(path)]) == 2, "the refused start has claimed the journal for this query"
+    shutil.rmtree(tmp_path / "checkpoint.exactsink")
+    assert main(["adopt", str(path)]) == 0
+    _run(path, spark)
+    assert Counter(seen) + in_lake(tmp_path) == ids(3)
+    assert in_lake(tmp_path) == in_table(tmp_path)
