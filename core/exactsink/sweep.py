@@ -43,6 +43,7 @@ def _abort(sink: str, committer: Committer, listed: Sequence[InDoubt], undecided
         committer.abort(undecided)
         events.tell("swept", sink=sink, participants=len(undecided))
     gone = {participant.ref for participant in undecided}
-    ages = [p.age_seconds or 0.0 for p in listed if p.ref not in gone]
-    oldest = round(max(ages, default=0.0), 3)
+    ages = [p.age_seconds for p in listed if p.ref not in gone]
+    known = [age for age in ages if age is not None]
+    oldest = round(max(known, default=0.0), 3) if len(known) == len(ages) else None
     events.tell("in_doubt", level=logging.DEBUG, sink=sink, participants=len(ages), oldest_age_seconds=oldest)

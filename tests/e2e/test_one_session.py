@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.errors import Fatal, LineageError, PreflightError, Retryable
 from exactsink.events import Event
+from exactsink.journal.journal import Journal
 from exactsink.spark import Job
 from exactsink.spark.session import make_session, read_source
 from exactsink.spark.supervise import supervise
@@ -113,8 +114,8 @@ def test_run_restarts_on_retryable_and_every_restart_claims(
     job = Job.from_toml(write_job(tmp_path))
     real, failed = Job.coordinator, []
 
-    def failing_once(self: Job) -> object:
-        coordinator = real(self)
+    def failing_once(self: Job, journal: Journal) -> object:
+        coordinator = real(self, journal)
         run_epoch = coordinator.run_epoch
 
         def once(batch: object) -> object:

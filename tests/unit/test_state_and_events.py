@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from exactsink.events import POINTS, Event, Events
+import exactsink
+from exactsink.events import EVENTS, POINTS, Event, Events
 from exactsink.state import State, StateFile
 
 STATE = State(complete_epoch=7, generation=3, driver="host:17", heartbeat=1_790_000_000.5)
@@ -154,6 +157,80 @@ def test_events_are_logged_by_their_weight(caplog: pytest.LogCaptureFixture) -> 
         ("INFO", "claimed job=orders"),
         ("WARNING", "vote_lost job=orders"),
     ]
+
+
+def test_a_log_record_carries_the_event_for_structured_logs(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events("orders")
+    with caplog.at_level(logging.DEBUG, logger="exactsink"):
+        events.tell("swept", sink="lake", participants=2)
+        events.edge("return", "before", 7, rows={"lake": 3})
+    assert [record.__dict__["exactsink"] for record in caplog.records] == [
+        {"event": "swept", "job": "orders", "epoch": None, "edge": "", "sink": "lake", "participants": 2},
+        {"event": "return", "job": "orders", "epoch": 7, "edge": "before", "rows": {"lake": 3}},
+    ]
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_a_name_that_is_not_in_the_tables_is_a_mistake_whoever_listens(listening: bool) -> None:
+    ear = Ear()
+    events = Events("orders", [ear] if listening else [])
+    with pytest.raises(ValueError, match="'votes_lost' is no event"):
+        events.tell("votes_lost", level=logging.DEBUG)
+    with pytest.raises(ValueError, match="'decide' is no event"):
+        events.tell("decide", level=logging.DEBUG)
+    with pytest.raises(ValueError, match="'deciding' is no protocol point"):
+        events.edge("deciding", "before", 7)
+    with pytest.raises(ValueError, match="'claimed' is no protocol point"), events.point("claimed"):
+        pytest.fail("the body ran")
+    assert ear.heard == []
+
+
+def test_no_event_is_made_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*args: object) -> Event:
+        raise AssertionError(f"an event was made: {args}")
+
+    log = logging.getLogger("exactsink")
+    monkeypatch.setattr(log, "level", logging.ERROR)
+    log.manager._clear_cache()  # type: ignore[attr-defined]  # as setLevel does
+    monkeypatch.setattr("exactsink.events.Event", made)
+    events, done = Events("orders"), []
+    with events.point("decide", 7):
+        events.tell("claimed", generation=3)
+        done.append("decided")
+    with pytest.raises(AssertionError, match="an event was made"):
+        events.tell("vote_lost", level=logging.ERROR)
+    with pytest.raises(AssertionError, match="an event was made"):
+        Events("orders", [Ear()]).tell("claimed", generation=3)
+    monkeypatch.undo()
+    log.manager._clear_cache()  # type: ignore[attr-defined]
+    assert done == ["decided"]
+
+
+def _told_in_the_code() -> Iterator[tuple[str, str, set[str]]]:
+    """Find every `.tell("name", field=...)`: where, the name, and the fields that are spelled out."""
+    for file in sorted(Path(exactsink.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tell"):
+                continue
+            for name in node.args[:1]:  # a file's tell has none
+                assert isinstance(name, ast.Constant), f"{file.name}:{node.lineno} tells a name that no search finds"
+                fields = {k.arg for k in node.keywords if k.arg is not None} - {"epoch", "level"}
+                yield f"{file.name}:{node.lineno}", str(name.value), fields
+
+
+def test_all_that_the_code_tells_is_in_the_table_with_its_fields() -> None:
+    told = list(_told_in_the_code())
+    assert {"claimed", "vote_lost", "swept", "sink"} <= {name for _, name, _ in told}
+    for place, name, fields in told:
+        assert name in EVENTS, f"{place} tells {name}"
+        assert fields <= set(EVENTS[name].fields), f"{place}: {name} has other fields in EVENTS"
+
+
+def test_the_tables_say_something_of_every_name() -> None:
+    assert not set(EVENTS) & set(POINTS)
+    assert all(kind.tells and len(set(kind.fields)) == len(kind.fields) for kind in EVENTS.values())
+    assert all(POINTS.values())
+    assert not {"event", "job", "epoch", "edge", "name", "level"} & {f for k in EVENTS.values() for f in k.fields}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class FakeJob:
         self.starts += 1
         return SimpleNamespace(awaitTermination=self._end, stop=lambda: None)
 
-    def close(self) -> None:
+    def end_query(self) -> None:
         self.closed += 1
 
     def _end(self) -> None:

@@ -26,6 +26,7 @@ def run(path: str, subscribers: Sequence[Subscriber] = ()) -> None:
     try:
         supervise(job, lambda: read_source(job.config, spark))
     finally:
+        job.close()
         spark.stop()
 
 

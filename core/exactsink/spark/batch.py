@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -52,23 +53,22 @@ def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) ->
                 raise
             job.events.tell("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
             pause(attempt)
-        finally:
-            job.close()
     raise AssertionError("a run is tried at least once")
 
 
 def _write(job: BoundJob, home: Home, frame: DataFrame, run: str, passes: Passes) -> RunResult:
     journal = home.journal(pause)
-    coordinator = job.coordinator(home, journal)
-    coordinator.start(f"run {run}", lambda epoch: is_complete(journal.log))
-    known = _known(journal.log, run)
-    if known is not None:  # another process has finished it meanwhile
-        return known
-    fingerprint = hashlib.sha256(run.encode()).hexdigest()
-    with passes.batch(frame, keeps_state=False) as write:
-        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), explained(write)))
-    journal.note(RUN_COMPLETE)
-    coordinator.returned(result.epoch)
+    driver = job.driver(home, journal)
+    with closing(driver), passes.batch(frame, keeps_state=False) as write:
+        driver.coordinator.start(f"run {run}", lambda epoch: is_complete(journal.log))
+        known = _known(journal.log, run)
+        if known is not None:  # another process has finished it meanwhile
+            return known
+        fingerprint = hashlib.sha256(run.encode()).hexdigest()
+        batch = Batch(0, fingerprint, passes.schemas(), explained(write))
+        result = driver.coordinator.run_epoch(batch)
+        journal.note(RUN_COMPLETE)
+        driver.coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -13,6 +14,8 @@ from exactsink.config import JobConfig
 from exactsink.coordinator import Coordinator
 from exactsink.events import Events, Subscriber
 from exactsink.home import Home
+from exactsink.instrument import Observer
+from exactsink.instrument import subscribers as observers_of
 from exactsink.journal.journal import Journal
 from exactsink.pause import pause
 from exactsink.promise import check_promise
@@ -22,9 +25,22 @@ from exactsink.spark.preflight import check_executors, check_sinks, refuse_error
 from exactsink.spark.routes import Passes, Route, Routed
 from exactsink.state import Heartbeat
 
-__all__ = ["BoundJob"]
+__all__ = ["BoundJob", "Driver"]
 
 _COMMIT_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A coordinator, and the heartbeat that says that it lives."""
+
+    coordinator: Coordinator
+    heartbeat: Heartbeat
+
+    def close(self) -> None:
+        """Say that the driver has ended, and let go of the sinks' connections. Rolls nothing back."""
+        self.heartbeat.close()
+        self.coordinator.close()
 
 
 class BoundJob:
@@ -33,40 +49,37 @@ class BoundJob:
     def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
         self.config = config
         self.sinks = sinks
-        self.failure: BaseException | None = None
-        """What ended the last query from within `foreachBatch`; Spark itself only keeps its text."""
-        self.epochs_done = 0
-        """How many epochs this process has finished, over all its queries."""
         self.home = Home.of(config)
         self.events = Events(config.job.name, subscribers)
-        self._driver: Coordinator | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._subscribers = tuple(subscribers)
+        self._observers: tuple[Observer, ...] = ()
 
-    def coordinator(self, home: Home | None = None, journal: Journal | None = None) -> Coordinator:
-        """Make a driver that has not claimed yet, in place of the last one; `home` is a batch run's."""
-        self.close()
-        home = home or self.home
-        home.folder.mkdir(parents=True, exist_ok=True)
-        self._heartbeat = Heartbeat(home.state())
-        self._driver = Coordinator(
-            home.job,
-            self.sinks,
-            journal or home.journal(pause),
-            self.events,
-            driver=f"{platform.node()}:{os.getpid()}",
-            retry=Retry(_COMMIT_ATTEMPTS, pause),
-            save_state=self._heartbeat.write,
-        )
-        return self._driver
+    def observe(self) -> None:
+        """Open what `[observe]` asks for, once, before the first event. Raises ConfigError."""
+        if not self._observers:
+            self._observers = tuple(observers_of(self.config.observe))
+            self.events = Events(self.config.job.name, (*self._subscribers, *self._observers))
 
     def close(self) -> None:
-        """Let go of the sinks' connections, once the query has ended. Rolls nothing back."""
-        driver, self._driver = self._driver, None
-        heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is not None:
-            heartbeat.close()
-        if driver is not None:
-            driver.close()
+        """Let go of what `observe` opened. Idempotent."""
+        observers, self._observers = self._observers, ()
+        for observer in observers:
+            observer.close()
+
+    def driver(self, home: Home, journal: Journal) -> Driver:
+        """Make a driver of one history that has not claimed yet; the caller closes it."""
+        home.folder.mkdir(parents=True, exist_ok=True)
+        heartbeat = Heartbeat(home.state())
+        coordinator = Coordinator(
+            home.job,
+            self.sinks,
+            journal,
+            Events(home.job, (*self._subscribers, *self._observers)),
+            driver=f"{platform.node()}:{os.getpid()}",
+            retry=Retry(_COMMIT_ATTEMPTS, pause),
+            save_state=heartbeat.write,
+        )
+        return Driver(coordinator, heartbeat)
 
     def journal(self) -> Journal:
         """Open the job's journal, beside its checkpoint or where its URL says."""

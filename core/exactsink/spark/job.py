@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
-from exactsink.config import bind_sinks, load_config
+from exactsink.config import JobConfig, bind_sinks, load_config
+from exactsink.coordinator import Coordinator
 from exactsink.errors import ConfigError
 from exactsink.events import Subscriber
+from exactsink.journal.journal import Journal
 from exactsink.registry import Registry, installed_plugins
+from exactsink.sinks import Sink
 from exactsink.spark.batch import RunResult, write_run
-from exactsink.spark.bound import BoundJob
+from exactsink.spark.bound import BoundJob, Driver
 from exactsink.spark.routes import Route
 from exactsink.spark.session import load_route
 from exactsink.spark.stream import ForeachBatch
@@ -28,6 +31,15 @@ class Job(BoundJob):
     `Job.from_toml("job.toml").start(df)` starts the query; `df.writeStream.foreachBatch(job.foreach_batch())` is the
     same by hand, with the job's own checkpoint as `checkpointLocation`; `job.write(df, run="2026-11-20")` writes a run.
     """
+
+    def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
+        super().__init__(config, sinks, subscribers)
+        self.failure: BaseException | None = None
+        """What ended the last query from within `foreachBatch`; Spark itself only keeps its text."""
+        self.epochs_done = 0
+        """How many epochs this process has finished, over all its queries."""
+        self._driver: Driver | None = None
+        self._query: StreamingQuery | None = None
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
@@ -45,9 +57,10 @@ class Job(BoundJob):
         _refuse_connect("start")
         if not frame.isStreaming:
             raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
+        self.observe()
         route = route or load_route(self.config.job.route)
         passes = self.preflight(frame, route)
-        self.failure = None
+        self.failure = self._query = None
         body = ForeachBatch(self, route, passes)
         body.claim_early()
         writer = frame.writeStream.foreachBatch(body).queryName(self.config.job.name)
@@ -59,12 +72,12 @@ class Job(BoundJob):
         else:
             writer = writer.trigger(processingTime=trigger)
         query = writer.start()
-        if self._heartbeat is not None:
-            self._heartbeat.alive = lambda: query.isActive
+        self._query = query
         return query
 
     def foreach_batch(self, route: Route | None = None) -> Callable[[DataFrame, int], None]:
         """Give the function for a hand-made query; it claims the job in its first call of every query run."""
+        self.observe()
         return ForeachBatch(self, route or load_route(self.config.job.route))
 
     def write(self, frame: DataFrame, run: str, route: Route | None = None) -> RunResult:
@@ -76,7 +89,29 @@ class Job(BoundJob):
         _refuse_connect("write")
         if frame.isStreaming:
             raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
+        self.observe()
         return write_run(self, frame, run, route or load_route(self.config.job.route))
+
+    def coordinator(self, journal: Journal) -> Coordinator:
+        """Make the stream's driver, which has not claimed yet, in place of the last one."""
+        self.end_query()
+        self._driver = self.driver(self.home, journal)
+        self._driver.heartbeat.alive = self._is_active
+        return self._driver.coordinator
+
+    def close(self) -> None:
+        """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent."""
+        self.end_query()
+        super().close()
+
+    def end_query(self) -> None:
+        """Say that the query's driver has ended, and let go of the sinks' connections; another query may follow."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
+
+    def _is_active(self) -> bool:
+        return self._query is None or self._query.isActive
 
 
 def _refuse_connect(what: str) -> None:

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.checkpoint import Checkpoint
+from exactsink.config import JobConfig
 from exactsink.coordinator import Batch, Coordinator
 from exactsink.errors import ConfigError, LineageError, Retryable
-from exactsink.spark.bound import BoundJob
+from exactsink.journal.journal import Journal
 from exactsink.spark.causes import task_error
 from exactsink.spark.routes import Passes, Route, Write
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["ForeachBatch", "explained"]
+__all__ = ["ForeachBatch", "Stream", "explained"]
+
+
+class Stream(Protocol):
+    """The job as its stream sees it."""
+
+    config: JobConfig
+    failure: BaseException | None
+    epochs_done: int
+
+    def journal(self) -> Journal: ...
+    def coordinator(self, journal: Journal) -> Coordinator: ...
+    def preflight(self, frame: DataFrame, route: Route | None) -> Passes: ...
+    def passes(self, frame: DataFrame, route: Route | None) -> Passes: ...
 
 
 class ForeachBatch:
@@ -25,7 +40,7 @@ class ForeachBatch:
     `passes` is what preflight gave; without it every claim makes its own preflight.
     """
 
-    def __init__(self, job: BoundJob, route: Route | None, passes: Passes | None = None) -> None:
+    def __init__(self, job: Stream, route: Route | None, passes: Passes | None = None) -> None:
         self._job = job
         self._route = route
         self._checkpoint = Checkpoint(job.config.checkpoint)
@@ -105,7 +120,7 @@ class ForeachBatch:
 
     def _started(self, query_id: str) -> Coordinator:
         journal = self._job.journal()
-        coordinator = self._job.coordinator(journal=journal)
+        coordinator = self._job.coordinator(journal)
         coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, journal.log.base))
         self._base = journal.log.base
         return coordinator

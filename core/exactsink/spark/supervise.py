@@ -44,7 +44,7 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
         except OSError as error:
             failure = _refused_by_system(error)
         finally:
-            job.close()
+            job.end_query()
         failures = 1 if job.epochs_done > done_before else failures + 1
         if failures > job.config.job.restarts:
             raise failure
