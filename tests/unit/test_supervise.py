@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from exactsink.errors import ConfigError, Fatal, Fenced, Retryable
+from exactsink.events import Events
 from exactsink.spark.supervise import supervise
 
 
@@ -32,6 +33,7 @@ class FakeJob:
         self.failure: BaseException | None = None
         self.epochs_done = 0
         self.starts = self.closed = 0
+        self.events = Events("job")
 
     def start(self, frame: Any) -> Any:
         self.starts += 1
