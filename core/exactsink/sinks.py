@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exactsink.backend import Backend, Committer
+from exactsink.deferred import DeferredBackend
 from exactsink.errors import ConfigError
 from exactsink.journal.log import Decision
 from exactsink.model import EPOCH_BUDGET_SECONDS, LONGEST_PAUSE_SECONDS, JobContext
 
-__all__ = ["Sink", "check_decided_sinks", "committer_of", "is_bound"]
+__all__ = ["Sink", "check_decided_sinks", "check_one_frame", "committer_of", "is_bound"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Sink:
     """A named target in a job: a backend plus the core options.
 
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
-    a number of partitions, or "hash(columns)"; the two times are the job's (see JobContext).
+    a number of partitions, or "hash(columns)"; the two times are the job's (see JobContext). `deferred` stands in for
+    the backend where options are resolved by the tasks.
     """
 
     name: str
@@ -31,6 +33,12 @@ class Sink:
     max_participants: int | None = None
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
+    deferred: DeferredBackend | None = None
+
+    @property
+    def for_tasks(self) -> Backend | DeferredBackend:
+        """What travels to the tasks: without the secrets that they resolve themselves."""
+        return self.deferred or self.backend
 
 
 def committer_of(sink: Sink, job: str, generation: int = 0, lineage: str = "") -> Committer:
@@ -55,6 +63,16 @@ def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:
         return False
     bound = (sink.kind, sink.backend.strategy, sink.backend.target)
     return bound == (decided.backend, decided.strategy, decided.target)
+
+
+def check_one_frame(sinks: Mapping[str, Sink]) -> None:
+    """Refuse sinks that share one pass over one frame, and ask for two distributions of it. Raises ConfigError."""
+    asking = {name: sink.distribution for name, sink in sinks.items() if sink.distribution != "none"}
+    if len(set(asking.values())) > 1:
+        raise ConfigError(
+            f"sinks {', '.join(asking)} ask for several distributions of one frame",
+            next="give them the same distribution, leave it to one of them, or give each its frame with a route",
+        )
 
 
 def check_decided_sinks(sinks: Mapping[str, Sink], decision: Decision) -> None:

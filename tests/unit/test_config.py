@@ -267,13 +267,6 @@ def other_sink(distribution: str) -> str:
     return f'[sinks.b]\nbackend = "fake"\npath = "/b"\ndistribution = {distribution}\n'
 
 
-@pytest.mark.parametrize(("first", "second"), [('"hash(a)"', '"hash(b)"'), ("4", "5"), ("4", '"hash(a)"')])
-def test_two_distributions_of_the_one_frame_are_refused(tmp_path: Path, first: str, second: str) -> None:
-    told = refused(tmp_path, JOB + f"distribution = {first}\n" + other_sink(second))
-    assert "job.toml line 11: sinks ask for several distributions" in told
-    assert "lake for " + first.strip('"') in told
-
-
 @pytest.mark.parametrize(("first", "second"), [('"none"', "4"), ("4", '"none"'), ("4", "4")])
 def test_one_distribution_is_shared(tmp_path: Path, first: str, second: str) -> None:
     assert len(bind(tmp_path, JOB + f"distribution = {first}\n" + other_sink(second))) == 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.unit.fakes import IdleBackend
 from exactsink.backend import BackendOptions
 from exactsink.config import JobConfig, bind_sinks, load_config
 from exactsink.config.toml import Document, KeyPath, read_document
+from exactsink.deferred import resolved
 from exactsink.errors import ConfigError
 from exactsink.hooks import BackendSpec, hookimpl
 from exactsink.registry import Registry
@@ -114,13 +117,53 @@ def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path: Path) -> No
     assert "export PASSWORD=" in error.value.next
 
 
-@pytest.mark.parametrize(
-    "variable", ["${executor:X}", "${executor:X:-y}", "${}", "${1X}", "${X Y}", "${X:+y}", "${X:?y}", "${X:}", "${X-y}"]
-)
+@pytest.mark.parametrize("variable", ["${}", "${1X}", "${X Y}", "${X:+y}", "${X:?y}", "${X:}", "${X-y}"])
 def test_what_is_no_variable_is_refused_with_its_line(tmp_path: Path, variable: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path, JOB.replace("orders", variable), {"X": "x", "executor": "x", "PASSWORD": SECRET})
     assert str(error.value).startswith(f"job.toml line 2: {variable} is no variable")
+
+
+MISPLACED = {
+    "the job's name": ("orders", "${executor:X}"),
+    "a core option": ('"loud"', '"loud"\nwhere = "${executor:X}"'),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), MISPLACED.values(), ids=MISPLACED)
+def test_an_executors_variable_stands_in_a_backends_own_options_only(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(ConfigError, match=r"own options only|no option of the backend's own") as error:
+        bind(tmp_path, JOB.replace(old, new), {"X": "x", "PASSWORD": SECRET})
+    assert "job.toml line " in str(error.value)
+
+
+def test_an_executors_variable_travels_unresolved_and_is_filled_in_the_task(tmp_path: Path) -> None:
+    sink = bind(tmp_path, JOB.replace("${PASSWORD}", "${executor:PASSWORD}"), {"PASSWORD": SECRET})["lake"]
+    assert url_of(sink) == f"postgres://me:{SECRET}@db/shop"
+    travelling = pickle.dumps(sink.for_tasks)
+    assert SECRET.encode() not in travelling
+    assert SECRET not in repr(sink.for_tasks)
+    there = pickle.loads(travelling)
+    assert (
+        url_of(replace(sink, backend=resolved(there, {"PASSWORD": "another one"})))
+        == "postgres://me:another one@db/shop"
+    )
+    with pytest.raises(ConfigError, match="an executor's environment has no PASSWORD"):
+        resolved(there, {})
+
+
+def test_an_executors_variable_may_have_a_default_and_the_driver_needs_it_too(tmp_path: Path) -> None:
+    sink = bind(tmp_path, JOB.replace("${PASSWORD}", "${executor:NONE:-open}"), {})["lake"]
+    assert url_of(sink) == "postgres://me:open@db/shop"
+    assert url_of(replace(sink, backend=resolved(sink.for_tasks, {}))) == "postgres://me:open@db/shop"
+    with pytest.raises(ConfigError, match="the driver commits, so it needs what the executors have"):
+        bind(tmp_path, JOB.replace("${PASSWORD}", "${executor:PASSWORD}"), {})
+
+
+def test_without_executors_variables_the_backend_itself_travels(tmp_path: Path) -> None:
+    sink = bind(tmp_path, JOB, {"PASSWORD": SECRET})["lake"]
+    assert sink.for_tasks is sink.backend
+    assert resolved(sink.for_tasks, {}) is sink.backend
 
 
 # secrets
@@ -133,7 +176,6 @@ LEAKS = {
     "the backend's name": 'backend = "${PASSWORD}"',
     "a number of the framework": 'max_participants = "${PASSWORD}"',
     "a list in the place of a text": 'where = ["${PASSWORD}"]',
-    "two distributions": 'distribution = "hash(${PASSWORD})"\n[sinks.b]\nbackend = "loud"\nurl = "x"\ndistribution = 4',
     "a source's option": '[source]\nformat = "x"\noptions = { password = ["${PASSWORD}"] }',
     "a source's format": '[source]\nformat = ["${PASSWORD}"]',
     "the session": '[spark]\npackages = "${PASSWORD}"\nmaster = ["${PASSWORD}"]',

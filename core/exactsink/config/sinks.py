@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from exactsink.config.load import config_error
 from exactsink.config.model import JobConfig, SinkSection
 from exactsink.config.toml import Document
+from exactsink.deferred import DeferredBackend
 from exactsink.errors import ConfigError
 from exactsink.registry import Registry
 from exactsink.sinks import Sink
@@ -26,15 +27,28 @@ def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dic
 
 def _bound(name: str, section: SinkSection, config: JobConfig, document: Document, registry: Registry) -> Sink:
     backend_class = registry.load(section.backend, document.place(("sinks", name, "backend")))
+    core = SinkSection.model_fields
     try:
         options = backend_class.Options.model_validate(dict(config.options[name]))
     except ValidationError as error:
-        core = SinkSection.model_fields
         raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
+    deferred = None
+    written = document.task_values["sinks"][name]
+    for key in core:
+        if key in written and written[key] != document.values["sinks"][name][key]:
+            raise ConfigError(
+                f"{document.place(('sinks', name, key))}: {key} is no option of the backend's own",
+                why="tasks don't see it, so an executor's environment can't fill it",
+                next="write ${NAME}",
+            )
+    task_options = {key: value for key, value in written.items() if key not in core}
+    if task_options != config.options[name]:
+        deferred = DeferredBackend(backend_class, task_options)
     return Sink(
         name=name,
         kind=section.backend,
         backend=backend_class(options),
+        deferred=deferred,
         staging=str(config.staging / name),
         columns=section.columns,
         where=section.where,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from exactsink.deferred import EXECUTOR_VARIABLE
 from exactsink.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -29,12 +30,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: its values with the environment put in, and what of them came from there and must not be shown."""
+    """A parsed file: its values with the environment put in, and what of them came from there and must not be shown.
+
+    `task_values` are the same but for `${executor:NAME}`, which stands there as it is written: tasks resolve it.
+    """
 
     name: str
     text: str = field(repr=False)
     values: Mapping[str, Any] = field(repr=False)
     hidden: frozenset[str] = field(repr=False)
+    task_values: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def line_of(self, path: KeyPath) -> int:
         """Give the line (from 1) where a key or table first stands, or the nearest table or key above it."""
@@ -76,10 +81,11 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML", why=str(error), next="mend that line") from None
-    hidden: set[str] = set()
     document = Document(path.name, text, raw, frozenset())
-    values = {key: _filled(value, (key,), document, environ, hidden) for key, value in raw.items()}
-    return Document(path.name, text, values, frozenset(hidden))
+    driver, tasks = _Filling(document, environ), _Filling(document, environ, for_tasks=True)
+    values = {key: driver.filled(value, (key,)) for key, value in raw.items()}
+    task_values = {key: tasks.filled(value, (key,)) for key, value in raw.items()}
+    return Document(path.name, text, values, frozenset(driver.hidden), task_values)
 
 
 def _split(keys: str) -> KeyPath:
@@ -96,33 +102,53 @@ def _split(keys: str) -> KeyPath:
     return tuple(path)
 
 
-def _filled(value: Any, path: KeyPath, document: Document, environ: Mapping[str, str], hidden: set[str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _filled(item, (*path, key), document, environ, hidden) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_filled(item, (*path, index), document, environ, hidden) for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
+class _Filling:
+    """Put the environment into a file's strings, and remember what must not be shown."""
 
-    def fill(found: re.Match[str]) -> str:
+    def __init__(self, document: Document, environ: Mapping[str, str], *, for_tasks: bool = False) -> None:
+        self._document = document
+        self._environ = environ
+        self._for_tasks = for_tasks
+        self.hidden: set[str] = set()
+
+    def filled(self, value: Any, path: KeyPath) -> Any:
+        if isinstance(value, dict):
+            return {key: self.filled(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.filled(item, (*path, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        if "${" in _VARIABLE.sub("", value):
+            raise ConfigError(f"{self._document.place(path)}: ${{ without its }}", next="mend that line")
+        return _VARIABLE.sub(lambda found: self._value(found, path), value)
+
+    def _value(self, found: re.Match[str], path: KeyPath) -> str:
         name, rest = found["name"], found["rest"]
+        if (executor := EXECUTOR_VARIABLE.fullmatch(found[0])) is not None:
+            if path[0] != "sinks" or len(path) < 3:
+                raise ConfigError(
+                    f"{self._document.place(path)}: {found[0]} stands in a sink's own options only",
+                    why="tasks see nothing else of the file",
+                    next=f"write ${{{executor['name']}}}",
+                )
+            if self._for_tasks:
+                return found[0]
+            name, rest = executor["name"], executor["default"]
         if not _NAME.fullmatch(name) or (rest is not None and not rest.startswith(":-")):
             raise ConfigError(
-                f"{document.place(path)}: {found[0]} is no variable",
-                why="variables are written ${NAME} or ${NAME:-default}",
+                f"{self._document.place(path)}: {found[0]} is no variable",
+                why="variables are written ${NAME} or ${NAME:-default}, in a sink's options also ${executor:NAME}",
                 next="mend that line",
             )
+        environ = self._environ
         if environ.get(name) or (name in environ and rest is None):  # as in a shell, ":-" stands in for empty too
             if len(environ[name]) > 3:  # a shorter one is no secret, and would blot out words of the message
-                hidden.add(environ[name])
+                self.hidden.add(environ[name])
             return environ[name]
         if rest is not None:
             return rest[2:]
         raise ConfigError(
-            f"{document.place(path)}: the environment has no {name}",
-            next=f"export {name}=..., or write ${{{name}:-...}}",
+            f"{self._document.place(path)}: the environment has no {name}",
+            why="the driver commits, so it needs what the executors have" if executor else "",
+            next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}}",
         )
-
-    if "${" in _VARIABLE.sub("", value):
-        raise ConfigError(f"{document.place(path)}: ${{ without its }}", next="mend that line")
-    return _VARIABLE.sub(fill, value)

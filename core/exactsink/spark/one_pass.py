@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +18,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from exactsink.backend import Backend
+from exactsink.deferred import DeferredBackend, resolved
 from exactsink.errors import ConfigError
 from exactsink.participant import SinkRows, vote
-from exactsink.sinks import Sink
+from exactsink.sinks import Sink, check_one_frame
 from exactsink.spark.causes import first_line
 from exactsink.votes import EpochPlan, Vote
 
@@ -32,7 +34,7 @@ class OnePass:
     """Frames of one schema, shaped for every sink. Making one analyzes, and may raise ConfigError; `write` runs."""
 
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
-        _check_one_distribution(sinks)
+        check_one_frame(sinks)
         self._sinks = sinks
         self._schema = frame.schema
         self._shapes: dict[str, _Shape] = {}
@@ -61,7 +63,7 @@ class OnePass:
         structs = [shape.rows.alias(f"rows_{index}") for index, shape in enumerate(shapes)]
         hashes = [_hash(f"rows_{index}", shape).alias(f"hashes_{index}") for index, shape in enumerate(shapes)]
         wide = _distributed(frame, self._sinks).select(*structs).select("*", *hashes)
-        task = _Task(plan, {name: self._sinks[name].backend for name in plan.sinks})
+        task = _Task(plan, {name: self._sinks[name].for_tasks for name in plan.sinks})
         rows = wide.mapInArrow(task, "vote binary").collect()
         return [pickle.loads(row["vote"]) for row in rows]
 
@@ -80,13 +82,14 @@ class _Task:
     """What runs on an executor, once per partition."""
 
     plan: EpochPlan
-    backends: Mapping[str, Backend]
+    backends: Mapping[str, Backend | DeferredBackend]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         rows = (self._split(batch) for batch in batches)
-        votes = vote(self.plan, self.backends, context.partitionId(), context.taskAttemptId(), rows, _no_probe)
+        backends = {name: resolved(backend, os.environ) for name, backend in self.backends.items()}
+        votes = vote(self.plan, backends, context.partitionId(), context.taskAttemptId(), rows, _no_probe)
         yield pa.record_batch({"vote": pa.array([pickle.dumps(v) for v in votes], pa.binary())})
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
@@ -115,17 +118,6 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
         rows = F.when(F.expr(sink.where), rows)
         frame.select(rows)  # analyzed now: a mistake in `where` is told before the query starts
     return _Shape(rows, _arrow_schema(shaped), _has_map(shaped.schema))
-
-
-def _check_one_distribution(sinks: Mapping[str, Sink]) -> None:
-    """All sinks share one pass over one frame: two distributions in it can't both be kept."""
-    asked = {name: sink.distribution for name, sink in sinks.items() if sink.distribution != "none"}
-    if len(set(asked.values())) > 1:
-        raise ConfigError(
-            "sinks ask for several distributions of one frame",
-            why=", ".join(f"{name} for {value}" for name, value in asked.items()),
-            next="give them the same distribution, leave it to one of them, or give each its frame with a route",
-        )
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -40,13 +41,16 @@ def refuse_errors(findings: Mapping[str, list[Finding]]) -> None:
 
 
 def check_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
-    """Run one task that imports every backend, and compare versions. Raises PreflightError."""
+    """Run one task that imports every backend and resolves its options, and compare versions. Raises PreflightError."""
     modules = sorted({type(sink.backend).__module__ for sink in sinks.values()})
+    deferred = [sink.deferred for sink in sinks.values() if sink.deferred is not None]
 
     def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             for module in modules:
                 importlib.import_module(module)
+            for backend in deferred:
+                backend.resolve(os.environ)
             yield pa.record_batch({"version": pa.array([exactsink.__version__], pa.string())})
 
     try:
@@ -55,7 +59,8 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
         raise PreflightError(
             "the executors can't run this job's backends",
             why=task_error(error),
-            next="install exactsink with the backends' extras on every executor (pip install exactsink[...])",
+            next="see that every executor has exactsink with the backends' extras (pip install exactsink[...]), and "
+            "what the config wants of its environment",
         ) from error
     if found != exactsink.__version__:
         raise PreflightError(

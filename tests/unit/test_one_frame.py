@@ -1,0 +1,27 @@
+"""Sinks that share one pass over one frame can't ask for two distributions of it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.fakes import IdleBackend
+
+from exactsink.backend import BackendOptions
+from exactsink.errors import ConfigError
+from exactsink.sinks import Sink, check_one_frame
+
+
+def _sinks(*distributions: str | int) -> dict[str, Sink]:
+    backend = IdleBackend(BackendOptions())
+    return {f"s{n}": Sink(f"s{n}", "idle", backend, "", distribution=d) for n, d in enumerate(distributions)}
+
+
+@pytest.mark.parametrize(("first", "second"), [("hash(a)", "hash(b)"), (4, 5), (4, "hash(a)")])
+def test_two_distributions_of_the_one_frame_are_refused(first: str | int, second: str | int) -> None:
+    with pytest.raises(ConfigError, match="sinks s0, s2 ask for several distributions") as error:
+        check_one_frame(_sinks(first, "none", second))
+    assert "route" in error.value.next
+
+
+@pytest.mark.parametrize("agreed", [("none", "none"), ("hash(a)", "none", "hash(a)"), (4, 4)])
+def test_one_distribution_is_for_all(agreed: tuple[str | int, ...]) -> None:
+    check_one_frame(_sinks(*agreed))
