@@ -135,7 +135,7 @@ def _redecide_not_folded(patch: Patch) -> None:
 
 
 def _trust_other_ids(patch: Patch) -> None:
-    def trusting(log: Any, mine: Any, sink: str, listed: Any) -> Any:
+    def trusting(log: Any, mine: Any, sink: str, listed: Any, disowned: Any = frozenset()) -> Any:
         decided = log.decision.refs(sink) if log.decision else frozenset()
         return exactsink.journal.log._proven([p for p in listed if p.ref not in decided])
 

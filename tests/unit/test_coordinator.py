@@ -90,6 +90,26 @@ def test_new_journal_takes_epoch_0_only() -> None:
     assert not bench.world.applied
 
 
+@pytest.mark.parametrize(("epoch", "taken"), [(1, False), (2, False), (7, True), (8, False)])
+def test_journal_that_adopted_batch_7_takes_epoch_7_only(epoch: int, taken: bool) -> None:
+    bench = Bench()
+    driver = bench.driver()
+    driver.run_epoch(bench.batch(0))
+    driver.run_epoch(bench.batch(1))
+    operator = bench.journal()
+    operator.claim("query", "operator")
+    operator.adopt("query", 7, "operator")
+    with pytest.raises(Fenced):
+        driver.run_epoch(bench.batch(2))
+    if taken:
+        bench.driver(done=1).run_epoch(bench.batch(epoch))
+    else:
+        with pytest.raises(LineageError):
+            bench.driver(done=1).run_epoch(bench.batch(epoch, rows="anew"))
+    assert set(bench.world.applied.values()) == {1}
+    assert len(bench.world.applied) == (18 if taken else 12)
+
+
 @pytest.mark.parametrize(("epoch", "why"), [(0, "checkpoint went back"), (3, "journal went back")])
 def test_epoch_out_of_order_stops(epoch: int, why: str) -> None:
     bench = Bench()

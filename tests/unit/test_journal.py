@@ -2,104 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
+from tests.unit.journals import DRIVER, QUERY, Driver, Store, a_claim, claimed, committables, decided
 
 from exactsink.errors import Fenced, LineageError, PreflightError, Retryable
 from exactsink.journal.journal import Journal
 from exactsink.journal.log import Log, fenced_by
-from exactsink.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide, decode, encode
-from exactsink.journal.store import JournalStore, SeqTaken
-from exactsink.model import Committable, Txn
-
-QUERY, DRIVER = "query-1", "host:1"
-
-
-class Store:
-    """Entries in memory. `before_put` and `before_read` hold what goes wrong in the next calls, one each."""
-
-    def __init__(self) -> None:
-        self.entries: dict[int, bytes] = {}
-        self.puts: list[Record] = []
-        self.before_put: list[Callable[[Record], None]] = []
-        self.before_read: list[Callable[[int], None]] = []
-        self.lists: list[Callable[[list[int]], Sequence[int]]] = []
-
-    def put(self, seq: int, data: bytes) -> None:
-        record = decode(data)
-        assert record.seq == seq
-        self.puts.append(record)
-        if self.before_put:
-            self.before_put.pop(0)(record)
-        if seq in self.entries:
-            raise SeqTaken(seq)
-        self.entries[seq] = data
-
-    def read(self, seq: int) -> bytes | None:
-        if self.before_read:
-            self.before_read.pop(0)(seq)
-        return self.entries.get(seq)
-
-    def list(self) -> Sequence[int]:
-        seqs = list(self.entries)
-        return self.lists.pop(0)(seqs) if self.lists else seqs
-
-    def delete(self, seqs: Iterable[int]) -> None:
-        for seq in seqs:
-            self.entries.pop(seq, None)
-
-    def add(self, record: Record) -> Record:
-        self.entries[record.seq] = encode(record)
-        return record
-
-    # what goes wrong
-
-    def refuse(self, call: object) -> None:
-        raise ConnectionError("refused")
-
-    def lose_answer(self, record: Record) -> None:
-        self.entries.setdefault(record.seq, encode(record))
-        raise ConnectionError("no answer")
-
-    def come_first(self, record: Record) -> Callable[[Record], None]:
-        def put(mine: Record) -> None:
-            self.add(replace(record, seq=mine.seq))
-
-        return put
-
-
-class Driver(Journal):
-    """A journal, and how often it paused."""
-
-    def __init__(self, store: JournalStore, keep_epochs: int = 1000) -> None:
-        self.waits: list[int] = []
-        super().__init__(store, keep_epochs=keep_epochs, wait=self.waits.append)
-
-
-def claimed(store: Store) -> Driver:
-    journal = Driver(store)
-    journal.claim(QUERY, DRIVER)
-    store.puts.clear()
-    return journal
-
-
-def committables(*partitions: int, epoch: int = 0, sink: str = "lake", generation: int = 1) -> tuple[Committable, ...]:
-    return tuple(Committable(Txn("job", epoch, sink, generation, "ab", p, p), p, b"") for p in partitions)
-
-
-def decided(epoch: int, generation: int = 1) -> Decide:
-    sinks = {
-        "lake": DecidedSink("files", "rename", "/lake", committables(1, 2, epoch=epoch)),
-        "table": DecidedSink("upsert", "staged", "/table", committables(1, epoch=epoch, sink="table")),
-    }
-    return Decide(epoch, generation, f"input-{epoch}", sinks)
-
-
-def a_claim(generation: int = 2, driver: str = "host:2") -> Claim:
-    return Claim(generation, "cafe", driver, QUERY, "ab", nonce="other")
-
+from exactsink.journal.records import Claim, Decide, Note, Record, Redecide, decode
 
 # claims
 
@@ -146,12 +58,29 @@ def test_a_claim_that_lands_in_a_hole_is_void() -> None:
     """Deletion leaves holes; a driver that was stalled between its listing and its put can land in one."""
     store = Store()
     claimed(store)
-    newer = store.add(replace(a_claim(generation=5), seq=9))
+    newer = store.add(replace(a_claim(generation=5), seq=9, before=0))
     store.lists = [lambda seqs: [0]]
     claim = Driver(store).claim(QUERY, DRIVER)
     assert (claim.seq, claim.generation) == (10, 6)
     assert sorted(store.entries) == [0, 1, 9, 10]
     assert decode(store.entries[9]) == newer
+
+
+def test_a_void_claim_in_a_hole_is_in_nobodys_chain() -> None:
+    """Its token proves nothing: what a driver of that token holds is not an older claim's of this journal."""
+    store = Store()
+    older = claimed(store)
+    store.add(replace(a_claim(generation=5), seq=9, before=0))
+    store.lists = [lambda seqs: [0]]
+    stalled = Driver(store)
+    claim = stalled.claim(QUERY, DRIVER)
+    void = decode(store.entries[1])
+    assert isinstance(void, Claim)
+    assert void.generation == 2
+    stalled.decide(decided(0, generation=6))
+    for log in (stalled.log, stalled.read(), Driver(store).read(), older.read()):
+        assert [(c.seq, c.generation) for c in log.claims] == [(0, 1), (9, 5), (10, claim.generation)]
+        assert void.token not in {c.token for c in log.claims}
 
 
 def test_a_claim_whose_answer_is_lost_stands_once() -> None:
@@ -209,20 +138,56 @@ def test_behind_an_operators_note_the_next_seq_is_mine() -> None:
     journal = claimed(store)
     store.before_put = [store.come_first(Note("swept by hand", nonce=n)) for n in ("a", "b")]
     journal.decide(decided(0))
-    assert [put.seq for put in store.puts] == [1, 2, 3]
+    assert [(put.seq, put.before) for put in store.puts] == [(1, 0), (2, 1), (3, 2)]
     assert journal.log == Driver(store).read()
     assert journal.log.decision is not None
+    assert [(note.seq, note.nonce) for note in journal.log.notes] == [(1, "a"), (2, "b")]
+
+
+def test_a_note_is_kept_in_its_place_and_leaves_the_decision_as_it_is() -> None:
+    store = Store()
+    journal = claimed(store)
+    journal.decide(decided(0))
+    journal.note("first")
+    store.before_put = [store.come_first(Note("an operator's", nonce="a"))]
+    journal.note("second")
+    journal.decide(decided(1))
+    log = Driver(store).read()
+    assert journal.log == log
+    assert [(note.seq, note.text) for note in log.notes] == [(2, "first"), (3, "an operator's"), (4, "second")]
+    assert [decode(store.entries[seq]).names for seq in (2, 4, 5)] == [(1,), (1,), (5,)]
+    assert log.decision is not None
+    assert log.decision.epoch == 1
+
+
+def test_a_note_whose_answer_is_lost_stands_once() -> None:
+    store = Store()
+    journal = claimed(store)
+    store.before_put = [store.lose_answer]
+    journal.note("once")
+    assert [note.text for note in Driver(store).read().notes] == ["once"]
+    assert sorted(store.entries) == [0, 1]
+
+
+APPENDS: Mapping[str, Callable[[Journal], object]] = {
+    "decide": lambda journal: journal.decide(decided(1)),
+    "redecide": lambda journal: journal.redecide(Redecide(0, "lake", 1, committables(3))),
+    "note": lambda journal: journal.note("swept by hand"),
+    "adopt": lambda journal: journal.adopt("query-2", 0, DRIVER),
+}
 
 
 @pytest.mark.parametrize("other", [a_claim(), replace(decided(0), nonce="other")], ids=["claim", "decide"])
-@pytest.mark.parametrize("record", [decided(1), Redecide(0, "lake", 1, committables(3))], ids=["decide", "redecide"])
-def test_another_drivers_record_at_my_seq_fences_me(record: Decide | Redecide, other: Record) -> None:
+@pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS)
+def test_another_drivers_record_at_my_seq_fences_me(append: Callable[[Journal], object], other: Record) -> None:
     store = Store()
     journal = claimed(store)
     journal.decide(decided(0))
     store.before_put = [store.come_first(other)]
+    before = journal.log
     with pytest.raises(Fenced) as fenced:
-        journal.decide(record) if isinstance(record, Decide) else journal.redecide(record)
+        append(journal)
+    assert journal.log == before
     assert isinstance(other, Decide) or "host:2" in str(fenced.value)
     assert sorted(store.entries) == [0, 1, 2]
     assert decode(store.entries[2]).nonce == "other"
@@ -266,3 +231,25 @@ def test_a_claim_that_nothing_settles_is_retryable() -> None:
     with pytest.raises(Retryable):
         Driver(store).claim(QUERY, DRIVER)
     assert store.entries == {}
+
+
+def test_a_handle_without_a_claim_appends_nothing() -> None:
+    store = Store()
+    driver = Driver(store)
+    driver.claim("query", "a")
+    stranger = Driver(store)
+    stranger.read()
+    with pytest.raises(RuntimeError, match="claimed before anything is appended"):
+        stranger.note("in passing")
+    assert driver.read().notes == ()
+
+
+def test_a_handle_that_has_read_a_newer_claim_is_fenced_before_it_writes() -> None:
+    store = Store()
+    old, new = Driver(store), Driver(store)
+    old.claim("query", "a")
+    new.claim("query", "b")
+    old.read()
+    with pytest.raises(Fenced):
+        old.note("too late")
+    assert new.read().notes == ()

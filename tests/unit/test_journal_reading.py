@@ -1,4 +1,4 @@
-"""What a log folds to, how a stale listing is met, and what trimming leaves, on the local store."""
+"""What a log folds to, what opening a journal reads of it, and how stale answers of a store are met."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
+from tests.unit.journals import QUERY, Driver, Store, claimed, committables, decided
 
-from exactsink.errors import Retryable
+from exactsink.errors import Fatal, Retryable
 from exactsink.journal.journal import Journal
 from exactsink.journal.log import Decision, Log, extended
-from exactsink.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide, decode, encode
+from exactsink.journal.records import Decide, DecidedSink, Record, Redecide, decode
 from exactsink.journal.store import LocalStore
 from exactsink.model import Committable, Txn
 
-QUERY = "query-1"
-
 
 class StaleStore(LocalStore):
-    """A local store whose next listings each lack some seqs that stand."""
+    """A local store that lacks some seqs that stand: each next listing others, and the reads up to the one after it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.lacking: list[set[int]] = []
+        self.reads_too = True
+        self._absent: set[int] = set()
 
     def list(self) -> Sequence[int]:
-        lacking = self.lacking.pop(0) if self.lacking else set()
-        return [seq for seq in super().list() if seq not in lacking]
+        self._absent = self.lacking.pop(0) if self.lacking else set()
+        return [seq for seq in super().list() if seq not in self._absent]
+
+    def read(self, seq: int) -> bytes | None:
+        return None if self.reads_too and seq in self._absent else super().read(seq)
 
 
 def a_journal(store: LocalStore, keep_epochs: int = 1000, waits: list[int] | None = None) -> Journal:
@@ -54,10 +58,6 @@ def a_redecide(epoch: int, *partitions: int, sink: str = "lake") -> Redecide:
 def partitions(decision: Decision | None, sink: str) -> list[tuple[int, int]]:
     assert decision is not None
     return [(c.txn.generation, c.txn.partition) for c in decision.committables(sink)]
-
-
-def kinds(store: LocalStore) -> dict[int, str]:
-    return {seq: type(decode(store.read(seq) or b"")).__name__ for seq in sorted(store.list())}
 
 
 # folding
@@ -94,8 +94,20 @@ def test_the_next_epochs_decision_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("before", [[], [a_decide(1)]], ids=["alone", "behind a later epoch"])
-def test_a_redecide_whose_decide_is_deleted_decides_nothing(before: list[Record]) -> None:
-    assert fold(in_order(*before, a_redecide(0, 7))).decision == fold(in_order(*before)).decision
+def test_a_redecide_without_its_decide_is_fatal(before: list[Record]) -> None:
+    """Its decide stands as long as it is named: passed over, a sink's decided rows would be forgotten."""
+    with pytest.raises(Fatal, match=f"entry {len(before)} replaces votes of epoch 0") as refused:
+        fold(in_order(*before, a_redecide(0, 7)))
+    assert "from a copy" in refused.value.next
+
+
+def test_a_redecide_whose_decide_is_deleted_is_never_passed_over(tmp_path: Path) -> None:
+    store = redecided_journal(tmp_path)
+    store.delete([1])
+    for act in (lambda j: j.read(), lambda j: j.claim(QUERY, "host:3")):
+        with pytest.raises(Retryable, match="lacks records"):
+            act(a_journal(store))
+    assert sorted(store.list()) == [0, 2, 3]
 
 
 def test_the_refs_of_a_decision_are_those_of_its_latest_sets() -> None:
@@ -107,7 +119,7 @@ def test_the_refs_of_a_decision_are_those_of_its_latest_sets() -> None:
     assert decision.refs("no such sink") == frozenset()
 
 
-# stale listings
+# opening
 
 
 def redecided_journal(folder: Path) -> StaleStore:
@@ -126,7 +138,78 @@ def test_a_record_names_those_of_the_decision_as_it_leaves_it(tmp_path: Path) ->
     assert [decode(store.read(seq) or b"").names for seq in range(4)] == [(), (1,), (1, 2), (1, 2)]
 
 
-@pytest.mark.parametrize("lacking", [{1}, {2}, {1, 2}], ids=str)
+def test_a_record_names_the_newest_claim_or_note_before_it(tmp_path: Path) -> None:
+    store = redecided_journal(tmp_path)
+    journal = a_journal(store)
+    journal.claim(QUERY, "host:3")
+    journal.note("by hand")
+    journal.decide(a_decide(1))
+    assert [decode(store.read(seq) or b"").before for seq in range(7)] == [-1, 0, 0, 0, 3, 4, 5]
+
+
+def long_journal(epochs: int) -> tuple[Store, Driver]:
+    """Two claims and a note, then one decide after another."""
+    store = Store()
+    claimed(store).note("by hand")
+    journal = claimed(store)
+    for epoch in range(epochs):
+        journal.decide(decided(epoch))
+    return store, journal
+
+
+def reads(store: Store, journal: Journal) -> list[int]:
+    store.reads.clear()
+    journal.read()
+    return store.reads
+
+
+@pytest.mark.parametrize("epochs", [10, 2000])
+def test_opening_reads_the_newest_entry_what_it_names_and_the_anchors(epochs: int) -> None:
+    """So it does not grow with the epochs: four reads for these three anchors, whatever stands between."""
+    store, journal = long_journal(epochs)
+    newest, fresh = epochs + 2, Driver(store)
+    assert sorted(reads(store, fresh)) == [0, 1, 2, newest]
+    assert fresh.log == journal.log
+    journal.redecide(Redecide(epochs - 1, "lake", 1, committables(7, epoch=epochs - 1)))
+    assert sorted(reads(store, Driver(store))) == [0, 1, 2, newest, newest + 1]
+    Driver(store).claim(QUERY, "host:3")
+    assert sorted(reads(store, Driver(store))) == [0, 1, 2, newest, newest + 1, newest + 2]
+    assert Driver(store).read().decision == journal.log.decision
+
+
+def test_a_handle_that_has_read_before_reads_new_anchors_only() -> None:
+    store, journal = long_journal(10)
+    handle = Driver(store)
+    handle.read()
+    assert sorted(reads(store, handle)) == [12]
+    successor = Driver(store)
+    successor.claim(QUERY, "host:3")
+    successor.note("by hand")
+    successor.decide(decided(10))
+    assert sorted(reads(store, handle)) == [13, 14, 15]
+    assert sorted(reads(store, handle)) == [15]
+    assert handle.log == Driver(store).read() == successor.log
+    successor.note("the newest entry is an anchor")
+    assert sorted(reads(store, handle)) == sorted(reads(store, handle)) == [15, 16]
+    assert handle.log == Driver(store).read()
+    assert [anchor.seq for anchor in handle.log.anchors] == [0, 1, 2, 13, 14, 16]
+    assert sorted(reads(store, journal)) == [13, 14, 15, 16]
+
+
+def test_an_anchor_that_is_none_is_fatal() -> None:
+    store, _ = long_journal(3)
+    store.add(replace(decided(3), seq=6, names=(6,), before=5))
+    with pytest.raises(Fatal, match="entry 5 is no claim"):
+        Driver(store).read()
+
+
+# stale answers
+
+
+LACKING = ({0}, {1}, {2}, {1, 2}, {0, 1, 2})
+
+
+@pytest.mark.parametrize("lacking", LACKING, ids=str)
 @pytest.mark.parametrize("times", [1, 4])
 def test_a_log_that_lacks_a_named_record_is_read_again(tmp_path: Path, lacking: set[int], times: int) -> None:
     store, waits = redecided_journal(tmp_path), list[int]()
@@ -136,7 +219,7 @@ def test_a_log_that_lacks_a_named_record_is_read_again(tmp_path: Path, lacking: 
     assert (log.last_seq, len(waits)) == (3, times)
 
 
-@pytest.mark.parametrize("lacking", [{1}, {2}, {1, 2}], ids=str)
+@pytest.mark.parametrize("lacking", LACKING, ids=str)
 def test_a_log_that_goes_on_lacking_a_named_record_is_never_used(tmp_path: Path, lacking: set[int]) -> None:
     store = redecided_journal(tmp_path)
     for act in (lambda j: j.read(), lambda j: j.claim(QUERY, "host:3")):
@@ -147,6 +230,15 @@ def test_a_log_that_goes_on_lacking_a_named_record_is_never_used(tmp_path: Path,
         assert journal.log.last_seq == -1
     store.lacking = []
     assert sorted(store.list()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("lacking", LACKING, ids=str)
+def test_a_listing_that_lacks_what_its_newest_entry_names_is_enough(tmp_path: Path, lacking: set[int]) -> None:
+    store, waits = redecided_journal(tmp_path), list[int]()
+    whole = a_journal(store).read()
+    store.lacking, store.reads_too = [lacking], False
+    log = a_journal(store, waits=waits).read()
+    assert (replace(log, standing=4), waits) == (whole, [])
 
 
 def test_records_deleted_while_they_are_read_are_passed_over(tmp_path: Path) -> None:
@@ -161,74 +253,22 @@ def test_records_deleted_while_they_are_read_are_passed_over(tmp_path: Path) -> 
             self.delete([1, 2])
             return super().read(seq)
 
-    log = a_journal(Deleting(tmp_path)).read()
-    assert log == replace(journal.log, epoch_seqs={2: (3,)})
+    reader = a_journal(Deleting(tmp_path))
+    assert reader.read() == journal.log
+    assert sorted(store.list()) == [0, 3]
+    assert [record.seq for record in reader.history()] == [0, 3]
 
 
-# trimming
+def test_a_newest_entry_that_is_deleted_before_it_is_read_is_looked_for_again() -> None:
+    """Another driver went on, and deleted what was the last decision when this one listed."""
+    store, journal = long_journal(3)
+    waits: list[int] = []
 
+    def go_on(seq: int) -> None:
+        journal.decide(decided(3))
+        store.delete([seq])
 
-def long_journal(folder: Path, keep_epochs: int, epochs: int) -> tuple[LocalStore, Journal]:
-    """Two claims, a note, and decides, epoch 1 and the last with a redecide."""
-    store = LocalStore(folder)
-    a_journal(store).claim(QUERY, "host:1")
-    store.put(1, encode(Note("by hand", seq=1, nonce="n")))
-    journal = a_journal(store, keep_epochs)
-    journal.claim(QUERY, "host:2")
-    for epoch in range(epochs):
-        journal.decide(a_decide(epoch))
-        if epoch in (1, epochs - 1):
-            journal.redecide(a_redecide(epoch, 7))
-    return store, journal
-
-
-def test_trimming_keeps_claims_notes_and_the_newest_epochs_with_their_redecides(tmp_path: Path) -> None:
-    store, journal = long_journal(tmp_path, keep_epochs=10, epochs=30)
-    before = {seq: store.read(seq) for seq in store.list()}
-    journal.trim()
-    newest = list(range(24, 35))  # ten decides and the last one's redecide
-    assert sorted(store.list()) == [0, 1, 2, *newest]
-    assert list(kinds(store).values()) == ["Claim", "Note", "Claim", *["Decide"] * 10, "Redecide"]
-    assert {seq: store.read(seq) for seq in store.list()} == {seq: before[seq] for seq in [0, 1, 2, *newest]}
-
-
-def test_a_trimmed_journal_folds_to_the_same_claims_and_decision(tmp_path: Path) -> None:
-    store, journal = long_journal(tmp_path, keep_epochs=10, epochs=30)
-    before = journal.log
-    journal.trim()
-    after = a_journal(store).read()
-    assert after == journal.log
-    assert (after.claims, after.decision, after.last_seq) == (before.claims, before.decision, before.last_seq)
-    assert sorted(after.epoch_seqs) == list(range(20, 30))
-    claim = a_journal(store).claim(QUERY, "host:3")
-    assert (claim.generation, claim.seq, claim.lineage) == (3, 35, before.lineage)
-
-
-def test_trimming_waits_until_a_tenth_more_than_is_kept_stands(tmp_path: Path) -> None:
-    store, journal = long_journal(tmp_path, keep_epochs=10, epochs=11)
-    stood = sorted(store.list())
-    journal.trim()
-    assert sorted(store.list()) == stood
-    journal.decide(a_decide(11))
-    journal.trim()
-    assert sorted(journal.log.epoch_seqs) == list(range(2, 12))
-    assert len(store.list()) < len(stood)
-
-
-def test_the_last_decision_is_kept_even_when_no_epoch_is(tmp_path: Path) -> None:
-    store, journal = long_journal(tmp_path, keep_epochs=0, epochs=4)
-    journal.trim()
-    assert list(kinds(store).values()) == ["Claim", "Note", "Claim", "Decide", "Redecide"]
-    assert partitions(a_journal(store).read().decision, "lake") == [(2, 7)]
-
-
-def test_a_journal_goes_on_after_trimming(tmp_path: Path) -> None:
-    store, journal = long_journal(tmp_path, keep_epochs=2, epochs=9)
-    for epoch in range(9, 20):
-        journal.trim()
-        journal.decide(a_decide(epoch))
-    assert isinstance(decode(store.read(0) or b""), Claim)
-    log = a_journal(store).read()
-    assert log.decision is not None
-    assert log.decision.epoch == 19
-    assert len(log.epoch_seqs) <= 3
+    store.before_read = [go_on]
+    log = Journal(store, wait=waits.append).read()
+    assert (log, waits) == (replace(journal.log, standing=6), [0])
+    assert 5 not in store.entries

@@ -35,9 +35,9 @@ COMMITTABLES = (
     ),
     Committable(Txn("orders", 12, "lake", 3, "0a1b2c", 5, 6), rows=0, payload=b""),
 )
-PLACE: dict[str, Any] = {"seq": 41, "nonce": "f" * 32, "names": (38, 40, 41)}
+PLACE: dict[str, Any] = {"seq": 41, "nonce": "f" * 32, "names": (38, 40, 41), "before": 37, "at": 1_790_000_000.125}
 RECORDS: list[Record] = [
-    Claim(3, "0a1b2c", "host:17", "8f6a-query", "99ff", **PLACE),
+    Claim(3, "0a1b2c", "host:17", "8f6a-query", "99ff", base=5, first_epoch=11, **PLACE),
     Decide(
         12,
         3,
@@ -93,16 +93,27 @@ def test_a_record_is_plain_json_that_says_its_version_and_kind(record: Record) -
     body = body_of(record)
     assert body["version"] == FORMAT_VERSION
     assert body["kind"] == kind_of(record).lower()
-    assert (body["seq"], body["nonce"], body["names"]) == (41, "f" * 32, [38, 40, 41])
+    assert (body["seq"], body["nonce"], body["names"], body["before"]) == (41, "f" * 32, [38, 40, 41], 37)
 
 
-@pytest.mark.parametrize("version", [0, 2, 999, "1", None])
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 999, str(FORMAT_VERSION), None])
 @pytest.mark.parametrize("record", RECORDS, ids=kind_of)
 def test_a_record_of_another_format_is_fatal(record: Record, version: Any) -> None:
     body = {**body_of(record), "version": version}
     with pytest.raises(Fatal, match="record 41 has format") as refused:
         decode(json.dumps(body).encode())
     assert "pip install --upgrade exactsink" in refused.value.next
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=kind_of)
+def test_a_record_of_the_first_format_is_fatal_and_names_the_release_to_take(record: Record) -> None:
+    """It has no `before`: read as one of today's it would forget the claims before it."""
+    body = {**body_of(record), "version": 1}
+    del body["before"]
+    with pytest.raises(Fatal, match="record 41 has format 1") as refused:
+        decode(json.dumps(body).encode())
+    assert "the release of exactsink that wrote it" in refused.value.next
+    assert "upgrade" not in refused.value.next
 
 
 @pytest.mark.parametrize("kind", ["abort", "", "Claim", None])
@@ -148,3 +159,17 @@ def test_a_pickle_is_never_loaded() -> None:
     with pytest.raises(Fatal, match="journal entry 7 is no record"):
         decode(bomb, 7)
     assert UNPICKLED == ["boom"]
+
+
+@pytest.mark.parametrize("spoil", ["lacks before", "has more", "calls itself another entry"])
+def test_a_record_that_is_not_what_it_says_is_fatal(spoil: str) -> None:
+    """A field that is read as if it were empty could end the chain of claims, and with it the proof of a sweep."""
+    body = json.loads(encode(Note("x", seq=7, nonce="n", before=3)))
+    if spoil == "lacks before":
+        del body["before"]
+    elif spoil == "has more":
+        body["more"] = 1
+    else:
+        body["seq"] = 8
+    with pytest.raises(Fatal, match="entry 7 is not the note that it says it is"):
+        decode(json.dumps(body).encode(), 7)

@@ -11,7 +11,7 @@ from tests.unit.fakes import IdleCommitter
 from exactsink.errors import LineageError
 from exactsink.events import Event, Events
 from exactsink.journal.log import Decision, Log, undecided_before, undecided_losers
-from exactsink.journal.records import Claim, DecidedSink
+from exactsink.journal.records import Claim, DecidedSink, Note
 from exactsink.model import Committable, InDoubt, Txn, Undecided
 from exactsink.sweep import sweep_losers, sweep_older
 
@@ -37,9 +37,11 @@ def decided(*participants: InDoubt, sink: str = "a", store_ref: str | None = Non
     return Decision(5, "input", {sink: DecidedSink("b", "s", "t", committables)}, (7,))
 
 
-def older(*participants: InDoubt, decision: Decision | None = None, sink: str = "a") -> list[InDoubt]:
-    log = Log(last_seq=8, claims=CLAIMS, decision=decision)
-    return list(undecided_before(log, MINE, sink, participants))
+def older(
+    *participants: InDoubt, decision: Decision | None = None, sink: str = "a", disowned: Iterable[str] = ()
+) -> list[InDoubt]:
+    log = Log(last_seq=8, anchors=(CLAIMS[0], Note("by hand", seq=2), *CLAIMS[1:]), decision=decision)
+    return list(undecided_before(log, MINE, sink, participants, frozenset(disowned)))
 
 
 def losers(decision: Decision, *participants: InDoubt) -> list[InDoubt]:
@@ -51,7 +53,7 @@ def losers(decision: Decision, *participants: InDoubt) -> list[InDoubt]:
 
 def test_what_older_claims_began_is_undecided_when_nothing_was_decided() -> None:
     begun = [listed(1, 0, 1, "aa"), listed(2), listed(3, epoch=99), listed(4, epoch=None)]
-    proven = undecided_before(Log(last_seq=8, claims=CLAIMS), MINE, "a", begun)
+    proven = undecided_before(Log(last_seq=8, anchors=CLAIMS), MINE, "a", begun)
     assert list(proven) == begun
     assert len(proven) == len(begun)
     assert older() == []
@@ -86,13 +88,13 @@ def test_what_no_older_claim_of_this_journal_began_stops_the_start(foreign: InDo
         with pytest.raises(LineageError) as refused:
             older(*among, decision=decided(listed(1)))
         assert foreign.ref in refused.value.what
-        assert f"generation {foreign.generation}, token {foreign.token}" in refused.value.next
+        assert f"exactsink recover JOB.toml --sweep-token {foreign.token}" in refused.value.next
         assert "another name" in refused.value.next
 
 
 def test_a_later_claim_in_the_log_does_not_make_its_work_older_than_mine() -> None:
     later = Claim(4, "dd", "host:4", "query", "aa", seq=9)
-    log = Log(last_seq=9, claims=(*CLAIMS, later))
+    log = Log(last_seq=9, anchors=(*CLAIMS, later))
     with pytest.raises(LineageError):
         undecided_before(log, MINE, "a", [listed(generation=4, token="dd")])
 
@@ -100,6 +102,42 @@ def test_a_later_claim_in_the_log_does_not_make_its_work_older_than_mine() -> No
 def test_what_is_decided_needs_no_claim_to_be_kept() -> None:
     """A decision proves itself; whoever began it, it is committed and never swept."""
     assert older(mine(), decision=decided(mine())) == []
+
+
+# what an operator has disowned
+
+
+def test_work_of_a_foreign_token_is_undecided_once_the_operator_names_it_and_only_then() -> None:
+    foreign, ahead = listed(2, token="ff"), listed(3, generation=9, token="ff")
+    for named in ((), ("fe",), ("",), ("f",)):
+        with pytest.raises(LineageError):
+            older(listed(1), foreign, disowned=named)
+    assert older(listed(1), foreign, ahead, disowned=("ff",)) == [listed(1), foreign, ahead]
+
+
+def test_a_foreign_token_that_the_operator_has_not_named_stops_the_start_beside_one_that_he_has() -> None:
+    with pytest.raises(LineageError) as refused:
+        older(listed(2, token="ff"), listed(3, token="fe"), disowned=("ff",))
+    assert "--sweep-token fe" in refused.value.next
+
+
+@pytest.mark.parametrize("own", [mine(), listed(generation=4, token="dd")], ids=["my claim", "a later claim"])
+def test_a_claim_that_stands_in_this_journal_is_never_disowned(own: InDoubt) -> None:
+    later = Claim(4, "dd", "host:4", "query", "aa", seq=9)
+    log = Log(last_seq=9, anchors=(*CLAIMS, later))
+    with pytest.raises(LineageError):
+        undecided_before(log, MINE, "a", [own], frozenset({own.token}))
+
+
+def test_disowning_an_older_claim_of_this_journal_changes_nothing() -> None:
+    winner, loser = listed(1), listed(2)
+    assert older(winner, loser, decision=decided(winner), disowned=("bb",)) == [loser]
+
+
+def test_what_is_decided_is_kept_though_its_token_is_disowned() -> None:
+    """A journal that went back in time and on again may name in its decision what it holds no claim of."""
+    foreign, other = listed(1, token="ff"), listed(2, token="ff")
+    assert older(foreign, other, decision=decided(foreign), disowned=("ff",)) == [other]
 
 
 # my own losers
@@ -138,12 +176,15 @@ class Fake(IdleCommitter):
 def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_tells() -> None:
     told: list[Event] = []
     a, b, idle = Fake(listed(1), listed(2), listed(3)), Fake(listed(1)), Fake()
-    log = Log(last_seq=8, claims=CLAIMS, decision=decided(listed(2)))
+    log = Log(last_seq=8, anchors=CLAIMS, decision=decided(listed(2)))
     sweep_older({"a": a, "b": b, "idle": idle}, log, MINE, Events("job", [told.append]))
     assert (a.aborted, b.aborted, idle.aborted) == ([[listed(1), listed(3)]], [[listed(1)]], [])
-    assert [(e.name, dict(e.fields)) for e in told] == [
-        ("swept", {"sink": "a", "participants": 2}),
-        ("swept", {"sink": "b", "participants": 1}),
+    assert [(e.name, e.fields["sink"], e.fields["participants"]) for e in told] == [
+        ("swept", "a", 2),
+        ("in_doubt", "a", 1),  # the decided one, which is committed by now or will be
+        ("swept", "b", 1),
+        ("in_doubt", "b", 0),
+        ("in_doubt", "idle", 0),
     ]
 
 
@@ -151,8 +192,14 @@ def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_tells()
 def test_a_sweep_aborts_nobody_while_one_sink_holds_another_journals_work(order: tuple[str, str]) -> None:
     sinks = {"clean": Fake(listed(1)), "foreign": Fake(listed(token="ff"))}
     with pytest.raises(LineageError, match="sink foreign"):
-        sweep_older({name: sinks[name] for name in order}, Log(last_seq=8, claims=CLAIMS), MINE, Events("job"))
+        sweep_older({name: sinks[name] for name in order}, Log(last_seq=8, anchors=CLAIMS), MINE, Events("job"))
     assert sinks["clean"].aborted == sinks["foreign"].aborted == []
+
+
+def test_a_sweep_aborts_disowned_work_with_the_older_claims_in_every_sink() -> None:
+    a, b = Fake(listed(1), listed(2, token="ff")), Fake(listed(3, token="ff"))
+    sweep_older({"a": a, "b": b}, Log(last_seq=8, anchors=CLAIMS), MINE, Events("job"), frozenset({"ff"}))
+    assert (a.aborted, b.aborted) == ([[listed(1), listed(2, token="ff")]], [[listed(3, token="ff")]])
 
 
 def test_a_sweep_of_my_losers_aborts_only_them() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from exactsink.errors import ExactsinkError, Fatal, Fenced, LineageError, Retryable
-from exactsink.journal.log import Log, extended
+from exactsink.journal.log import Log, extended, fenced_by
 from exactsink.journal.records import Claim, Decide, Note, Record, Redecide, decode, encode
 from exactsink.journal.store import JournalStore, SeqTaken
 
@@ -25,8 +25,8 @@ class _Absent(Exception):
 class Journal:
     """One driver's handle on a job's log. Not for several threads.
 
-    `keep_epochs` decisions are kept for `history`; claims and notes are never deleted. `wait(attempt)` pauses between
-    two tries.
+    `keep_epochs` records of decisions are kept for `history`; claims and notes are never deleted. `wait(attempt)`
+    pauses between two tries. Only a handle that holds the newest claim can append.
     """
 
     def __init__(self, store: JournalStore, *, keep_epochs: int = 1000, wait: Callable[[int], None]) -> None:
@@ -34,6 +34,7 @@ class Journal:
         self._keep_epochs = keep_epochs
         self._wait = wait
         self._log = Log()
+        self._claim: Claim | None = None
 
     @property
     def log(self) -> Log:
@@ -82,8 +83,8 @@ class Journal:
         before = newest.before
         while before >= 0 and before not in known:
             anchor = self._entry(before)
-            if not isinstance(anchor, Claim | Note):
-                raise Fatal(f"journal entry {before} is no claim", next="bring the journal back from a copy")
+            if not isinstance(anchor, Claim | Note) or anchor.before >= before:
+                raise Fatal(f"journal entry {before} is no claim or note", next="bring the journal back from a copy")
             walked.append(anchor)
             before = anchor.before
         old = self._log.anchors[: known[before] + 1] if before in known else ()
@@ -107,7 +108,7 @@ class Journal:
                 claim = replace(claim, base=log.base, first_epoch=log.claims[-1].first_epoch)
             claim = replace(claim, **self._place(claim, log.last_seq + 1))
             if self._settle(claim).nonce == claim.nonce and self._stands_last(claim):
-                self._log = extended(log, claim)
+                self._log, self._claim = extended(log, claim), claim
                 return claim
             self._wait(attempt)
         raise Retryable("the journal could not be claimed", why="other drivers claim the job again and again")
@@ -122,7 +123,8 @@ class Journal:
         first = max(log.next_epoch, next_batch)
         claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage, first - next_batch, first)
         self._append(claim)
-        return self._log.claims[-1]
+        self._claim = self._log.claims[-1]
+        return self._claim
 
     def note(self, text: str) -> None:
         """Append what an operator did, or what is to be remembered of a run. Raises Fenced like `decide`."""
@@ -158,6 +160,10 @@ class Journal:
 
     def _append(self, record: Record) -> None:
         """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
+        if self._claim is None:
+            raise RuntimeError("a journal is claimed before anything is appended")
+        if (fenced := fenced_by(self._log, self._claim)) is not None:  # read since: a newer claim stands
+            raise fenced
         while True:
             mine = replace(record, **self._place(record, self._log.last_seq + 1))
             stands = self._settle(mine)

@@ -128,6 +128,12 @@ def decode(data: bytes, seq: int | None = None) -> Record:
             if version == 1
             else "pip install --upgrade exactsink",
         )
+    if set(body) != set(_KINDS[kind].__dataclass_fields__) or seq not in (None, body["seq"]):
+        raise Fatal(
+            f"journal entry {seq} is not the {kind} that it says it is",
+            why=f"it has the fields {', '.join(sorted(body))}, and calls itself entry {body.get('seq')}",
+            next="bring that entry back from a copy; without it a decision may be forgotten",
+        )
     body["names"] = tuple(body["names"])
     if "committables" in body:
         body["committables"] = _committables(body["committables"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from exactsink.durable import NO_HARD_LINKS, make_folder, sync_folders
 from exactsink.errors import PreflightError
@@ -15,6 +17,7 @@ from exactsink.errors import PreflightError
 __all__ = ["JournalStore", "LocalStore", "SeqTaken"]
 
 _ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
+_TEMP = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 class SeqTaken(Exception):
@@ -42,7 +45,10 @@ class JournalStore(Protocol):
 
 
 class LocalStore:
-    """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder."""
+    """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder.
+
+    A writer locks its temp file; the first put of each store removes those that nobody locks: their writers are dead.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -52,14 +58,15 @@ class LocalStore:
     def put(self, seq: int, data: bytes) -> None:
         if not self._made:
             make_folder(self._folder)
+            self._remove_dead_temps()
             self._made = True
-        temp = self._folder / f".{uuid.uuid4().hex}.tmp"
+        temp, file = self._locked_temp()
         try:
-            with open(temp, "xb") as file:
+            with file:  # closing it lets its lock go, so not before the entry has its name
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            self._link(temp, seq)
+                self._link(temp, seq)
         finally:
             temp.unlink(missing_ok=True)
             # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
@@ -81,6 +88,25 @@ class LocalStore:
     def delete(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             self._path(seq).unlink(missing_ok=True)
+
+    def _locked_temp(self) -> tuple[Path, BinaryIO]:
+        """Make a temp file that no other store removes while it is open here."""
+        while True:
+            temp = self._folder / f".{uuid.uuid4().hex}.tmp"
+            file = open(temp, "xb")  # noqa: SIM115 - the caller closes it
+            with suppress(OSError):  # a file system without locks: nobody else gets one either, and nothing is removed
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                return temp, file
+            file.close()  # taken for a dead writer's, between its making and its lock
+
+    def _remove_dead_temps(self) -> None:
+        """Remove temp files of writers that died; the lock goes with its process. What can't be removed stays."""
+        for name in os.listdir(self._folder):
+            if _TEMP.fullmatch(name):
+                with suppress(OSError), open(self._folder / name, "rb+") as file:  # gone, locked, or another user's
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (self._folder / name).unlink()
 
     def _link(self, temp: Path, seq: int) -> None:
         self._unsynced = True
