@@ -39,6 +39,10 @@ $(VENV)/.ready: pyproject.toml
 	@java -version >/dev/null 2>&1 || { $(SUDO) apt-get update && \
 	  { $(SUDO) apt-get install -y --no-install-recommends openjdk-17-jre-headless || \
 	    $(SUDO) apt-get install -y --no-install-recommends openjdk-21-jre-headless; }; }
+	@{ ls -d /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || \
+	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/postgresql-common/createcluster.d && \
+	    echo 'create_main_cluster = false' | $(SUDO) tee /etc/postgresql-common/createcluster.d/exactsink.conf >/dev/null && \
+	    $(SUDO) apt-get install -y --no-install-recommends postgresql; }  # no cluster of Debian's own
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,idempotent-upsert]' --group dev

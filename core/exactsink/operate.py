@@ -71,6 +71,10 @@ class Operator:
         """Read the journal."""
         return self._journal.read()
 
+    def close(self) -> None:
+        """Let go of the journal. Idempotent."""
+        self._journal.close()
+
     def recover(self, *, take_over: bool, disowned: frozenset[str] = frozenset()) -> None:
         """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from exactsink.errors import ConfigError, Fatal, PreflightError, Retryable
 from exactsink.events import Event
 from exactsink.home import Home
 from exactsink.spark import Job
-from exactsink.spark.session import make_session
-from tests.e2e.jobs import in_lake, in_table, write_job
+from exactsink.spark.session import make_session, read_source
+from exactsink.spark.supervise import supervise
+from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +153,23 @@ def test_sink_whose_rows_are_guarded_by_epoch_takes_no_runs(
     with pytest.raises(PreflightError, match="takes no batch runs"):
         job.write(_rows(spark, 0), run="r")
     assert not (tmp_path / "lake").exists()
+
+
+def test_journal_in_a_database(spark: SparkSession, tmp_path: Path) -> None:
+    """The stream's and each run's history stand in one table, apart from each other."""
+    write_source(tmp_path, 2)
+    path = write_job(tmp_path, job=f'journal = "sqlite:///{tmp_path}/journal.db"\n')
+    job = Job.from_toml(path)
+    supervise(job, lambda: read_source(job.config, spark))
+    first = job.write(_rows(spark, 5000), run="r")
+    assert not first.already_done
+    assert job.write(_rows(spark, 9000), run="r").already_done
+    write_source(tmp_path, 3)
+    supervise(job, lambda: read_source(job.config, spark))
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3) + Counter(range(5000, 5300))
+    assert not (tmp_path / "checkpoint.exactsink" / "journal").exists()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+        names = [name for (name,) in connection.execute("SELECT DISTINCT job FROM exactsink_journal ORDER BY job")]
+    assert names == ["e2e", Home.of(job.config, "r").job]
+    with closing(job.journal()) as journal:
+        assert journal.read().last_generation == 2

@@ -207,6 +207,9 @@ class Store:
 
         self._world.call(self._actor, ConnectionError, effect)
 
+    def close(self) -> None:
+        pass
+
 
 def rows_of(epoch: int) -> tuple[str, ...]:
     return tuple(f"{epoch}.{index}" for index in range(3))

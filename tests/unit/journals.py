@@ -50,6 +50,9 @@ class Store:
         for seq in seqs:
             self.entries.pop(seq, None)
 
+    def close(self) -> None:
+        pass
+
     def add(self, record: Record) -> Record:
         self.entries[record.seq] = encode(record)
         return record

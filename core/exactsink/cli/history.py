@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,7 +18,8 @@ __all__ = ["history"]
 
 def history(path: str, run: str | None, last: int, as_json: bool) -> None:
     """Print the newest `last` records that stand: claims, decisions with their rows, notes."""
-    records = Opened.of(path, run).home.journal(pause).history()
+    with closing(Opened.of(path, run).home.journal(pause)) as journal:
+        records = journal.history()
     lines = [_line(record) for record in records[max(0, len(records) - last) :]]
     if as_json:
         print(json.dumps(lines, indent=1))

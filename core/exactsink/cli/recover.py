@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from exactsink.cli.opened import Opened
+from exactsink.journal.log import Log
 from exactsink.operate import Holding, holdings
 
 __all__ = ["recover"]
@@ -13,24 +15,26 @@ __all__ = ["recover"]
 def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep_tokens: Sequence[str]) -> None:
     """Settle what is in doubt, or with `dry_run` say what would be done and change nothing."""
     opened = Opened.of(path, run)
-    operator = opened.operator()
-    log = operator.read()
-    if not log.claims:
-        print("nothing to recover: the journal is empty")
-        return
-    held = holdings(opened.home, opened.sinks, log)
-    if dry_run:
-        if log.decision is not None:
-            print(
-                f"would commit epoch {log.decision.epoch} again, in every sink (what stands committed stays as it is)"
-            )
-        for holding in held:
-            print(f"would {_deed(holding, sweep_tokens)} {holding.sink}: {holding.participant.ref}")
-        return
-    operator.recover(take_over=take_over, disowned=frozenset(sweep_tokens))
-    left = holdings(opened.home, opened.sinks, operator.read())
+    with closing(opened.operator()) as operator:
+        log = operator.read()
+        if not log.claims:
+            print("nothing to recover: the journal is empty")
+            return
+        held = holdings(opened.home, opened.sinks, log)
+        if dry_run:
+            _print_plan(log, held, sweep_tokens)
+            return
+        operator.recover(take_over=take_over, disowned=frozenset(sweep_tokens))
+        left = holdings(opened.home, opened.sinks, operator.read())
     epoch = "none is decided" if log.decision is None else f"epoch {log.decision.epoch} is committed in every sink"
     print(f"recovered: {epoch}; {len(held)} participants were in doubt, {len(left)} are")
+
+
+def _print_plan(log: Log, held: Sequence[Holding], sweep_tokens: Sequence[str]) -> None:
+    if log.decision is not None:
+        print(f"would commit epoch {log.decision.epoch} again, in every sink (what stands committed stays as it is)")
+    for holding in held:
+        print(f"would {_deed(holding, sweep_tokens)} {holding.sink}: {holding.participant.ref}")
 
 
 def _deed(holding: Holding, sweep_tokens: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from exactsink.cli.opened import Opened
@@ -25,7 +26,8 @@ _SHOWN = 20
 def status(path: str, run: str | None, as_json: bool) -> None:
     """Print the job's state. Raises InDoubt when a decided participant is not committed yet."""
     opened = Opened.of(path, run)
-    log = opened.operator().read()
+    with closing(opened.operator()) as operator:
+        log = operator.read()
     held = holdings(opened.home, opened.sinks, log)
     body = _body(opened, log, opened.home.state().read(), held)
     if as_json:

@@ -41,6 +41,10 @@ class Journal:
         """The log as this handle last read or wrote it."""
         return self._log
 
+    def close(self) -> None:
+        """Let go of the store. Idempotent."""
+        self._store.close()
+
     def read(self) -> Log:
         """Read the journal again: its newest entry, and what that names. However long it is, this takes as long.
 

@@ -118,7 +118,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         raise Fatal(
             f"journal entry {seq} is no record",
             why=f"{error!r} in {data[:60]!r}",
-            next="bring that file of the journal's folder back from a copy; without it a decision may be forgotten",
+            next="bring that entry back from a copy of the journal; without it a decision may be forgotten",
         ) from error
     if version != FORMAT_VERSION or kind not in _KINDS:
         raise Fatal(

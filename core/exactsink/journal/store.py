@@ -43,6 +43,10 @@ class JournalStore(Protocol):
         """Remove entries. Idempotent."""
         ...
 
+    def close(self) -> None:
+        """Let go of what was opened. Idempotent."""
+        ...
+
 
 class LocalStore:
     """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder.
@@ -84,6 +88,9 @@ class LocalStore:
         if not self._folder.is_dir():
             return []
         return [int(found["seq"]) for name in os.listdir(self._folder) if (found := _ENTRY.fullmatch(name))]
+
+    def close(self) -> None:
+        """Hold nothing, so let go of nothing."""
 
     def delete(self, seqs: Iterable[int]) -> None:
         for seq in seqs:

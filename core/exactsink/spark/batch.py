@@ -39,7 +39,8 @@ def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) ->
     A Retryable is tried again, as often as the job's `restarts`, with a new claim each time.
     """
     home = Home.of(job.config, run)
-    known = _known(home.journal(pause).read(), run)
+    with closing(home.journal(pause)) as journal:
+        known = _known(journal.read(), run)
     if known is not None:
         job.events.tell("run_known", run=run)
         return known

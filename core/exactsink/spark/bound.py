@@ -32,15 +32,17 @@ _COMMIT_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A coordinator, and the heartbeat that says that it lives."""
+    """A coordinator with its journal, and the heartbeat that says that it lives."""
 
     coordinator: Coordinator
     heartbeat: Heartbeat
+    journal: Journal
 
     def close(self) -> None:
         """Say that the driver has ended, and let go of the sinks' connections. Rolls nothing back."""
         self.heartbeat.close()
         self.coordinator.close()
+        self.journal.close()
 
 
 class BoundJob:
@@ -79,7 +81,7 @@ class BoundJob:
             retry=Retry(_COMMIT_ATTEMPTS, pause),
             save_state=heartbeat.write,
         )
-        return Driver(coordinator, heartbeat)
+        return Driver(coordinator, heartbeat, journal)
 
     def journal(self) -> Journal:
         """Open the job's journal, beside its checkpoint or where its URL says."""

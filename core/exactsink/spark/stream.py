@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -56,7 +57,10 @@ class ForeachBatch:
         query_id = self._checkpoint.query_id()
         if query_id is not None:
             self._coordinator = self._started(query_id)
-        elif bound := self._job.journal().read().query_id:
+            return
+        with closing(self._job.journal()) as journal:
+            bound = journal.read().query_id
+        if bound:
             raise LineageError(
                 f"the journal belongs to query {bound}, and its checkpoint {self._job.config.checkpoint} is gone",
                 why="a new checkpoint starts at epoch 0 again, and its epochs would be skipped or written twice",

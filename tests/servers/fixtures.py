@@ -1,0 +1,18 @@
+"""The servers as fixtures: a test module names this one in its `pytest_plugins`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.postgres import Postgres, shared_postgres
+
+__all__ = ["postgres"]
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """The PostgreSQL that all workers of this run share: make databases, and leave the server alone."""
+    with shared_postgres(tmp_path_factory.getbasetemp()) as server:
+        yield server

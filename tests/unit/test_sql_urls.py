@@ -1,0 +1,179 @@
+"""What a journal's URL may name: the refusals, each with its way out, and never a password."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.servers.postgres import Postgres
+from tests.unit.sql_stores import JOB, at_commit
+
+from exactsink.errors import ConfigError, ExactsinkError, PreflightError, Retryable
+from exactsink.journal.sql import SqlStore
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+SPAWN = multiprocessing.get_context("spawn")
+PATIENCE = 120  # seconds until a process that hangs says so
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?cache=shared&uri=true",
+        "sqlite:///file:x?mode=memory&uri=true",
+        "sqlite:///x.db?mode=memory",
+    ],
+)
+def test_a_database_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(PreflightError, match=r"can't be in memory(?s:.*)next: write sqlite:////"):
+        SqlStore(url, JOB)
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "next"),
+    [
+        (f"postgresql://me:{SECRET}@host:port/db", "not one that SQLAlchemy reads", "mend the URL"),
+        (f"me:{SECRET}@host/db", "not one that SQLAlchemy reads", "mend the URL"),
+        (f"postgresql://me:p@{SECRET}@host/db", "%40 (@)", "mend the URL"),
+        (f"nosuch://me:{SECRET}@host/db", "nosuch can't hold a journal", "name another driver"),
+        (f"postgresql+nosuch://me:{SECRET}@host/db", "can't hold a journal", "name another driver"),
+        (f"mysql://me:{SECRET}@host/db", "needs the Python module MySQLdb", "pip install mysqlclient"),
+        (f"postgresql+asyncpg://me:{SECRET}@host/db", "made for asyncio", "name another driver"),
+        (f"postgresql+psycopg2://me:{SECRET}@host/db", "module psycopg2", "pip install psycopg2-binary"),
+        (f"postgresql+psycopg_async://me:{SECRET}@host/db", "made for asyncio", "name another driver"),
+        (f"sqlite://me:{SECRET}@host/x.db", "holds a path only", "write sqlite:////"),
+        ("sqlite:////x/y.db?mode=ro&uri=true", "holds a path only", "write sqlite:////"),
+        ("sqlite:///file:/x/y.db", "holds a path only", "write sqlite:////"),
+        (f"sqlite+pysqlcipher://:{SECRET}@/x.db", "holds a path only", "write sqlite:////"),
+    ],
+)
+def test_a_url_that_can_hold_no_journal_is_refused_at_once(url: str, said: str, next: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SqlStore(url, JOB)
+    assert said in str(refused.value)
+    assert refused.value.next.startswith(next)
+    assert SECRET not in everything(refused.value)
+
+
+def everything(error: BaseException) -> str:
+    """All that an error, its causes and its contexts say, as a log would."""
+    told = "".join(traceback.format_exception(error))
+    seen: BaseException | None = error
+    while seen is not None:
+        told += repr(seen) + str(seen)
+        seen = seen.__cause__ or seen.__context__
+    return told
+
+
+def test_no_error_no_log_and_no_repr_shows_the_password(
+    tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    name = f"journal_{uuid.uuid4().hex}"
+    postgres.create_database(name)
+    store = SqlStore(postgres.url(name, password=SECRET), JOB)
+    store.put(0, SECRET.encode())
+    told = [repr(store), caplog.text]
+    store.close()
+    wrong = f"postgresql+psycopg://me:{SECRET}@/db?host={tmp_path}&sslpassword={SECRET}"
+    absent = SqlStore(wrong, JOB)
+    for call in (absent.list, lambda: absent.read(0), lambda: absent.delete([0]), lambda: absent.put(0, b"x")):
+        with pytest.raises((Retryable, sa.exc.OperationalError)) as failed:
+            call()
+        told.append(everything(failed.value))
+    told.append(repr(absent) + caplog.text)
+    assert "me" in told[-2]
+    assert [text for text in told if SECRET in text] == []
+
+
+def test_the_file_stays_the_same_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = SqlStore("sqlite:///folder/journal.db", JOB)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store.put(0, b"x")
+    assert (tmp_path / "folder" / "journal.db").is_file()
+    assert repr(store) == f"SqlStore('sqlite:///{tmp_path}/folder/journal.db', '{JOB}')"
+
+
+def test_sqlite_commits_with_synchronous_extra(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/journal.db", JOB)
+    with at_commit("PRAGMA synchronous") as seen:
+        store.put(0, b"x")
+        store.put(1, b"x")
+    assert set(seen) == {"3"}
+
+
+def use_as_nobody(path: Path, answers: Any) -> None:
+    store = SqlStore(f"sqlite:///{path}", JOB)
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    calls: list[Callable[[], object]] = [store.list, lambda: store.read(0), lambda: store.put(1, b"x")]
+    for call in calls:
+        try:
+            call()
+        except ExactsinkError as error:
+            answers.put((type(error).__name__, error.what, error.next))
+        else:
+            answers.put("no error")
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_file_that_can_only_be_read_is_refused(what: str) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="exactsink-"))  # pytest's own is closed to other users
+    path = folder / "journal.db"
+    try:
+        SqlStore(f"sqlite:///{path}", JOB).put(0, b"x")
+        path.chmod(0o444 if what == "file" else 0o666)
+        folder.chmod(0o777 if what == "file" else 0o555)
+        answers = SPAWN.Queue()
+        child = SPAWN.Process(target=use_as_nobody, args=(path, answers), daemon=True)
+        child.start()
+        said = [answers.get(timeout=PATIENCE) for _ in range(3)]
+        child.join(PATIENCE)
+    finally:
+        folder.chmod(0o700)
+        shutil.rmtree(folder)
+    mend = f"chmod u+rw {path} and u+rwx {folder}, or run the driver as its owner"
+    assert said == [("PreflightError", f"the journal {path} is read-only", mend)] * 3
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+
+def test_importing_it_does_not_import_sqlalchemy_and_a_store_says_how_to_install_it() -> None:
+    assert run("import sys, exactsink.journal.sql; print('sqlalchemy' in sys.modules)") == "False\n"
+    without = "import sys; sys.modules['sqlalchemy'] = None; from exactsink.journal.sql import SqlStore as S\n"
+    said = run(f"{without}try: S('sqlite:////x/y.db', 'job')\nexcept Exception as e: print(type(e).__name__, e)")
+    assert said.startswith("ConfigError a journal in a database needs sqlalchemy")
+    assert said.endswith("next: pip install SQLAlchemy\n")
+
+
+def test_a_server_that_is_not_there_is_retryable_for_reading_and_leaves_a_put_open(tmp_path: Path) -> None:
+    store = SqlStore(f"postgresql+psycopg://me@/db?host={tmp_path}", JOB)
+    for call in (store.list, lambda: store.read(0), lambda: store.delete([0])):
+        with pytest.raises(Retryable, match="see that the database answers"):
+            call()
+    with pytest.raises(sa.exc.OperationalError):
+        store.put(0, b"x")
