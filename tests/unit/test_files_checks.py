@@ -54,10 +54,22 @@ def test_options_resolve_the_path_where_they_are_read(tmp_path: Path, monkeypatc
         ({"path": ""}, "give the folder"),
         ({"path": "file://"}, "give the folder"),
         ({}, "Field required"),
-        ({"path": "/x", "format": "csv"}, "parquet"),
+        ({"path": "/x", "format": "orc"}, "parquet"),
         ({"path": "/x", "partition_by": "day"}, "tuple"),
         ({"path": "/x", "partition_by": ["day", "day"]}, "once"),
-        ({"path": "/x", "format": "json", "compression": "zstd"}, "JSON lines are written plain"),
+        ({"path": "/x", "format": "json", "compression": "zstd"}, "JSON lines and CSV are written plain"),
+        ({"path": "/x", "format": "csv", "compression": "gzip"}, "JSON lines and CSV are written plain"),
+        ({"path": "/x", "format": "json", "header": False}, "header and delimiter are for format = 'csv'"),
+        ({"path": "/x", "delimiter": ";"}, "header and delimiter are for format = 'csv'"),
+        *[
+            ({"path": "/x", "format": "csv", "delimiter": mark}, "one ASCII mark")
+            for mark in ("", '"', "\\", "||", "x", "é")
+        ],
+        *[
+            ({"path": "/x", "target_file_size": size}, "a unit")
+            for size in ("128", "0 MB", "1.5 MB", "-1 B", "1 mb", "")
+        ],
+        ({"path": "/x", "target_file_size": 1024}, "string"),
         ({"path": "/x", "fromat": "json"}, "Extra inputs"),
     ],
 )
@@ -169,7 +181,7 @@ def test_every_explanation_has_a_next_step_and_no_holes() -> None:
         assert "{" not in str(caught.value)
 
 
-@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 def test_a_full_disk_is_retryable_and_the_attempt_can_be_dropped(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

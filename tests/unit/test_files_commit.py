@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import os
 import pickle
 import subprocess
@@ -158,16 +157,6 @@ def test_another_commit_that_dies_between_any_two_steps_does_no_harm(tmp_path: P
     each_step(run, least=20)
 
 
-def test_links_without_unlinks_are_finished(tmp_path: Path) -> None:
-    backend, voted = json_votes(tmp_path)
-    payload = json.loads(voted[0].payload)
-    for file in payload["files"]:
-        (tmp_path / file["final"]).parent.mkdir()
-        os.link(tmp_path / payload["folder"] / file["temp"], tmp_path / file["final"])
-    assert commit(backend, *voted) == [AlreadyCommitted(), Committed()]
-    assert_all_committed(tmp_path)
-
-
 COMMITTER = """
 import pickle, sys
 from exactsink.model import JobContext
@@ -301,10 +290,3 @@ def test_a_file_in_the_place_of_a_partition_folder_is_fatal(tmp_path: Path) -> N
     (tmp_path / "day=2").unlink()
     commit(backend, *voted)
     assert_all_committed(tmp_path)
-
-
-def test_a_vote_of_another_version_is_refused(tmp_path: Path) -> None:
-    backend, voted = json_votes(tmp_path)
-    newer = Committable(voted[0].txn, 2, voted[0].payload, version=2)
-    with pytest.raises(Fatal, match="version 2"):
-        commit(backend, newer)

@@ -1,4 +1,4 @@
-"""The `files` backend: Parquet or JSON lines in a folder, each epoch's files appearing when it is decided."""
+"""The `files` backend: Parquet, JSON lines or CSV in a folder, each epoch's files appearing when it is decided."""
 
 from __future__ import annotations
 

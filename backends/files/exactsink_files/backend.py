@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
@@ -15,20 +16,39 @@ from exactsink.backend import Backend, BackendOptions, Committer, Writer
 from exactsink.errors import ConfigError, Fatal
 from exactsink.model import Finding, JobContext, Traits, Txn
 from exactsink_files.committer import FilesCommitter
-from exactsink_files.writer import JSON_COLUMN, FilesWriter
+from exactsink_files.writer import FilesWriter, Layout
 
 __all__ = ["FilesBackend", "FilesOptions"]
 
+_LINE = "value"
+"""The column of text lines, unless it is named by the header that goes above them."""
+
+_UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_SIZE = re.compile(r"(?P<count>[0-9]+) ?(?P<unit>B|KB|MB|GB)")
+_CSV_OPTIONS = {  # Spark's own defaults trim spaces, cut times to milliseconds, and escape as few others do
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
 
 
 class FilesOptions(BackendOptions):
-    """Say where the files go and what they look like. `path` is made absolute where the options are first read."""
+    """Say where the files go and what they look like. `path` is made absolute where the options are first read.
+
+    `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file that has reached it gets no more rows. Without
+    it a participant writes one file per partition folder.
+    """
 
     path: str
-    format: Literal["parquet", "json"] = "parquet"
+    format: Literal["parquet", "json", "csv"] = "parquet"
     partition_by: tuple[str, ...] = ()
     compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
+    header: bool = True
+    delimiter: str = ","
+    target_file_size: str | None = None
 
     @field_validator("path")
     @classmethod
@@ -53,11 +73,34 @@ class FilesOptions(BackendOptions):
             raise ValueError("name each partition column once, none of them empty")
         return columns
 
+    @field_validator("delimiter")
+    @classmethod
+    def _one_mark(cls, delimiter: str) -> str:
+        if delimiter not in tuple("\t !#$%&'()*+,-./:;<=>?@[]^`{|}~"):
+            raise ValueError("give one ASCII mark, a space or a tab; a quote and a backslash are taken")
+        return delimiter
+
+    @field_validator("target_file_size")
+    @classmethod
+    def _readable(cls, size: str | None) -> str | None:
+        found = None if size is None else _SIZE.fullmatch(size)
+        if size is not None and (found is None or int(found["count"]) == 0):
+            raise ValueError("give a whole number above 0 and a unit, B, KB, MB or GB: '128 MB'")
+        return size
+
     @model_validator(mode="after")
-    def _compression_has_a_use(self) -> FilesOptions:
-        if self.format == "json" and self.compression not in (None, "none"):
-            raise ValueError("compression is for format = 'parquet'; JSON lines are written plain")
+    def _choices_have_a_use(self) -> FilesOptions:
+        if self.format != "parquet" and self.compression not in (None, "none"):
+            raise ValueError("compression is for format = 'parquet'; JSON lines and CSV are written plain")
+        if self.format != "csv" and (not self.header or self.delimiter != ","):
+            raise ValueError("header and delimiter are for format = 'csv'")
         return self
+
+    @property
+    def target_bytes(self) -> int | None:
+        """Give the target file size in bytes."""
+        found = _SIZE.fullmatch(self.target_file_size or "")
+        return None if found is None else int(found["count"]) * _UNITS[found["unit"]]
 
 
 class FilesBackend(Backend):
@@ -79,18 +122,24 @@ class FilesBackend(Backend):
         return Traits(atomic_visibility=False, can_lose_votes=False, visible_early=False)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
-        """Let the JVM make the JSON lines: `value`, then the partition columns. Raises ConfigError when SQL can't."""
+        """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError when SQL can't."""
         if self.options.format == "parquet":
             return None
         chosen = self.options.partition_by
-        if not chosen:
-            return [f"to_json(struct(*)) AS {JSON_COLUMN}"]
-        if JSON_COLUMN in chosen:
-            raise ConfigError(f"partition column {JSON_COLUMN} has the JSON column's name", next="rename the column")
-        for found in _errors(_partition_problems(schema, chosen)):
-            raise ConfigError(found.message, next=found.fix)
-        rest = ", ".join(_quoted(name) for name in schema.names if name not in chosen)
-        return [f"to_json(struct({rest})) AS {JSON_COLUMN}", *map(_quoted, chosen)]
+        rest = [field for field in schema if field.name not in chosen]
+        found = _partition_problems(schema, chosen)
+        for problem in _errors(found + (_csv_problems(rest) if self.options.format == "csv" else [])):
+            raise ConfigError(problem.message, next=problem.fix)
+        fields = ", ".join(_quoted(field.name) for field in rest) if chosen else "*"
+        name, line = _LINE, f"to_json(struct({fields}))"
+        if self.options.format == "csv":
+            options = ", ".join(map(_literal, chain(*{"sep": self.options.delimiter, **_CSV_OPTIONS}.items())))
+            line = f"to_csv(struct({fields}), map({options}))"
+            if self.options.header:  # the writers get it as the column's name: they know no other column
+                name = self.options.delimiter.join(_csv_name(field.name) for field in rest)
+        if name in chosen:
+            raise ConfigError(f"partition column {name} has the name of the lines' column", next="rename the column")
+        return [f"{line} AS {name if name == _LINE else _quoted(name)}", *map(_quoted, chosen)]
 
     def problems(self, schema: pa.Schema) -> list[Finding]:
         """Find what keeps rows of the shaped `schema` from being written as the options say."""
@@ -99,23 +148,31 @@ class FilesBackend(Backend):
         if _errors(found):
             return found
         rest = pa.schema([field for field in schema if field.name not in chosen])
-        return found + (_parquet_problems(rest) if self.options.format == "parquet" else _json_problems(rest))
+        return found + (_parquet_problems(rest) if self.options.format == "parquet" else self._line_problems(rest))
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         for found in _errors(self.problems(schema)):
             raise Fatal(f"sink {txn.sink}: {found.message}", next=found.fix)
         options = self.options
-        return FilesWriter(
-            txn,
-            schema,
-            ticket.decode(),
+        layout = Layout(
             format=options.format,
             partition_by=options.partition_by,
             compression=options.compression or "snappy",
+            header=options.format == "csv" and options.header,
+            target_bytes=options.target_bytes,
         )
+        return FilesWriter(txn, schema, ticket.decode(), layout)
 
     def committer(self, ctx: JobContext) -> Committer:
         return FilesCommitter(ctx, self.options.path, self.problems)
+
+    def _line_problems(self, schema: pa.Schema) -> list[Finding]:
+        form = self.options.format
+        name = schema.names[0] if form == "csv" and self.options.header and schema.names else _LINE
+        if schema.names == [name] and schema.field(0).type in (pa.string(), pa.large_string()):
+            return []
+        message = f"format {form} takes one text column, {name}, beside the partition columns: got {schema.names}"
+        return [Finding("error", message, "select it with the expressions that shape() gives")]
 
 
 def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Finding]:
@@ -157,11 +214,24 @@ def _parquet_problems(schema: pa.Schema) -> list[Finding]:
     return []
 
 
-def _json_problems(schema: pa.Schema) -> list[Finding]:
-    if schema.names == [JSON_COLUMN] and schema.field(0).type in (pa.string(), pa.large_string()):
-        return []
-    message = f"format json takes one text column, {JSON_COLUMN}, beside the partition columns: got {schema.names}"
-    return [Finding("error", message, "select it with the expressions that shape() gives")]
+def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:
+    """Find columns that would come back from CSV as something else, or not at all."""
+    found = []
+    for field in fields:
+        name, kind = _quoted(field.name), field.type
+        if pa.types.is_nested(kind):
+            problem, fix = f"is of type {kind}, which CSV can't hold", f"cast it in the frame, with to_json({name}) say"
+        elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            problem, fix = f"is of type {kind}, which CSV can't hold", f"cast it in the frame, with base64({name}) say"
+        elif "*" in field.name:
+            problem, fix = "has a * in its name, which the header can't be given", "rename the column"
+        elif field.nullable and len(fields) == 1:
+            problem = "is the only one: its NULL would be an empty line, which readers skip"
+            fix = f"replace NULL in the frame, with coalesce({name}, '') say, or add a column that has none"
+        else:
+            continue
+        found.append(Finding("error", f"column {field.name} {problem}", fix))
+    return found
 
 
 def _errors(findings: Iterable[Finding]) -> list[Finding]:
@@ -170,6 +240,14 @@ def _errors(findings: Iterable[Finding]) -> list[Finding]:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _csv_name(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else '"' + name.replace('"', '""') + '"'
 
 
 def _can_partition(kind: pa.DataType) -> bool:

@@ -132,16 +132,14 @@ class FilesCommitter(Committer):
     def abort(self, undecided: Undecided) -> None:
         with explained(self._root):
             for participant in undecided:
-                txn = Txn.parse(participant.ref)
-                if txn is not None and self._is_own(txn):
+                if (txn := self._own(participant.ref)) is not None:
                     remove_folder(temp_folder(self._root, txn))
 
     def in_doubt(self) -> Iterable[InDoubt]:
         found = []
         with explained(self._root), suppress(FileNotFoundError):  # no temp folder yet
             for entry in list(os.scandir(_temp_root(self._root))):
-                txn = Txn.parse(entry.name)
-                if txn is not None and self._is_own(txn) and entry.is_dir(follow_symlinks=False):
+                if (txn := self._own(entry.name)) is not None and entry.is_dir(follow_symlinks=False):
                     with suppress(FileNotFoundError):  # gone between listing and looking
                         age = time.time() - entry.stat(follow_symlinks=False).st_mtime
                         found.append(InDoubt.of(txn, age_seconds=age))
@@ -150,8 +148,9 @@ class FilesCommitter(Committer):
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
 
-    def _is_own(self, txn: Txn) -> bool:
-        return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
+    def _own(self, name: str) -> Txn | None:
+        txn = Txn.parse(name)
+        return txn if txn is not None and (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink) else None
 
 
 @contextmanager
@@ -218,7 +217,11 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
         if same:
             return AlreadyCommitted()
         if same is not None:
-            raise _foreign(final, file)
+            raise Fatal(
+                f"{final} is not the file that was voted for, and is not overwritten",
+                why=f"its name is this epoch's, but {file.size} bytes of SHA-256 {file.sha256} were voted for",
+                next="move that file away, then start the job again",
+            )
         if sealed is None:
             mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
             return Unknown(f"both {temp} and its final name {final} are gone{mounted}")
@@ -246,14 +249,6 @@ def _holds(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool 
         return stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256
     except FileNotFoundError:
         return None
-
-
-def _foreign(final: Path, file: VotedFile) -> Fatal:
-    return Fatal(
-        f"{final} is not the file that was voted for, and is not overwritten",
-        why=f"its name is this epoch's, its content is not: {file.size} bytes, SHA-256 {file.sha256}, were voted for",
-        next="move that file away, then start the job again",
-    )
 
 
 def _contended(what: str) -> Retryable:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,9 +21,8 @@ from exactsink.errors import Fatal, Retryable
 from exactsink.model import Committable, Txn
 from exactsink_files.committer import PAYLOAD_VERSION, Vote, VotedFile, explained, remove_folder, temp_folder
 
-__all__ = ["JSON_COLUMN", "FilesWriter"]
+__all__ = ["FilesWriter", "Layout"]
 
-JSON_COLUMN = "value"
 ROW_GROUP_ROWS = 128 * 1024
 BUFFERED_BYTES = 64 * 1024 * 1024
 
@@ -30,23 +31,35 @@ _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and
 _DATE_LENGTH = len("2026-11-20")
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows become files: those of text formats come as lines, below a column that `header` makes the first line.
+
+    A file that has reached `target_bytes` gets no more rows; None never ends one.
+    """
+
+    format: str
+    partition_by: Sequence[str]
+    compression: str
+    header: bool = False
+    target_bytes: int | None = None
+
+
 class FilesWriter(Writer):
-    """One task attempt's files, one per partition folder, below `<root>/_exactsink/<txn.id>/`.
+    """One task attempt's files, one or more per partition folder, below `<root>/_exactsink/<txn.id>/`.
 
     A sweep removes that folder; from then on every call but `abort` raises Retryable, `pre_commit` included.
     """
 
-    def __init__(
-        self, txn: Txn, schema: pa.Schema, root: str, *, format: str, partition_by: Sequence[str], compression: str
-    ) -> None:
+    def __init__(self, txn: Txn, schema: pa.Schema, root: str, layout: Layout) -> None:
         self._txn = txn
         self._root = root
-        self._format = format
-        self._partition_by = partition_by
-        self._compression = compression
+        self._layout = layout
         self._folder = temp_folder(root, txn)
-        self._schema = pa.schema([f for f in schema if f.name not in partition_by], metadata=schema.metadata)
-        self._files: dict[str, _File] = {}
+        self._schema = pa.schema([f for f in schema if f.name not in layout.partition_by], metadata=schema.metadata)
+        self._open: dict[str, _File] = {}
+        self._sealed: list[VotedFile] = []
+        self._counts: Counter[str] = Counter()
         self._rows = 0
         self._waiting_bytes = 0
         with explained(root):
@@ -56,24 +69,26 @@ class FilesWriter(Writer):
         if batch.num_rows == 0:
             return
         with explained(self._root):
-            for partition, part in split(batch, self._partition_by):
-                if partition not in self._files:
-                    self._files[partition] = self._new_file(partition)
-                self._files[partition].add(part)
+            for partition, part in split(batch, self._layout.partition_by):
+                if partition not in self._open:
+                    self._open[partition] = self._new_file(partition)
+                self._open[partition].add(part)
+                self._end_if_full(partition)
             self._bound_memory(batch.nbytes)
         self._rows += batch.num_rows
 
     def pre_commit(self) -> Committable:
         """Seal the files and sync the folders that name them: from here on any process can commit them."""
         with explained(self._root):
-            files = tuple(VotedFile(file.path.name, file.final, *file.seal()) for file in self._files.values())
+            for partition in list(self._open):
+                self._seal(partition)
             sync_folders([self._folder, self._folder.parent])
-        vote = Vote(self._root, os.path.relpath(self._folder, self._root), files)
+        vote = Vote(self._root, os.path.relpath(self._folder, self._root), tuple(self._sealed))
         return Committable(self._txn, self._rows, vote.dump(), version=PAYLOAD_VERSION)
 
     def abort(self) -> None:
         """Remove the files. Idempotent, also when a sweep was here before."""
-        for file in self._files.values():
+        for file in self._open.values():
             file.discard()
         with explained(self._root):
             remove_folder(self._folder)
@@ -96,17 +111,30 @@ class FilesWriter(Writer):
             ) from error
 
     def _new_file(self, partition: str) -> _File:
-        path, final = self._folder / f"{len(self._files)}.tmp", self._final(partition)
-        if self._format == "json":
-            return _JsonLines(path, final)
-        return _Parquet(path, final, self._schema, self._compression)
+        path, final = self._folder / f"{self._counts.total()}.tmp", self._final(partition)
+        self._counts[partition] += 1
+        if self._layout.format == "parquet":
+            return _Parquet(path, final, self._schema, self._layout.compression)
+        return _Lines(path, final, self._schema.names[0] if self._layout.header else None)
+
+    def _end_if_full(self, partition: str) -> None:
+        """Let the partition's next rows begin another file, once this one has its size."""
+        target = self._layout.target_bytes
+        if target is not None and self._open[partition].size >= target:
+            self._seal(partition)
+
+    def _seal(self, partition: str) -> None:
+        file = self._open[partition]
+        self._sealed.append(VotedFile(file.path.name, file.final, *file.seal()))
+        del self._open[partition]
 
     def _final(self, partition: str) -> str:
-        """Name a file's place below the root: unique for good, as the transaction's id is.
+        """Name a file's place below the root: unique for good, as the transaction's id with the folder's count is.
 
         Refuses, before the vote, a name that no commit could give.
         """
-        final = os.path.join(partition, f"{self._txn.id}.{self._format}")
+        count = f".{self._counts[partition]}" if self._counts[partition] else ""
+        final = os.path.join(partition, f"{self._txn.id}{count}.{self._layout.format}")
         longest = max(len(os.fsencode(name)) for name in final.split("/"))
         whole = len(os.fsencode(os.path.join(self._root, final)))
         if longest > os.pathconf(self._root, "PC_NAME_MAX") or whole >= os.pathconf(self._root, "PC_PATH_MAX"):
@@ -121,8 +149,9 @@ class FilesWriter(Writer):
         """Write out what waits for full row groups before all files together hold too much."""
         self._waiting_bytes += added
         if self._waiting_bytes > BUFFERED_BYTES:
-            for file in self._files.values():
-                file.flush()
+            for partition in list(self._open):
+                self._open[partition].flush()
+                self._end_if_full(partition)
             self._waiting_bytes = 0
 
 
@@ -133,6 +162,11 @@ class _File(ABC):
         self.path = path
         self.final = final
         self._out = DurableFile(path)
+
+    @property
+    def size(self) -> int:
+        """Give the bytes written so far: less than was added, by what waits."""
+        return self._out.tell()
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:
@@ -151,16 +185,21 @@ class _File(ABC):
         self._out.close()
 
 
-class _JsonLines(_File):
-    """Text values, one a line."""
+class _Lines(_File):
+    """Text values, one a line, below the header if there is one."""
+
+    def __init__(self, path: Path, final: str, header: str | None) -> None:
+        super().__init__(path, final)
+        if header is not None:
+            self._out.write(header.encode() + b"\n")
 
     def add(self, batch: pa.RecordBatch) -> None:
-        values = batch.column(JSON_COLUMN)
+        values = batch.column(0)
         if values.null_count:
             raise Fatal(
-                f"column {JSON_COLUMN} holds {values.null_count} nulls",
-                why="a JSON line can't be null, and no row may be dropped",
-                next="leave making the JSON to the sink: give it the frame's own columns",
+                f"column {batch.schema.names[0]} holds {values.null_count} nulls",
+                why="a line can't be null, and no row may be dropped",
+                next="leave making the lines to the sink: give it the frame's own columns",
             )
         text = pa.large_string()  # 64-bit offsets: no batch overflows them
         lines = pa.LargeListArray.from_arrays([0, len(values)], values.cast(text))
