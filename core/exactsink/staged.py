@@ -32,7 +32,7 @@ from exactsink.model import (
     Unknown,
 )
 
-__all__ = ["Applier", "Marker", "StagedBackend"]
+__all__ = ["Applier", "Marker", "StagedBackend", "StagedCommitter", "StagingBackend"]
 
 _SUFFIX = ".arrow"
 _STAGING_FIX = "set [job] staging to a folder that the driver and every executor can write to"
@@ -57,8 +57,17 @@ class Marker:
         if stored is None:
             return True
         if stored.lineage != self.lineage:
-            raise foreign_marker(self, stored)
+            raise _foreign_marker(self, stored)
         return stored.epoch < self.epoch
+
+    def check_new(self, stored: Marker | None) -> None:
+        """Raise LineageError unless this epoch, which is about to be opened, comes after the target's marker."""
+        if not self.must_apply(stored):
+            raise LineageError(
+                f"sink {self.sink}: the target already holds epoch {self.epoch}",
+                why="its marker is ahead of the journal, which therefore went back in time; its rows would be skipped",
+                next="bring back the newest journal, or give this job another name",
+            )
 
 
 class Applier(ABC):
@@ -89,12 +98,11 @@ class Applier(ABC):
         """Let go of what was opened."""
 
 
-class StagedBackend(Backend):
-    """A backend whose rows wait in Arrow files under `[job] staging` until the epoch is decided."""
+class StagingBackend(Backend):
+    """A backend whose rows wait in Arrow files under `[job] staging` until the epoch is decided.
 
-    @abstractmethod
-    def applier(self) -> Applier:
-        """Make the driver's side."""
+    Authors take one of its two roads: `StagedBackend`, or `exactsink.idempotent.IdempotentBackend`.
+    """
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse, in the task, rows that could never be applied: after the decision it is too late. Raises Fatal."""
@@ -102,14 +110,22 @@ class StagedBackend(Backend):
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return _StagedWriter(self, txn, schema, Path(ticket.decode()))
 
+
+class StagedBackend(StagingBackend):
+    """Stage rows, then apply an epoch in one transaction of the target, together with its marker."""
+
+    @abstractmethod
+    def applier(self) -> Applier:
+        """Make the driver's side."""
+
     def committer(self, ctx: JobContext) -> Committer:
-        return _StagedCommitter(ctx, self.applier())
+        return StagedCommitter(ctx, self.applier())
 
 
 class _StagedWriter(Writer):
     """Write one Arrow file per participant, named by its id."""
 
-    def __init__(self, backend: StagedBackend, txn: Txn, schema: pa.Schema, folder: Path) -> None:
+    def __init__(self, backend: StagingBackend, txn: Txn, schema: pa.Schema, folder: Path) -> None:
         self._backend = backend
         self._txn = txn
         self._rows = 0
@@ -138,8 +154,8 @@ class _StagedWriter(Writer):
         self._path.unlink(missing_ok=True)
 
 
-class _StagedCommitter(Committer):
-    """Apply a decided epoch's staged files, then drop them; the marker in the target says whether that was done."""
+class StagedCommitter(Committer):
+    """Apply a decided epoch's staged files, then drop them; the marker says whether that was done before."""
 
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         self._ctx = ctx
@@ -159,13 +175,7 @@ class _StagedCommitter(Committer):
             self._made = True
         self._applier.open_epoch(schema)
         stored = self._applier.last_applied(self._ctx.job, self._ctx.sink)
-        mine = self._marker(epoch, self._ctx.generation)
-        if not mine.must_apply(stored):
-            raise LineageError(
-                f"sink {mine.sink}: the target already holds epoch {epoch}",
-                why="its marker is ahead of the journal, which therefore went back in time; its rows would be skipped",
-                next="bring back the newest journal, or give this job another name",
-            )
+        self._marker(epoch, self._ctx.generation).check_new(stored)
         return str(self._folder).encode()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
@@ -214,7 +224,7 @@ class _StagedCommitter(Committer):
             _path(committable).unlink(missing_ok=True)
 
 
-def foreign_marker(mine: Marker, stored: Marker) -> LineageError:
+def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
     """Refuse a target whose marker another journal wrote: skipping its epochs, or repeating them, would be silent."""
     return LineageError(
         f"sink {mine.sink}: the target was fed by another journal of job {mine.job}",
@@ -234,7 +244,7 @@ def _damage(committable: Committable) -> str | None:
     try:
         whole = path.stat().st_size == voted["size"] and file_sha256(path) == voted["sha256"]
     except FileNotFoundError:
-        return f"staged file {path} is gone, and the target's marker does not hold its epoch"
+        return f"staged file {path} is gone, and no marker holds its epoch"
     return None if whole else f"staged file {path} is not what was voted ({voted['size']} bytes)"
 
 

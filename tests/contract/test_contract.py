@@ -16,13 +16,23 @@ import pytest
 from mypy import api
 
 from exactsink.backend import Backend, Committer, Writer
+from exactsink.errors import ConfigError
+from exactsink.idempotent import IdempotentBackend
 from exactsink.model import JobContext, Traits, Txn
 from exactsink.staged import Applier, StagedBackend
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 SKELETONS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "test_contract"))
-PARTS: tuple[type, ...] = (StagedBackend, Backend, Writer, Committer, Applier)  # the nearest one first
+PARTS: tuple[type, ...] = (
+    IdempotentBackend,
+    StagedBackend,
+    Backend,
+    Writer,
+    Committer,
+    Applier,
+)  # the nearest one first
+ROADS: list[set[type]] = [{Backend, Writer, Committer}, {StagedBackend, Applier}, {IdempotentBackend}]
 SCHEMA = pa.schema([("id", pa.int64())])
 TXN = Txn("orders", 7, "table", 3, "ab12", 0, 41)
 
@@ -83,7 +93,7 @@ def test_no_abstract_method_is_missing(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SKELETONS)
 def test_no_skeleton_needs_a_method_that_the_contract_lacks(name: str) -> None:
     found = list(parts_of(skeleton(name)))
-    assert {part for _, part in found} in ({Backend, Writer, Committer}, {StagedBackend, Applier})
+    assert {part for _, part in found} in ROADS
     assert {played.__name__: additions(played, part) for played, part in found if additions(played, part)} == {}
 
 
@@ -121,6 +131,13 @@ def test_a_missing_method_does_not_get_through() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Half()  # type: ignore[abstract]
+
+
+def test_a_keyed_store_without_keys_is_refused() -> None:
+    sample = skeleton("keyed_store").SAMPLE
+    keyless = sample.options.model_copy(update={"keys": ()})
+    with pytest.raises(ConfigError, match="not exactly once without keys"):
+        type(sample)(keyless)
 
 
 def test_an_added_method_does_not_get_through() -> None:

@@ -249,7 +249,10 @@ def test_a_busy_database_is_no_finding(tmp_path: Path) -> None:
         ({"keys": ("",)}, "names a column"),
         ({"table": ""}, "at least 1"),
         ({"table": "exactsink_epochs"}, "are taken"),
-        ({"strategy": "direct"}, "staged"),
+        ({"strategy": "two_phase"}, "staged"),
+        ({"strategy": "direct", "delete_when": "op = 'D'"}, "direct can't delete"),
+        ({"delete_when": ""}, "at least 1"),
+        ({"keys": ("a", "b"), "exclude": ("c", "b")}, "`exclude` names b"),
         ({"key": "id"}, "Extra inputs"),
         ({"busy_timeout_seconds": -1}, "greater than or equal to 0"),
     ],
@@ -273,4 +276,4 @@ def test_the_target_is_absolute_wherever_it_is_asked(tmp_path: Path, monkeypatch
 def test_the_plugin_names_this_backend() -> None:
     (spec,) = exactsink_backends()
     assert spec.load == f"{UpsertBackend.__module__}:{UpsertBackend.__name__}"
-    assert list(spec.strategies) == ["staged"]
+    assert list(spec.strategies) == ["staged", "direct"]

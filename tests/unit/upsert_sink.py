@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.backend import Committer
+from exactsink.backend import Committer, Writer
 from exactsink.model import Committable, JobContext, Outcome, Txn
 from exactsink.staged import Marker
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from exactsink_idempotent_upsert.sqlite import SqliteApplier
+from exactsink_idempotent_upsert.strategies import SqliteApplier
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("o", pa.int64())])
 
@@ -90,6 +90,24 @@ class Sink:
 
     def staged_files(self) -> list[str]:
         return sorted(path.name for path in self.staging.iterdir())
+
+
+def direct(folder: Path, **options: Any) -> Sink:
+    return Sink(folder, strategy="direct", **options)
+
+
+def rows_of(*rows: Sequence[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(SCHEMA.names, (*row, None)[:3], strict=True)) for row in rows], schema=SCHEMA
+    )
+
+
+def task(sink: Sink, epoch: int, *rows: Sequence[Any], generation: int = 1, attempt: int = 0) -> Writer:
+    """One task that has taken its rows, and has not yet voted."""
+    writer = sink.backend.writer(Txn(sink.job, epoch, sink.sink, generation, "aa", 0, attempt), SCHEMA, b"")
+    for row in rows:
+        writer.write(rows_of(row))
+    return writer
 
 
 def commit_at_once(sink: Sink, epoch: int, votes: Sequence[Committable], barrier: Any, answers: Any) -> None:

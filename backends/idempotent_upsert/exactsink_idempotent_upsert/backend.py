@@ -1,23 +1,27 @@
 """The `idempotent_upsert` backend: its options, what it promises, and what a task refuses before it votes.
 
-A job's epoch is applied in one SQLite transaction together with its marker, so it appears at one moment and is
-applied once, whoever commits it and however often. Executors import this module: no SQLAlchemy here.
+Staged, an epoch is applied in one SQLite transaction together with its marker, so it appears at one moment and is
+applied once, whoever commits it and however often. Directly, tasks upsert before the decision, under a guard on each
+row. Executors import this module: no SQLAlchemy here.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from exactsink.backend import BackendOptions
+from exactsink.backend import BackendOptions, Committer, Writer
 from exactsink.errors import ConfigError, Fatal
-from exactsink.model import Traits
+from exactsink.model import JobContext, Traits, Txn
 from exactsink.staged import Applier, StagedBackend
-from exactsink_idempotent_upsert.tables import Table, plain, unstorable
+from exactsink_idempotent_upsert.tables import DELETED, Table, plain, unstorable
+
+if TYPE_CHECKING:
+    from exactsink_idempotent_upsert.sqlite import Database
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -30,6 +34,10 @@ class UpsertOptions(BackendOptions):
     `keys` name the columns that identify a row. Of several rows with the same keys in one epoch the last one wins
     (partition, then row order); with `order_by` it is the one with the greatest value there, NULL lowest, ties to
     the last. `order_by` compares rows of one epoch only, never with what the table holds: a later epoch always wins.
+
+    `delete_when` is an SQL condition: a row for which it is true deletes its key's row instead, in the same order. It
+    may read any column of the job's frame. `exclude` names columns of the rows that are not stored, such as the one
+    that it reads.
     """
 
     url: SecretStr
@@ -37,7 +45,9 @@ class UpsertOptions(BackendOptions):
     keys: tuple[str, ...] = Field(min_length=1)
     create: bool = False
     order_by: str | None = None
-    strategy: Literal["staged"] = "staged"
+    delete_when: str | None = Field(default=None, min_length=1)
+    exclude: tuple[str, ...] = ()
+    strategy: Literal["staged", "direct"] = "staged"
     busy_timeout_seconds: float = Field(default=30, ge=0)
 
     @property
@@ -80,6 +90,17 @@ class UpsertOptions(BackendOptions):
             raise ValueError("each key names a column, and none of them twice")
         return keys
 
+    @model_validator(mode="after")
+    def _agree(self) -> UpsertOptions:
+        if self.strategy == "direct" and self.delete_when is not None:
+            raise ValueError(
+                "strategy direct can't delete: a deleted row loses the version that guards it, so that an older, late"
+                " write would bring it back; take strategy staged"
+            )
+        if excluded := set(self.keys) & set(self.exclude):
+            raise ValueError(f"`exclude` names {', '.join(sorted(excluded))}, which the keys need")
+        return self
+
 
 class UpsertBackend(StagedBackend):
     """Upsert rows into one table: INSERT .. ON CONFLICT (keys) DO UPDATE."""
@@ -97,16 +118,50 @@ class UpsertBackend(StagedBackend):
 
     @property
     def traits(self) -> Traits:
+        if self.options.strategy == "direct":
+            return Traits(visible_early=True, needs_epoch_order=True)
         return Traits(atomic_visibility=True, needs_shared_staging=True)
+
+    def shape(self, schema: pa.Schema) -> list[str] | None:
+        """Drop what is not needed, and add whether a row deletes: a NULL condition does not. Raises ConfigError."""
+        options = self.options
+        if options.delete_when is None and not options.exclude:
+            return None
+        for name in options.exclude:
+            if name not in schema.names:
+                has = ", ".join(schema.names)
+                raise ConfigError(f"`exclude` names column {name}, the rows have {has}", next="correct `exclude`")
+        kept = [name for name in schema.names if name not in options.exclude or name == options.order_by]
+        expressions = ["`" + name.replace("`", "``") + "`" for name in kept]
+        if options.delete_when is None:
+            return expressions
+        if DELETED in map(str.lower, kept):
+            raise ConfigError(f"a column is named {DELETED}, which `delete_when` needs", next="rename it")
+        return [*expressions, f"CASE WHEN (\n{options.delete_when}\n) THEN true ELSE false END AS {DELETED}"]
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        if self.options.strategy == "staged":
+            return super().writer(txn, schema, ticket)
+        from exactsink_idempotent_upsert.strategies import DirectWriter
+
+        return DirectWriter(self._database(), self.check_batch, txn)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        if self.options.strategy == "staged":
+            return super().committer(ctx)
+        from exactsink_idempotent_upsert.strategies import DirectCommitter
+
+        return DirectCommitter(ctx, self._database())
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that the table could not take as they are, and NULL keys: no upsert ever meets those again."""
         options = self.options
-        for name in filter(None, (*options.keys, options.order_by)):
+        flag = None if options.delete_when is None else DELETED
+        for name in filter(None, (*options.keys, options.order_by, flag)):
             if name not in batch.schema.names:
                 raise Fatal(
                     f"table {options.table}: the rows have no column {name}",
-                    why=f"`keys` or `order_by` names it; they have {', '.join(batch.schema.names)}",
+                    why=f"`keys`, `order_by` or `delete_when` needs it; they have {', '.join(batch.schema.names)}",
                     next="select the column into this sink, or correct the option",
                 )
         problem = unstorable(batch)
@@ -126,8 +181,14 @@ class UpsertBackend(StagedBackend):
                 )
 
     def applier(self) -> Applier:
-        from exactsink_idempotent_upsert.sqlite import SqliteApplier
+        from exactsink_idempotent_upsert.strategies import SqliteApplier
+
+        return SqliteApplier(self._database())
+
+    def _database(self) -> Database:
+        from exactsink_idempotent_upsert.sqlite import Database
 
         options = self.options
-        table = Table(options.table, options.keys, options.order_by, options.create)
-        return SqliteApplier(options.path, table, options.busy_timeout_seconds)
+        deletes, guarded = options.delete_when is not None, options.strategy == "direct"
+        table = Table(options.table, options.keys, options.order_by, options.create, options.exclude, deletes, guarded)
+        return Database(options.path, table, options.busy_timeout_seconds)

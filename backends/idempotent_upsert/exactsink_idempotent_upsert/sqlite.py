@@ -1,20 +1,25 @@
-"""Apply an epoch to a SQLite file: rows and marker in one durable transaction. Driver only."""
+"""A SQLite file: its connections and durable transactions, the marker and owner tables, and what keeps rows out of it.
+
+Executors import this module for the direct strategy: SQLAlchemy only where the driver calls.
+"""
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from exactsink.errors import Fatal, Retryable
 from exactsink.model import Finding
-from exactsink.staged import Applier, Marker
-from exactsink_idempotent_upsert.tables import Table, create_table, findings, sort_values, stored_values
+from exactsink.staged import Marker
+from exactsink_idempotent_upsert.tables import GUARD, Table, column_type, create_table, quoted
 
-__all__ = ["MARKER_TABLE", "SqliteApplier"]
+__all__ = ["MARKER_TABLE", "Database", "durably", "findings", "read_marker", "store_marker"]
 
 MARKER_TABLE = "exactsink_epochs"
 """It holds the last applied epoch of every (job, sink)."""
@@ -22,6 +27,12 @@ MARKER_TABLE = "exactsink_epochs"
 _MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"}
 _STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?)"
 _READ_MARKER = f"SELECT lineage, epoch, generation FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
+
+Owner = tuple[str, str, str]
+"""The job, sink and lineage that alone write a table directly."""
+
+_OWNER_TABLE = "exactsink_owners"
+_READ_OWNER = f"SELECT job, sink, lineage FROM main.{_OWNER_TABLE} WHERE target = ?"
 
 _PASSING = (
     "database is locked",
@@ -32,133 +43,228 @@ _PASSING = (
 )
 """What SQLite says when the same statement may go through later; its codes are in Python from 3.11 on only."""
 
+_TEXT_DIGITS = 15  # SQLite keeps that many of a decimal text that it puts into a column of numbers
 
-class SqliteApplier(Applier):
-    """Apply epochs to one table of a SQLite file. Every call opens and closes its own connection."""
+# Name, declared type, and whether a row must bring a value; SQLite gives one itself to an INTEGER primary key.
+_COLUMNS = """
+    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER')
+    FROM pragma_table_xinfo(?) ORDER BY cid
+"""
 
-    def __init__(self, path: Path, table: Table, busy_timeout_seconds: float) -> None:
-        self._path = path
-        self._table = table
-        self._timeout = busy_timeout_seconds
 
-    def check(self, schema: pa.Schema) -> Iterable[Finding]:
-        with self._explained("look at the table"):
-            return list(findings(self._table, schema, self._path, self._connect))
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One table of a SQLite file, and how to reach it. Holds no connection."""
 
-    def open_epoch(self, schema: pa.Schema) -> None:
-        """Make the marker table, and with `create` the table. Idempotent, also from two processes; durable."""
-        create = self._table.create
-        with self._explained("make the tables"), self._transaction("rwc" if create else "rw") as connection:
-            connection.execute(_create_marker_table())
-            if create:
-                connection.execute(self._table.created_for(schema))
+    path: Path
+    table: Table
+    busy_timeout_seconds: float
 
-    def last_applied(self, job: str, sink: str) -> Marker | None:
-        with self._explained("read the marker"), closing(self._connect()) as connection:
-            return _stored(connection, job, sink)
-
-    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
-        doing = f"apply epoch {marker.epoch} to table {self._table.name}"
-        with self._explained(doing, decided=True), self._transaction("rw") as connection:
-            # Read here, under the write lock: what was read before it may be another process's past.
-            if not marker.must_apply(_stored(connection, marker.job, marker.sink)):
-                return False
-            if self._table.order_by is None:
-                self._upsert_as_they_come(connection, batches)
-            else:
-                self._upsert_in_order(connection, batches, self._table.order_by)
-            row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation)
-            connection.execute(_STORE_MARKER, row)
-        return True
-
-    def close(self) -> None:
-        """Do nothing: no connection outlives the call that opened it."""
-
-    def _upsert_as_they_come(self, connection: sqlite3.Connection, batches: Iterator[pa.RecordBatch]) -> None:
-        for batch in batches:
-            names = batch.schema.names
-            rows = zip(*map(stored_values, batch.columns), strict=True)
-            done = connection.executemany(self._table.upsert(names), rows)
-            self._count(done.rowcount, batch.num_rows, names)
-
-    def _upsert_in_order(
-        self, connection: sqlite3.Connection, batches: Iterator[pa.RecordBatch], order_by: str
-    ) -> None:
-        """Upsert the whole epoch from the least to the greatest: the last one wins, by the table's own key equality.
-
-        The temporary table has no declared types, so it keeps values as they are, and ends with the connection.
-        """
-        names: list[str] = []
-        total = 0
-        for batch in batches:
-            if not names:
-                names = batch.schema.names
-                held = ", ".join(f"c{i}" for i in range(len(names)))
-                connection.execute(f"CREATE TEMP TABLE exactsink_epoch (position INTEGER PRIMARY KEY, {held}, rank)")
-            columns = [stored_values(batch.column(name)) for name in names]
-            rows = zip(*columns, sort_values(batch.column(order_by)), strict=True)
-            connection.executemany(f"INSERT INTO temp.exactsink_epoch VALUES (NULL, {'?, ' * len(names)}?)", rows)
-            total += batch.num_rows
-        if names:
-            select = f"SELECT {held} FROM temp.exactsink_epoch WHERE true ORDER BY rank, position"
-            done = connection.execute(self._table.upsert(names, select))
-            self._count(done.rowcount, total, names)
-
-    def _count(self, done: int, given: int, names: list[str]) -> None:
-        """Refuse a table that drops rows on its own (ON CONFLICT IGNORE, a trigger). Rows of keys only are no news."""
-        if done != given and set(names) != set(self._table.keys):
-            raise Fatal(
-                f"table {self._table.name} dropped {given - done} rows of a decided epoch, so none was kept",
-                why="a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently;"
-                " the epoch is decided and its rows are staged: nothing is lost",
-                next=f"take it off the table in {self._path}, then start the job again",
-            )
-
-    @contextmanager
-    def _transaction(self, mode: str) -> Iterator[sqlite3.Connection]:
-        """Hold the file's write lock; commit durably at the end, or roll back."""
-        with closing(self._connect(mode)) as connection:
-            with suppress(sqlite3.OperationalError):  # in use just now: right without WAL too, only slower
-                connection.execute("PRAGMA journal_mode = WAL")
-            # The marker outlives a power cut: NORMAL may lose the last commits in WAL mode. EXTRA is FULL there, and
-            # where WAL is not to be had it syncs the folder as well.
-            connection.execute("PRAGMA synchronous = EXTRA")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                connection.rollback()  # does nothing after the commit; closing alone may leave the lock for a while
-
-    def _connect(self, mode: str = "rw") -> sqlite3.Connection:
+    def connect(self, mode: str = "rw") -> sqlite3.Connection:
         """Open the file with autocommit; its place in a URI keeps odd characters harmless.
 
         Mode rw never creates it. Readers use it too: mode ro can't read what a killed writer left to recover.
         """
-        uri = f"{self._path.as_uri()}?mode={mode}"
-        return sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
+        uri = f"{self.path.as_uri()}?mode={mode}"
+        return sqlite3.connect(uri, uri=True, timeout=self.busy_timeout_seconds, isolation_level=None)
 
     @contextmanager
-    def _explained(self, doing: str, decided: bool = False) -> Iterator[None]:
-        """Turn SQLite's errors into ours."""
+    def transaction(self, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+        """Hold the file's write lock on a connection of its own; commit durably at the end, or roll back."""
+        with closing(self.connect(mode)) as connection, durably(connection):
+            yield connection
+
+    @contextmanager
+    def explained(self, doing: str, safe: str = "") -> Iterator[None]:
+        """Turn SQLite's errors into ours; `safe` says why nothing is lost by them."""
         try:
             yield
         except sqlite3.Error as error:
-            what = f"could not {doing} in {self._path}: {error}"
-            safe = "the epoch is decided and its rows are staged, so nothing is lost" if decided else ""
+            what = f"could not {doing} in {self.path}: {error}"
             if str(error).startswith(_PASSING):
-                look = f"see that {self._path} exists, its disk has room, and no one holds a long transaction on it"
+                look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
                 raise Retryable(what, why=safe or "the database may answer later", next=look) from error
-            mend = f"mend table {self._table.name} in {self._path} (or the file), then start the job again"
+            mend = f"mend table {self.table.name} in {self.path} (or the file), then start the job again"
             if f"no such table: main.{MARKER_TABLE}" in str(error):
-                mend = f"bring back the database that the epoch was opened on, or run: {_create_marker_table()};"
+                mend = f"bring back the database that the epoch was opened on, or run: {_marker_table()};"
             raise Fatal(what, why=safe or "SQLite refuses", next=mend) from error
 
+    @property
+    def mode(self) -> str:
+        """The mode that opens the file for a first epoch: only `create` makes it."""
+        return "rwc" if self.table.create else "rw"
 
-def _create_marker_table() -> str:
+    def make_tables(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        """Make the marker table, and with `create` the table. Idempotent."""
+        connection.execute(_marker_table())
+        if self.table.create:
+            connection.execute(self.table.created_for(schema))
+
+    def take(self, connection: sqlite3.Connection, mine: Owner) -> Owner:
+        """Own the table for direct writes unless somebody does, in the caller's transaction; give the owner."""
+        connection.execute(
+            create_table(_OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
+        )
+        connection.execute(f"INSERT OR IGNORE INTO main.{_OWNER_TABLE} VALUES (?, ?, ?, ?)", (self._target, *mine))
+        owner: Owner = connection.execute(_READ_OWNER, (self._target,)).fetchone()
+        return owner
+
+    def owner(self) -> Owner | None:
+        """Read who owns the table. Changes nothing, and never creates the file."""
+        if not self.path.exists():
+            return None
+        with closing(self.connect()) as connection:
+            look = "SELECT 1 FROM main.sqlite_master WHERE name = ?"
+            there = connection.execute(look, (_OWNER_TABLE,)).fetchone() is not None
+            return connection.execute(_READ_OWNER, (self._target,)).fetchone() if there else None
+
+    def owned_by(self, owner: Owner) -> tuple[str, str]:
+        """Say that somebody else owns the table, and how it is set free."""
+        job, sink, lineage = owner
+        free = (
+            f"DELETE FROM {_OWNER_TABLE} WHERE target = '{self._target.replace(chr(39), 2 * chr(39))}';"
+            f" UPDATE {quoted(self.table.name)} SET {', '.join(f'{name} = NULL' for name in GUARD)};"
+        )
+        what = (
+            f"table {self.table.name} belongs to sink {sink} of job {job} (lineage {lineage}), which writes it directly"
+        )
+        return what, f"name another table; or, once that job has ended for good, run: {free}"
+
+    @property
+    def _target(self) -> str:
+        return self.table.name.lower()
+
+
+@contextmanager
+def durably(connection: sqlite3.Connection) -> Iterator[None]:
+    """Hold the file's write lock; commit durably at the end, or roll back."""
+    with suppress(sqlite3.OperationalError):  # in use just now: right without WAL too, only slower
+        connection.execute("PRAGMA journal_mode = WAL")
+    # A commit outlives a power cut: NORMAL may lose the last ones in WAL mode. EXTRA is FULL there, and where WAL is
+    # not to be had it syncs the folder as well.
+    connection.execute("PRAGMA synchronous = EXTRA")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        connection.rollback()  # does nothing after the commit; closing alone may leave the lock for a while
+
+
+def read_marker(connection: sqlite3.Connection, job: str, sink: str) -> Marker | None:
+    """Read the marker of (job, sink); None when none of its epochs was applied."""
+    row = connection.execute(_READ_MARKER, (job, sink)).fetchone()
+    return None if row is None else Marker(job, sink, *row)
+
+
+def store_marker(connection: sqlite3.Connection, marker: Marker) -> None:
+    """Replace the marker of (job, sink), in the caller's transaction."""
+    row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation)
+    connection.execute(_STORE_MARKER, row)
+
+
+def _marker_table() -> str:
     return create_table(MARKER_TABLE, _MARKER_COLUMNS, ("job", "sink"))
 
 
-def _stored(connection: sqlite3.Connection, job: str, sink: str) -> Marker | None:
-    row = connection.execute(_READ_MARKER, (job, sink)).fetchone()
-    return None if row is None else Marker(job, sink, *row)
+def findings(database: Database, schema: pa.Schema) -> Iterator[Finding]:
+    """Find what keeps such rows from being upserted. Changes nothing, and never creates the file."""
+    table, path = database.table, database.path
+    first = [*_frame_problems(table, schema), *_place_problems(path)]
+    if first:
+        yield from first
+        return  # what follows would repeat it in other words
+    columns: list[tuple[str, str, bool]] = []
+    stored = pa.schema([schema.field(name) for name in table.stored(schema.names)])
+    if path.exists():
+        with closing(database.connect()) as connection:
+            try:
+                columns = connection.execute(_COLUMNS, (table.name,)).fetchall()
+            except sqlite3.OperationalError:
+                raise  # busy, say
+            except sqlite3.DatabaseError as error:
+                yield Finding("error", f"{path} is not a SQLite database: {error}", "name another file in `url`")
+                return
+            if columns:
+                yield from _table_problems(table, stored, connection, columns)
+    if not columns and not table.create:
+        message = f"table {table.name} does not exist in {path}"
+        yield Finding("error", message, f"set create = true, or run: {table.created_for(schema)};")
+
+
+def _frame_problems(table: Table, schema: pa.Schema) -> Iterator[Finding]:
+    for option, names in (("keys", table.keys), ("order_by", (table.order_by,))):
+        for name in names:
+            if name is not None and name not in schema.names:
+                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
+                yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
+    seen: dict[str, str] = {}
+    for name in (*schema.names, *(GUARD if table.guarded else ())):
+        if name.lower() in seen:
+            message = f"columns {seen[name.lower()]} and {name} are one column to SQLite"
+            yield Finding("error", message, f"rename one of them: withColumnRenamed({name!r}, ...)")
+        seen[name.lower()] = name
+    for field in schema:
+        if column_type(field.type) is None:
+            expression = f"to_json({field.name})" if pa.types.is_nested(field.type) else f"cast({field.name} AS STRING)"
+            message = f"column {field.name} is of type {field.type}, which SQLite can't hold"
+            yield Finding("error", message, f"convert it in the transform: {expression} AS {field.name}")
+
+
+def _place_problems(path: Path) -> Iterator[Finding]:
+    folder = path.parent
+    if not folder.is_dir():
+        yield Finding("error", f"folder {folder} of the database does not exist", f"mkdir -p {folder}")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        message = f"folder {folder} is not writable: SQLite needs to make files beside the database"
+        yield Finding("error", message, f"chmod u+rwx {folder}, or run the driver as its owner")
+    elif path.is_dir():
+        yield Finding("error", f"{path} is a folder", "name a file in `url`")
+    elif path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        yield Finding("error", f"{path} is not writable", f"chmod u+rw {path}, or run the driver as its owner")
+
+
+def _table_problems(
+    table: Table, schema: pa.Schema, connection: sqlite3.Connection, columns: Sequence[tuple[str, str, bool]]
+) -> Iterator[Finding]:
+    declared = {name.lower(): declared for name, declared, _ in columns}
+    names = [*schema.names, *(GUARD if table.guarded else ())]
+    given = {name.lower() for name in names}
+    missing = [field for field in schema if field.name.lower() not in declared]
+    for field in missing:
+        statement = table.with_column(field.name, column_type(field.type))
+        yield Finding("error", f"table {table.name} has no column {field.name}", statement)
+    if unguarded := [name for name in names[len(schema.names) :] if name not in declared]:
+        message = f"table {table.name} has no columns for whose write a row is, as strategy direct needs them"
+        yield Finding("error", message, " ".join(table.with_column(name, "BIGINT") for name in unguarded))
+    for name, _, required in columns:
+        if required and name.lower() not in given:
+            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
+            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
+    if missing or unguarded:
+        return
+    try:  # SQLite itself has the last word: a conflict target, a view, a generated column
+        connection.execute(f"EXPLAIN {table.upsert(names)}", [None] * len(names)).close()
+    except sqlite3.OperationalError as error:
+        if str(error).startswith("ON CONFLICT clause does not match"):
+            message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
+            yield Finding("error", message, table.with_unique_keys())
+        else:
+            message = f"table {table.name} can't be upserted into: {error}"
+            yield Finding("error", message, f"name another table, or mend {table.name}")
+    for field in schema:
+        yield from _text_as_number(table.name, field, declared[field.name.lower()])
+
+
+def _text_as_number(table: str, field: pa.Field, declared: str) -> Iterator[Finding]:
+    """Warn of text that the column's affinity would turn into a number (SQLite's rules, in order)."""
+    kind = declared.upper()
+    keeps = not kind or ("INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB")))
+    if keeps or column_type(field.type) != "TEXT" or pa.types.is_temporal(field.type):
+        return
+    found = f"column {field.name} of table {table} is declared {declared}"
+    mend = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
+    if not pa.types.is_decimal(field.type):
+        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", mend)
+    elif field.type.precision > _TEXT_DIGITS:
+        yield Finding("error", f"{found}: SQLite would keep {_TEXT_DIGITS} digits of {field.type}", mend)

@@ -1,4 +1,4 @@
-"""A table of SQLite and the Arrow rows for it: types, values, statements, and what keeps the two from fitting.
+"""A table of SQLite and the Arrow rows for it: types, values and statements.
 
 Text keeps order: timestamps and dates are ISO 8601 of a fixed width (UTC where the type has a zone), so that text
 order is time order. Decimals are plain decimal text, of which no digit is lost. SQLite has no NaN: it becomes NULL.
@@ -7,21 +7,34 @@ Executors import this module: SQLAlchemy only where the driver calls.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.model import Finding
+__all__ = [
+    "DELETED",
+    "GUARD",
+    "HeldRows",
+    "Table",
+    "column_type",
+    "create_table",
+    "plain",
+    "quoted",
+    "sort_values",
+    "stored_values",
+    "unstorable",
+]
 
-__all__ = ["Table", "column_type", "create_table", "findings", "plain", "sort_values", "stored_values", "unstorable"]
+DELETED = "exactsink_delete"
+"""The column of staged rows that says whether a row deletes its key's row. It is never stored."""
+
+GUARD = ("exactsink_epoch", "exactsink_generation")
+"""The columns of a table that tasks write to directly: whose write a row is, so that no older one goes over it."""
 
 _STORED = {
     "BOOLEAN": ["boolean"],
@@ -33,48 +46,101 @@ _STORED = {
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
 _FIRST, _END = -719_162 * _DAY, 2_932_897 * _DAY  # the years 1 to 9999: outside them ISO text loses its width
-_TEXT_DIGITS = 15  # SQLite keeps that many of a decimal text that it puts into a column of numbers
-
-# Name, declared type, and whether a row must bring a value; SQLite gives one itself to an INTEGER primary key.
-_COLUMNS = """
-    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER')
-    FROM pragma_table_xinfo(?) ORDER BY cid
-"""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table as the options want it, and the statements for it."""
+    """One table as the options want it, and the statements for it.
+
+    `exclude` names columns of the rows that are not stored; `deletes` says that rows bring the column DELETED;
+    `guarded` that the table has the columns GUARD.
+    """
 
     name: str
     keys: tuple[str, ...]
     order_by: str | None
     create: bool
+    exclude: tuple[str, ...] = ()
+    deletes: bool = False
+    guarded: bool = False
+
+    def stored(self, names: Iterable[str]) -> list[str]:
+        """Name the columns of the rows that the table holds."""
+        return [name for name in names if name not in self.exclude and not (self.deletes and name == DELETED)]
+
+    def bound(self, names: Iterable[str]) -> list[str]:
+        """Name the columns whose values go in: those stored, and at the end whether the row deletes."""
+        return [*self.stored(names), *([DELETED] if self.deletes else [])]
 
     def created_for(self, schema: pa.Schema) -> str:
         """Give the statement that makes the table for a frame, of types that preflight let pass."""
-        columns = {field.name: column_type(field.type) or "NullType" for field in schema}
-        return create_table(self.name, columns, self.keys)
+        columns = {name: column_type(schema.field(name).type) or "NullType" for name in self.stored(schema.names)}
+        guard = dict.fromkeys(GUARD, "BIGINT") if self.guarded else {}
+        return create_table(self.name, {**columns, **guard}, self.keys)
 
-    def with_column(self, field: pa.Field) -> str:
-        return f"ALTER TABLE {_quoted(self.name)} ADD COLUMN {_quoted(field.name)} {column_type(field.type)};"
+    def with_column(self, name: str, kind: str | None) -> str:
+        return f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(name)} {kind};"
 
     def with_unique_keys(self) -> str:
         """Give the statement that makes the keys an upsert's conflict target."""
-        name = _quoted("_".join(("exactsink", self.name, *self.keys)))
-        return f"CREATE UNIQUE INDEX {name} ON {_quoted(self.name)} ({_listed(self.keys)});"
+        name = quoted("_".join(("exactsink", self.name, *self.keys)))
+        return f"CREATE UNIQUE INDEX {name} ON {quoted(self.name)} ({_listed(self.keys)});"
 
     def upsert(self, columns: Sequence[str], rows: str = "") -> str:
         """Give the INSERT .. ON CONFLICT for rows bound one by one, or for those of a SELECT.
 
-        The table is named with its schema: a temporary table of the same name must not take its place.
+        The table is named with its schema: a temporary table of the same name must not take its place. In a guarded
+        table `columns` end with GUARD, and a row stays as it is when a later epoch or generation wrote it.
         """
         rows = rows or f"VALUES ({', '.join('?' * len(columns))})"
         others = [name for name in columns if name not in self.keys]
-        assignments = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in others)
+        assignments = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         action = f"DO UPDATE SET {assignments}" if others else "DO NOTHING"
-        into = f"main.{_quoted(self.name)} ({_listed(columns)})"
-        return f"INSERT INTO {into} {rows} ON CONFLICT ({_listed(self.keys)}) {action}"
+        into = f"main.{quoted(self.name)} AS held ({_listed(columns)})"
+        return f"INSERT INTO {into} {rows} ON CONFLICT ({_listed(self.keys)}) {action}{self._guard()}"
+
+    def _guard(self) -> str:
+        if not self.guarded:
+            return ""
+        held, given = (", ".join(f"{row}.{name}" for name in GUARD) for row in ("held", "excluded"))
+        return f" WHERE held.{GUARD[0]} IS NULL OR ({held}) <= ({given})"
+
+    def by_key(self, what: str, collations: Mapping[str, str]) -> str:
+        """Give `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
+        equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(key.lower(), 'BINARY'))}" for key in self.keys)
+        return f"{what} FROM main.{quoted(self.name)} WHERE {' AND '.join(equal)}"
+
+
+class HeldRows:
+    """Rows in a temporary table of the connection, given back in the order in which they apply.
+
+    The table has no declared types, so it keeps values as they are, and ends with the connection.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
+        self._connection = connection
+        self._table = table
+        self.names: list[str] = []
+        self.total = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not self.names:
+            self.names = self._table.bound(batch.schema.names)
+            held = ", ".join(f"c{i}" for i in range(len(self.names)))
+            self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (position INTEGER PRIMARY KEY, {held}, rank)")
+        columns = [stored_values(batch.column(name)) for name in self.names]
+        order_by = self._table.order_by
+        columns.append([None] * batch.num_rows if order_by is None else sort_values(batch.column(order_by)))
+        places = ", ".join("?" * len(columns))
+        self._connection.executemany(
+            f"INSERT INTO temp.exactsink_rows VALUES (NULL, {places})", zip(*columns, strict=True)
+        )
+        self.total += batch.num_rows
+
+    def select(self, more: str = "") -> str:
+        held = ", ".join(f"c{i}" for i in range(len(self.names)))
+        order = "position" if self._table.order_by is None else "rank, position"
+        return f"SELECT {held}{more} FROM temp.exactsink_rows WHERE true ORDER BY {order}"
 
 
 def create_table(table: str, columns: Mapping[str, str], keys: Sequence[str]) -> str:
@@ -169,107 +235,9 @@ def _iso(column: pa.Array) -> pa.Array:
     return pc.replace_substring(text, " ", "T", max_replacements=1)
 
 
-def findings(
-    table: Table, schema: pa.Schema, path: Path, connect: Callable[[], sqlite3.Connection]
-) -> Iterator[Finding]:
-    """Find what keeps such rows from being upserted. Changes nothing, and never creates the file."""
-    first = [*_frame_problems(table, schema), *_place_problems(path)]
-    if first:
-        yield from first
-        return  # what follows would repeat it in other words
-    columns: list[tuple[str, str, bool]] = []
-    if path.exists():
-        with closing(connect()) as connection:
-            try:
-                columns = connection.execute(_COLUMNS, (table.name,)).fetchall()
-            except sqlite3.OperationalError:
-                raise  # busy, say
-            except sqlite3.DatabaseError as error:
-                yield Finding("error", f"{path} is not a SQLite database: {error}", "name another file in `url`")
-                return
-            if columns:
-                yield from _table_problems(table, schema, connection, columns)
-    if not columns and not table.create:
-        message = f"table {table.name} does not exist in {path}"
-        yield Finding("error", message, f"set create = true, or run: {table.created_for(schema)};")
-
-
-def _frame_problems(table: Table, schema: pa.Schema) -> Iterator[Finding]:
-    for option, names in (("keys", table.keys), ("order_by", (table.order_by,))):
-        for name in names:
-            if name is not None and name not in schema.names:
-                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
-                yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
-    seen: dict[str, str] = {}
-    for name in schema.names:
-        if name.lower() in seen:
-            message = f"columns {seen[name.lower()]} and {name} are one column to SQLite"
-            yield Finding("error", message, f"rename one of them: withColumnRenamed({name!r}, ...)")
-        seen[name.lower()] = name
-    for field in schema:
-        if column_type(field.type) is None:
-            expression = f"to_json({field.name})" if pa.types.is_nested(field.type) else f"cast({field.name} AS STRING)"
-            message = f"column {field.name} is of type {field.type}, which SQLite can't hold"
-            yield Finding("error", message, f"convert it in the transform: {expression} AS {field.name}")
-
-
-def _place_problems(path: Path) -> Iterator[Finding]:
-    folder = path.parent
-    if not folder.is_dir():
-        yield Finding("error", f"folder {folder} of the database does not exist", f"mkdir -p {folder}")
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        message = f"folder {folder} is not writable: SQLite needs to make files beside the database"
-        yield Finding("error", message, f"chmod u+rwx {folder}, or run the driver as its owner")
-    elif path.is_dir():
-        yield Finding("error", f"{path} is a folder", "name a file in `url`")
-    elif path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        yield Finding("error", f"{path} is not writable", f"chmod u+rw {path}, or run the driver as its owner")
-
-
-def _table_problems(
-    table: Table, schema: pa.Schema, connection: sqlite3.Connection, columns: Sequence[tuple[str, str, bool]]
-) -> Iterator[Finding]:
-    declared = {name.lower(): declared for name, declared, _ in columns}
-    given = {name.lower() for name in schema.names}
-    missing = [field for field in schema if field.name.lower() not in declared]
-    for field in missing:
-        yield Finding("error", f"table {table.name} has no column {field.name}", table.with_column(field))
-    for name, _, required in columns:
-        if required and name.lower() not in given:
-            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
-            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
-    if missing:
-        return
-    try:  # SQLite itself has the last word: a conflict target, a view, a generated column
-        connection.execute(f"EXPLAIN {table.upsert(schema.names)}", [None] * len(schema.names)).close()
-    except sqlite3.OperationalError as error:
-        if str(error).startswith("ON CONFLICT clause does not match"):
-            message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
-            yield Finding("error", message, table.with_unique_keys())
-        else:
-            message = f"table {table.name} can't be upserted into: {error}"
-            yield Finding("error", message, f"name another table, or mend {table.name}")
-    for field in schema:
-        yield from _text_as_number(table.name, field, declared[field.name.lower()])
-
-
-def _text_as_number(table: str, field: pa.Field, declared: str) -> Iterator[Finding]:
-    """Warn of text that the column's affinity would turn into a number (SQLite's rules, in order)."""
-    kind = declared.upper()
-    keeps = not kind or ("INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB")))
-    if keeps or column_type(field.type) != "TEXT" or pa.types.is_temporal(field.type):
-        return
-    found = f"column {field.name} of table {table} is declared {declared}"
-    mend = f"declare {_quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
-    if not pa.types.is_decimal(field.type):
-        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", mend)
-    elif field.type.precision > _TEXT_DIGITS:
-        yield Finding("error", f"{found}: SQLite would keep {_TEXT_DIGITS} digits of {field.type}", mend)
-
-
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(_quoted, names))
+    return ", ".join(map(quoted, names))
