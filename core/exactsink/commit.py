@@ -39,8 +39,10 @@ class Retry:
 
 
 def in_threads(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
-    """Run each call in a thread of its own."""
-    with ThreadPoolExecutor(max_workers=max(1, len(calls)), thread_name_prefix="exactsink-commit") as pool:
+    """Run each call in a thread of its own; a single one here."""
+    if len(calls) < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(max_workers=len(calls), thread_name_prefix="exactsink-commit") as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 

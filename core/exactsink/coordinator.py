@@ -84,6 +84,8 @@ class Coordinator:
         self._parallel = parallel
         self._now = now
         self._claim: Claim | None = None
+        self.last_claim: Claim | None = None
+        """What `start` claimed, also after an error has taken the claim from this coordinator."""
         self._committers: dict[str, Committer] = {}
         self._unrepaired = False
         self._complete_epoch: int | None = None
@@ -102,7 +104,7 @@ class Coordinator:
         if before is not None and not source_done(before.epoch):
             check_decided_sinks(self._sinks, before)
         with self._events.point("claim"):
-            claim = self._journal.claim(query_id, self._driver)
+            claim = self.last_claim = self._journal.claim(query_id, self._driver)
         log = self._journal.log
         self._committers = {
             name: committer_of(sink, self._job, claim.generation, log.lineage) for name, sink in self._sinks.items()

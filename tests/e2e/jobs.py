@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -59,19 +57,12 @@ def write_source(folder: Path, batches: int) -> None:
         os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
 
 
-def write_job(folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE) -> Path:
-    """Write a job's file, named after its folder."""
+def write_job(folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE, spark: str = SPARK) -> Path:
+    """Write a job's file; `{folder}` stands for its folder."""
     path = folder / "job.toml"
     head = f'[job]\nname = "e2e"\ncheckpoint = "{folder}/checkpoint"\n{job}'
-    path.write_text(head + SPARK + source.format(folder=folder) + sinks.format(folder=folder))
+    path.write_text(head + "".join(part.format(folder=folder) for part in (spark, source, sinks)))
     return path
-
-
-def live(job: Path, point: str = "", edge: str = "", epoch: int = -1, first: str | None = None) -> tuple[int, str]:
-    """Run a driver's life in a process of its own; give its exit code and what it printed."""
-    command = [sys.executable, str(Path(__file__).with_name("life.py")), str(job), point, edge, str(epoch)]
-    done = subprocess.run([*command, *([first] if first else [])], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def in_lake(folder: Path) -> Counter[int]:

@@ -1,42 +1,94 @@
-"""One driver life on a JVM of its own: `exactsink run`, killed with SIGKILL at a protocol point.
+"""One driver life: `exactsink run`, with at most one fault at a protocol point.
 
-`python life.py JOB.toml POINT EDGE EPOCH [AFTER]`: AFTER names a point whose `after` must have come first.
+It attaches to the JVM that PYSPARK_GATEWAY_PORT names, or starts its own.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
+import signal
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from exactsink.cli.main import main
 from exactsink.cli.run import run
+from exactsink.errors import ExactsinkError
 from exactsink.events import Event
-from exactsink.testing import Fault
-from exactsink.testing.faults import FaultTrigger
+
+Place = tuple[str, str, "int | None"]
 
 
-class _Ordered:
-    """Holds a fault back until another point of its epoch is passed, so that a kill lies between the two for sure."""
+class _At:
+    """Does something once, where a point's edge is first reached, in an epoch if one is given; tells it in a file.
 
-    def __init__(self, trigger: FaultTrigger, fault: Fault, first: str) -> None:
-        self._trigger = trigger
-        self._fault = fault
+    `first` names a point whose `after` is waited for, so that the place lies between the two for sure.
+    """
+
+    def __init__(self, place: Place, act: Callable[[], object], mark: Path, first: str | None) -> None:
+        self._place = place
+        self._act = act
+        self._mark = mark
         self._first = first
         self._passed = threading.Event()
 
     def __call__(self, event: Event) -> None:
-        if (event.name, event.edge, event.epoch) == (self._first, "after", self._fault.epoch):
+        point, edge, epoch = self._place
+        if (event.name, event.edge, event.epoch) == (self._first, "after", epoch):
             self._passed.set()
-        if (event.name, event.edge, event.epoch) == (self._fault.point, self._fault.edge, self._fault.epoch):
+        if (event.name, event.edge) != (point, edge) or epoch not in (None, event.epoch) or self._mark.exists():
+            return
+        if self._first is not None:
             self._passed.wait()
-        self._trigger(event)
+        self._mark.touch()
+        self._act()
+
+
+def _send(number: int) -> None:
+    signal.pthread_kill(threading.get_ident(), number)  # to this thread: it comes no further
+
+
+def _fill(file: Path) -> None:
+    """Take all room there is in a file system."""
+    for size in (1 << 16, 1):
+        with suppress(OSError), open(file, "ab", buffering=0) as end:
+            while end.write(b"\0" * size):
+                pass
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job")
+    parser.add_argument("--point")
+    parser.add_argument("--edge")
+    parser.add_argument("--epoch", type=int)
+    parser.add_argument("--action", choices=["kill", "stall"])
+    parser.add_argument("--first", help="a point whose `after` must have come before")
+    parser.add_argument("--fill", type=Path, help="the file to fill its file system with, instead of the action")
+    parser.add_argument("--mark", type=Path)
+    return parser.parse_args()
+
+
+def _live(given: argparse.Namespace) -> int:
+    if given.point is None:
+        return main(["run", given.job])
+    acts: Mapping[str, Callable[[], object]] = {
+        "kill": lambda: _send(signal.SIGKILL),
+        "stall": lambda: _send(signal.SIGSTOP),
+    }
+    act = acts[given.action] if given.fill is None else lambda: _fill(given.fill)
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("exactsink").setLevel(logging.DEBUG)  # all points, for tests that look for what did not happen
+    try:
+        run(given.job, [_At((given.point, given.edge, given.epoch), act, given.mark, given.first)])
+    except ExactsinkError as error:
+        print(f"exactsink: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    job, point, edge, epoch, *first = sys.argv[1:]
-    if not point:
-        sys.exit(main(["run", job]))
-    fault = Fault(point, edge, "kill", int(epoch))  # type: ignore[arg-type]
-    trigger = FaultTrigger(fault, Path(job).with_suffix(f".{point}.fired"))
-    run(job, [_Ordered(trigger, fault, first[0]) if first else trigger])
+    sys.exit(_live(_arguments()))

@@ -34,10 +34,15 @@ class FakeJob:
         self.epochs_done = 0
         self.starts = self.closed = 0
         self.events = Events("job")
+        self.fenced: Fenced | None = None
 
     def start(self, frame: Any) -> Any:
         self.starts += 1
         return SimpleNamespace(awaitTermination=self._end, stop=lambda: None)
+
+    def check_fenced(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
 
     def end_query(self) -> None:
         self.closed += 1
@@ -92,3 +97,13 @@ def test_restarts_in_a_row_are_counted_and_end() -> None:
     with pytest.raises(Retryable, match=r"outside of exactsink: java\.io\.IOException"):
         run(job)
     assert job.starts == 4
+
+
+@pytest.mark.parametrize("case", list(AGAIN))
+def test_a_driver_that_another_has_fenced_does_not_start_again_whatever_it_met(case: str) -> None:
+    """It was stalled, and woke among its successor's work: to claim would take the job away."""
+    job = FakeJob(AGAIN[case])
+    job.fenced = Fenced("another driver has claimed")
+    with pytest.raises(Fenced):
+        run(job)
+    assert (job.starts, job.closed) == (1, 1)

@@ -106,7 +106,7 @@ def encode(record: Record) -> bytes:
     body: dict[str, Any] = {"version": FORMAT_VERSION, "kind": type(record).__name__.lower()}
     for field in type(record).__dataclass_fields__:
         body[field] = _plain(getattr(record, field))
-    return json.dumps(body, sort_keys=True, indent=1).encode()
+    return json.dumps(body, sort_keys=True).encode()
 
 
 def decode(data: bytes, seq: int | None = None) -> Record:

@@ -16,7 +16,7 @@ from exactsink.home import RUN_COMPLETE, Home, is_complete
 from exactsink.journal.log import Log
 from exactsink.pause import pause
 from exactsink.promise import check_batch_promise
-from exactsink.spark.bound import BoundJob
+from exactsink.spark.bound import BoundJob, Driver
 from exactsink.spark.routes import Passes, Route
 from exactsink.spark.stream import explained
 
@@ -47,9 +47,12 @@ def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) ->
     check_batch_promise(job.sinks)
     passes = job.preflight(frame, route)
     for attempt in range(job.config.job.restarts + 1):
+        driver = job.driver(home, home.journal(pause))
         try:
-            return _write(job, home, frame, run, passes)
+            with closing(driver):
+                return _write(driver, frame, run, passes)
         except Retryable as error:
+            job.check_standing(home, driver.coordinator.last_claim)
             if attempt == job.config.job.restarts:
                 raise
             job.events.tell("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
@@ -57,19 +60,17 @@ def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) ->
     raise AssertionError("a run is tried at least once")
 
 
-def _write(job: BoundJob, home: Home, frame: DataFrame, run: str, passes: Passes) -> RunResult:
-    journal = home.journal(pause)
-    driver = job.driver(home, journal)
-    with closing(driver), passes.batch(frame, keeps_state=False) as write:
-        driver.coordinator.start(f"run {run}", lambda epoch: is_complete(journal.log))
+def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunResult:
+    coordinator, journal = driver.coordinator, driver.journal
+    with passes.batch(frame, keeps_state=False) as write:
+        coordinator.start(f"run {run}", lambda epoch: is_complete(journal.log))
         known = _known(journal.log, run)
         if known is not None:  # another process has finished it meanwhile
             return known
         fingerprint = hashlib.sha256(run.encode()).hexdigest()
-        batch = Batch(0, fingerprint, passes.schemas(), explained(write))
-        result = driver.coordinator.run_epoch(batch)
+        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), explained(write)))
         journal.note(RUN_COMPLETE)
-        driver.coordinator.returned(result.epoch)
+        coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)
 
 

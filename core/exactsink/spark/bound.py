@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -12,11 +14,14 @@ from pyspark.sql import DataFrame
 from exactsink.commit import Retry
 from exactsink.config import JobConfig
 from exactsink.coordinator import Coordinator
+from exactsink.errors import Retryable
 from exactsink.events import Events, Subscriber
 from exactsink.home import Home
 from exactsink.instrument import Observer
 from exactsink.instrument import subscribers as observers_of
 from exactsink.journal.journal import Journal
+from exactsink.journal.log import fenced_by
+from exactsink.journal.records import Claim
 from exactsink.pause import pause
 from exactsink.promise import check_promise
 from exactsink.sinks import Sink
@@ -82,6 +87,19 @@ class BoundJob:
             save_state=heartbeat.write,
         )
         return Driver(coordinator, heartbeat, journal)
+
+    def check_standing(self, home: Home, mine: Claim | None) -> None:
+        """Raise Fenced when another driver has claimed since: to claim again would take the job away from it.
+
+        A journal that does not answer just now says nothing: the next start reads it again.
+        """
+        if mine is None:
+            return
+        with closing(home.journal(pause)) as journal, suppress(Retryable, OSError):
+            fenced = fenced_by(journal.read(), mine)
+            if fenced is not None:
+                self.events.tell("fenced", level=logging.WARNING, generation=mine.generation, by=fenced.why)
+                raise fenced
 
     def journal(self) -> Journal:
         """Open the job's journal, beside its checkpoint or where its URL says."""

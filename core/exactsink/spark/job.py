@@ -14,6 +14,7 @@ from exactsink.coordinator import Coordinator
 from exactsink.errors import ConfigError
 from exactsink.events import Subscriber
 from exactsink.journal.journal import Journal
+from exactsink.journal.records import Claim
 from exactsink.registry import Registry, installed_plugins
 from exactsink.sinks import Sink
 from exactsink.spark.batch import RunResult, write_run
@@ -39,6 +40,7 @@ class Job(BoundJob):
         self.epochs_done = 0
         """How many epochs this process has finished, over all its queries."""
         self._driver: Driver | None = None
+        self._claim: Claim | None = None
         self._query: StreamingQuery | None = None
 
     @classmethod
@@ -108,7 +110,12 @@ class Job(BoundJob):
         """Say that the query's driver has ended, and let go of the sinks' connections; another query may follow."""
         driver, self._driver = self._driver, None
         if driver is not None:
+            self._claim = driver.coordinator.last_claim
             driver.close()
+
+    def check_fenced(self) -> None:
+        """Raise Fenced when another driver has claimed the job since its last query did."""
+        self.check_standing(self.home, self._claim)
 
     def _is_active(self) -> bool:
         return self._query is None or self._query.isActive

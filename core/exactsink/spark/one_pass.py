@@ -59,30 +59,70 @@ class OnePass:
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
-        shapes = [self._shapes[name] for name in plan.sinks]
-        structs = [shape.rows.alias(f"rows_{index}") for index, shape in enumerate(shapes)]
-        hashes = [_hash(f"rows_{index}", shape).alias(f"hashes_{index}") for index, shape in enumerate(shapes)]
-        wide = _distributed(frame, self._sinks).select(*structs).select("*", *hashes)
-        task = _Task(plan, {name: self._sinks[name].for_tasks for name in plan.sinks})
+        cuts: list[_Shape] = []
+        for name in plan.sinks:  # sinks that want the same rows share them
+            if self._shapes[name] not in cuts:
+                cuts.append(self._shapes[name])
+        wide = _distributed(frame, self._sinks)
+        wide = wide.select(*(column for index, cut in enumerate(cuts) for column in cut.sent(index)))
+        wide = wide.select("*", *(cut.hashed(index) for index, cut in enumerate(cuts)))
+        task = _Task(
+            plan,
+            {name: self._sinks[name].for_tasks for name in plan.sinks},
+            {name: cuts.index(self._shapes[name]) for name in plan.sinks},
+            [cut.names if cut.where is None else None for cut in cuts],
+        )
         rows = wide.mapInArrow(task, "vote binary").collect()
         return [pickle.loads(row["vote"]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A sink's rows as one struct, NULL where they are not for it, and the Arrow schema of its fields."""
+    """What a sink gets of a frame: SQL expressions, their names, and the condition for a row to be for it.
 
-    rows: Column
-    schema: pa.Schema
+    Without a condition its columns travel as they are; with one, as a struct that is NULL where the row is not for the
+    sink, so that no expression of its runs on rows that it never sees. Equal shapes are equal values.
+    """
+
+    expressions: tuple[str, ...]
+    names: tuple[str, ...]
+    where: str | None
     has_map: bool
+    schema: pa.Schema
+
+    def columns(self) -> list[Column]:
+        return [F.expr(expression) for expression in self.expressions]
+
+    def sent(self, index: int) -> list[Column]:
+        """Give the columns that carry the sink's rows: by place, as names may be odd, or there twice."""
+        if self.where is None:
+            return [column.alias(f"c{index}_{place}") for place, column in enumerate(self.columns())]
+        return [F.when(F.expr(self.where), F.struct(*self.columns())).alias(f"c{index}_0")]
+
+    def hashed(self, index: int) -> Column:
+        """Hash a row on the JVM: a struct hashes as its fields do, in their order.
+
+        xxhash64 takes no maps, whose order is undefined: those rows are hashed as JSON.
+        """
+        sent = [F.col(f"c{index}_{place}") for place in range(len(self.names) if self.where is None else 1)]
+        if self.has_map:
+            rows = sent[0] if self.where is not None else F.struct(*sent)
+            return F.xxhash64(F.to_json(rows)).alias(f"h{index}")
+        return F.xxhash64(*sent).alias(f"h{index}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What runs on an executor, once per partition."""
+    """What runs on an executor, once per partition.
+
+    `cuts` says which cut of the wide frame each sink gets; `names` are each cut's columns, None for one that comes as a
+    struct.
+    """
 
     plan: EpochPlan
     backends: Mapping[str, Backend | DeferredBackend]
+    cuts: Mapping[str, int]
+    names: Sequence[tuple[str, ...] | None]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -94,30 +134,42 @@ class _Task:
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
         """Cut a wide batch into each sink's rows, dropping those that its `where` left NULL."""
-        cut = {}
-        for index, name in enumerate(self.backends):
-            rows, hashes = batch.column(f"rows_{index}"), batch.column(f"hashes_{index}")
-            if rows.null_count:
-                there = rows.is_valid()
-                rows, hashes = rows.filter(there), hashes.filter(there)
-            cut[name] = (pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type))), hashes)
-        return cut
+        cuts, first = [], 0
+        for index, names in enumerate(self.names):
+            hashes = batch.column(f"h{index}")
+            if names is None:
+                cuts.append(_there(batch.column(first), hashes))
+                first += 1
+                continue
+            places = range(first, first + len(names))
+            fields = [batch.schema.field(place).with_name(name) for place, name in zip(places, names, strict=True)]
+            columns = [batch.column(place) for place in places]
+            cuts.append((pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), hashes))
+            first += len(names)
+        return {name: cuts[index] for name, index in self.cuts.items()}
+
+
+def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
+    """Give the rows of a struct column that are not NULL, and their hashes."""
+    if rows.null_count:
+        there = rows.is_valid()
+        rows, hashes = rows.filter(there), hashes.filter(there)
+    return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type))), hashes
 
 
 def _shape(frame: DataFrame, sink: Sink) -> _Shape:
     """Give a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
     names = sink.columns or tuple(frame.columns)
-    columns = [F.col(_quoted(name)) for name in names]
-    expressions = sink.backend.shape(_arrow_schema(frame.select(*columns)))
-    if expressions is not None:
-        every = ", ".join(map(_quoted, names))
-        columns = [F.expr(_STAR.sub(lambda _: every, expression)) for expression in expressions]
-    shaped = frame.select(*columns)
-    rows = F.struct(*columns)
-    if sink.where is not None:
-        rows = F.when(F.expr(sink.where), rows)
-        frame.select(rows)  # analyzed now: a mistake in `where` is told before the query starts
-    return _Shape(rows, _arrow_schema(shaped), _has_map(shaped.schema))
+    expressions = tuple(map(_quoted, names))
+    wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
+    if wanted is not None:
+        every = ", ".join(expressions)
+        expressions = tuple(_STAR.sub(lambda _: every, expression) for expression in wanted)
+    shaped = frame.select(*map(F.expr, expressions))
+    schema = _arrow_schema(shaped)
+    shape = _Shape(expressions, tuple(shaped.columns), sink.where, _has_map(shaped.schema), schema)
+    frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is told before the query starts
+    return shape
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:
@@ -144,11 +196,6 @@ def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
         ]
         return frame.repartition(*keys) if most is None else frame.repartition(most, *keys)
     return frame if most is None else frame.coalesce(most)
-
-
-def _hash(column: str, shape: _Shape) -> Column:
-    """Hash a row on the JVM. xxhash64 takes no maps, whose order is undefined: those rows are hashed as JSON."""
-    return F.xxhash64(F.to_json(F.col(column)) if shape.has_map else F.col(column))
 
 
 def _has_map(kind: DataType) -> bool:

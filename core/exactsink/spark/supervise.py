@@ -45,6 +45,7 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
             failure = _refused_by_system(error)
         finally:
             job.end_query()
+        job.check_fenced()  # a driver that was stalled may meet any error, and must not take the job back
         failures = 1 if job.epochs_done > done_before else failures + 1
         if failures > job.config.job.restarts:
             raise failure

@@ -1,0 +1,120 @@
+"""Processes of the tests' own: each in a session of its own, waited for by condition, and ended by process id."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 300.0
+"""Seconds after which a condition counts as never coming true; far more than anything here takes."""
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # lives are short: start fast, compile little
+_ENVIRONMENT = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+
+
+class Process:
+    """A program with all that it starts, in one session. Its output goes to `log`; closing its input may end it."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        temporary = {"JAVA_TOOL_OPTIONS": f"{_JAVA} -Djava.io.tmpdir={log.parent}", "TMPDIR": str(log.parent)}
+        with open(log, "ab") as out:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_ENVIRONMENT, **temporary, **(environment or {})},
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        self.pid = self._popen.pid
+
+    @property
+    def told(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def exit_code(self) -> int:
+        """Wait for the program's end; a signal is a negative number."""
+        _wait_gone([self.pid], LONGEST)
+        code = self._code()
+        assert code is not None, f"never ended: {self.told}"
+        return code
+
+    def stopped(self) -> None:
+        """Wait until the program has stopped itself (SIGSTOP). Fails when it ends instead."""
+        seen = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert seen is not None
+        assert seen.si_code == os.CLD_STOPPED, f"ended instead of stopping: {self.told}"
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition that this program brings about. Fails when it ends before."""
+        last = time.monotonic() + LONGEST
+        while not condition():
+            ended = self._code() is not None
+            if (ended or time.monotonic() > last) and not condition():
+                raise AssertionError(f"{'ended' if ended else 'waited'} without {what}: {self.told}")
+            _wait_gone([self.pid], 0.05)
+
+    def end(self, patience: float = 0.0) -> None:
+        """End the whole session: by itself within `patience` seconds, else with SIGKILL. Idempotent."""
+        if self._popen.returncode is not None:  # reaped: its process id, and so its session, may be another's now
+            return
+        if self._popen.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._popen.stdin.close()
+        _wait_gone(_session(self.pid), patience)
+        while members := list(_session(self.pid)):  # again: one may have forked meanwhile
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _wait_gone(members, LONGEST)
+        self._popen.wait()
+
+    def _code(self) -> int | None:
+        """Look whether the program has ended, but don't reap it: its process id stays its own."""
+        seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if seen is None:
+            return None
+        return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+
+
+def _session(leader: int) -> Iterator[int]:
+    """Find a session's living processes; the leader may be gone."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                state, _, _, session, *_ = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                if int(session) == leader and state not in "ZX":
+                    yield int(entry)
+
+
+def _wait_gone(pids: Iterator[int] | Sequence[int], seconds: float) -> None:
+    """Wait until all are gone, for so long at most."""
+    last = time.monotonic() + seconds
+    with ExitStack() as opened:
+        handles = []
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                handles.append(os.pidfd_open(pid))
+                opened.callback(os.close, handles[-1])
+        while handles:
+            gone, _, _ = select.select(handles, [], [], max(0.0, last - time.monotonic()))
+            if not gone:
+                return
+            handles = [handle for handle in handles if handle not in gone]

@@ -1,0 +1,57 @@
+"""Executors as processes: one is killed in the middle of a write, and a slow task is overtaken by its copy."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+from tests.e2e import slow_tasks
+from tests.e2e.jobs import SOURCE, SPARK, write_job, write_source
+from tests.e2e.lives import Lives
+from tests.e2e.rows import THREE_SINKS, leftovers, wrong_rows
+from tests.e2e.standalone import Standalone
+
+TWO_FILES = SOURCE.replace("maxFilesPerTrigger = 1", "maxFilesPerTrigger = 2")  # and so two tasks
+SPECULATION = """
+"spark.speculation" = true
+"spark.speculation.interval" = "100ms"
+"spark.speculation.multiplier" = 1
+"spark.speculation.quantile" = 0.5
+"spark.speculation.minTaskRuntime" = "100ms"
+"spark.speculation.efficiency.enabled" = false
+"""
+
+
+def test_executor_killed_in_the_middle_of_its_write(tmp_path: Path, lives: Lives) -> None:
+    write_source(tmp_path, 6)
+    spark = SPARK.replace("local[2]", "local-cluster[2,1,1024]") + slow_tasks.CONF % ("hold", "0,1")
+    job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, TWO_FILES, spark)
+    life = lives.start(job)
+    marks = [slow_tasks.mark(tmp_path, partition) for partition in (0, 1)]
+    life.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
+    victim, other = (slow_tasks.acting(tmp_path, partition) for partition in (0, 1))
+    assert victim.jvm != other.jvm
+    assert b"CoarseGrainedExecutorBackend" in Path("/proc", str(victim.jvm), "cmdline").read_bytes()
+    os.kill(victim.jvm, signal.SIGKILL)
+    (tmp_path / "go").touch()
+
+    assert life.exit_code() == 0, life.told
+    assert not victim.has_won(tmp_path)
+    assert other.has_won(tmp_path)
+    assert wrong_rows(tmp_path) == {}
+    assert leftovers(tmp_path) == []
+
+
+def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_path: Path, lives: Lives) -> None:
+    write_source(tmp_path, 6)
+    with closing(Standalone(tmp_path / "cluster")) as cluster:
+        spark = SPARK.replace("local[2]", cluster.url) + slow_tasks.CONF % ("hold", "1") + SPECULATION
+        job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, TWO_FILES, spark)
+        code, told = lives.run(job)
+    assert code == 0, told
+    assert not (tmp_path / "go").exists(), "nothing but its end could stop the slow task"
+    assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)
+    assert wrong_rows(tmp_path) == {}
+    assert leftovers(tmp_path) == []

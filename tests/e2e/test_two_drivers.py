@@ -1,0 +1,79 @@
+"""A second driver is started while the first stands still; the first wakes up, and must not write any more."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from exactsink.errors import Fenced
+from exactsink.testing import Fault
+from tests.e2e import slow_tasks
+from tests.e2e.jobs import SPARK, write_job, write_source
+from tests.e2e.lives import Life, Lives
+from tests.e2e.rows import THREE_SINKS, leftovers, wrong_rows
+from tests.e2e.warm_jvm import WarmJvm
+
+
+@pytest.mark.parametrize(
+    ("point", "edge"),
+    [("decide", "before"), ("decide", "after")],
+    ids=["before-its-decision", "decided-before-its-commits"],
+)
+def test_stalled_driver_wakes_fenced_and_writes_nothing(
+    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm, point: str, edge: str
+) -> None:
+    write_source(tmp_path, 3)
+    job = write_job(tmp_path, THREE_SINKS)
+    stalled = lives.start(job, Fault(point, edge, "stall", 1), jvm=jvm)  # type: ignore[arg-type]
+    stalled.stopped()
+    assert stalled.mark.exists()
+    before = _taken_over(job, lives, other_jvm)
+
+    stalled.send(signal.SIGCONT)
+    _fenced(stalled, job, before)
+    assert "decide after job=e2e epoch=0" in stalled.told
+    assert ("decide after job=e2e epoch=1" in stalled.told) == (edge == "after"), "what is fenced can't decide"
+
+
+def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
+    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm
+) -> None:
+    write_source(tmp_path, 3)
+    job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
+    stalled = lives.start(job, jvm=jvm)
+    stalled.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
+    stalled.send(signal.SIGSTOP)
+    stalled.stopped()
+    before = _taken_over(job, lives, other_jvm)
+
+    (tmp_path / "go").touch()
+    jvm.wait_idle()
+    stalled.send(signal.SIGCONT)
+    _fenced(stalled, job, before)
+
+
+def _taken_over(job: Path, lives: Lives, jvm: WarmJvm) -> dict[str, tuple[int, int]]:
+    """Run another driver to the end; give the files that stand then."""
+    code, told = lives.run(job, jvm=jvm)
+    assert code == 0, told
+    assert wrong_rows(job.parent) == {}
+    assert leftovers(job.parent) == []
+    return _files(job.parent)
+
+
+def _fenced(woken: Life, job: Path, before: dict[str, tuple[int, int]]) -> None:
+    assert woken.exit_code() == Fenced.exit_code, woken.told
+    assert "has claimed the job" in woken.told
+    assert _files(job.parent) == before, "the woken driver wrote something"
+    assert wrong_rows(job.parent) == {}
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file of the targets, the journal and the staged rows, with its inode and the time of its last change."""
+    places = [
+        folder / name for name in ("lake", "lines", "checkpoint.exactsink/journal", "checkpoint.exactsink/staging")
+    ]
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in [*files, folder / "table.db"]}

@@ -1,0 +1,70 @@
+"""One JVM for many driver lives: a life attaches to it, and what a dead one left in it is ended before the next."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import pyspark
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+from tests.e2e.processes import Process
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+class WarmJvm:
+    """A `spark-submit pyspark-shell` of the tests' own. It ends with its input, so also when the tests are killed.
+
+    `within` is put before the command, to start it in other namespaces.
+    """
+
+    def __init__(self, folder: Path, within: Sequence[str] = ()) -> None:
+        self._closed = False
+        folder.mkdir(parents=True, exist_ok=True)
+        info = folder / "gateway"
+        environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder)}
+        command = [*within, str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}"]
+        self._process = Process([*command, "pyspark-shell"], folder / "jvm.log", environment)
+        try:
+            self._process.until(info.exists, "telling its port")
+        except BaseException:
+            self.close()
+            raise
+        told = info.read_bytes()
+        self._port, length = struct.unpack(">ii", told[:8])
+        self._secret = told[8 : 8 + length].decode()
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """What a life needs in its environment to attach."""
+        return {"PYSPARK_GATEWAY_PORT": str(self._port), "PYSPARK_GATEWAY_SECRET": self._secret}
+
+    def wait_idle(self) -> None:
+        """Wait until no task runs in it any more."""
+        with self._gateway() as gateway:
+            context = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+                gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+            )
+            self._process.until(lambda: not len(context.statusTracker().getActiveJobIds()), "an end of its tasks")
+
+    def settle(self) -> None:
+        """End what dead lives left: queries, their tasks, the Spark context. A life still at work would be cut off."""
+        if self._closed:
+            return
+        with self._gateway() as gateway:
+            left = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+            if left.isDefined():
+                for query in left.get().streams().active():
+                    query.stop()
+                left.get().stop()
+
+    def _gateway(self) -> AbstractContextManager[ClientServer]:
+        java = JavaParameters(port=self._port, auth_token=self._secret)
+        return closing(ClientServer(java, PythonParameters(port=0, eager_load=False)))
+
+    def close(self) -> None:
+        self._closed = True
+        self._process.end(patience=10)
