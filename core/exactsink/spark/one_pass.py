@@ -106,7 +106,9 @@ class _Shape:
         """
         sent = [F.col(f"c{index}_{place}") for place in range(len(self.names) if self.where is None else 1)]
         if self.has_map:
-            rows = sent[0] if self.where is not None else F.struct(*sent)
+            rows = sent[0]
+            if self.where is None:
+                rows = F.struct(*(column.alias(name) for column, name in zip(sent, self.names, strict=True)))
             return F.xxhash64(F.to_json(rows)).alias(f"h{index}")
         return F.xxhash64(*sent).alias(f"h{index}")
 
