@@ -8,7 +8,7 @@ GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.versi
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo check test clean
+.PHONY: help setup demo check test bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -23,11 +23,16 @@ check: setup  ## Lint, types, import rules, unit and contract tests, simulation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	$(PYTEST) tests/unit tests/contract tests/simulation $(PYTEST_ARGS)
 
-test: check  ## All tests: the above, the kill matrix, and Spark
-	$(PYTEST) tests/conformance tests/e2e $(PYTEST_ARGS)
+test: check  ## All tests: the above, the conformance kit, Spark, and what the docs show
+	$(PYTEST) tests/conformance $(PYTEST_ARGS)
+	$(PYTEST) --dist worksteal tests/e2e tests/docs $(PYTEST_ARGS)
+
+bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:  ## Remove what the commands above made
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -69,9 +69,7 @@ class Registry:
 
     def load(self, name: str, place: str) -> type[Backend]:
         """Import a backend by its config name; `place` is where the config names it. Raises ConfigError."""
-        if name not in self._specs:
-            raise self._unknown(name, place)
-        _, spec = self._specs[name]
+        spec = self.spec(name, place)
         if spec.contract != CONTRACT_VERSION:
             raise ConfigError(
                 f"{place}: backend {name} was written for contract {spec.contract}",
@@ -94,10 +92,10 @@ class Registry:
         """Give a backend's strategies, with a line each; none for one that is not installed."""
         return self._specs[name][1].strategies if name in self._specs else {}
 
-    def spec(self, name: str) -> BackendSpec:
-        """Give what a plugin announced of a backend. Raises ConfigError for one that is not installed."""
+    def spec(self, name: str, place: str) -> BackendSpec:
+        """Give what a plugin announced of a backend; `place` is who asks. Raises ConfigError for an unknown one."""
         if name not in self._specs:
-            raise self._unknown(name, "the command line")
+            raise self._unknown(name, place)
         return self._specs[name][1]
 
     def send(self, event: Event) -> None:

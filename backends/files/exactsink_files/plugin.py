@@ -20,5 +20,6 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             strategies={
                 "rename": "tasks write hidden files into the target's file system; the decision gives them their names"
             },
+            conformance="exactsink_files.conformance:targets",
         )
     ]

@@ -11,11 +11,13 @@ __all__ = ["exactsink_backends"]
 def exactsink_backends() -> list[BackendSpec]:
     """Give the one backend of this package."""
     staged = "rows wait in staged files until the decision, then one transaction upserts them and marks the epoch"
+    direct = "tasks upsert rows before the decision, guarded by epoch and generation: effectively once, and no deletes"
     return [
         BackendSpec(
             "idempotent_upsert",
             load="exactsink_idempotent_upsert.backend:UpsertBackend",
             install="pip install 'exactsink[idempotent-upsert]'",
-            strategies={"staged": staged},
+            strategies={"staged": staged, "direct": direct},
+            conformance="exactsink_idempotent_upsert.conformance:targets",
         )
     ]

@@ -122,6 +122,16 @@ def backends(as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("backend", metavar="NAME")
+@click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
+@_as_json
+def conformance(backend: str, scenarios: tuple[str, ...], as_json: bool) -> None:
+    """Try an installed backend under faults, on the targets that its plugin ships."""
+    kit = importlib.import_module("exactsink.cli.conformance")  # no other command needs it
+    kit.conformance(backend, scenarios, as_json)
+
+
+@cli.command()
 def script() -> None:
     """Print the file to give to spark-submit: spark-submit "$(exactsink script)" run JOB.toml"""
     click.echo(str(Path(__file__).with_name("submit.py")))

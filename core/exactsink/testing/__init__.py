@@ -1,11 +1,43 @@
 """Test a backend under faults, without Spark: real processes, real kill -9, the real coordinator.
 
-`run_scenario` plays driver lives over a script of batches, each life with a fault or without, and hands back a report
-of what each life came to. The targets are read back, and held against the script, by the caller.
+The conformance kit plays every scenario on a plugin's own target: a `ConformanceTarget` says how to reach it, and a
+test class that inherits from `ConformanceSuite` (it needs pytest), or `exactsink conformance NAME`, does the rest.
+
+Beneath it, `run_scenario` plays driver lives over a script of batches, each life with a fault or without, and hands
+back a report of what each life came to.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from exactsink.testing.faults import Fault
 from exactsink.testing.lives import Script
+from exactsink.testing.player import SCENARIOS, Player, Result
+from exactsink.testing.recording import record, recorded
 from exactsink.testing.scenario import Report, run_scenario
+from exactsink.testing.target import ConformanceTarget
 
-__all__ = ["Fault", "Report", "Script", "run_scenario"]
+if TYPE_CHECKING:
+    from exactsink.testing.suite import ConformanceSuite
+
+__all__ = [
+    "SCENARIOS",
+    "ConformanceSuite",
+    "ConformanceTarget",
+    "Fault",
+    "Player",
+    "Report",
+    "Result",
+    "Script",
+    "record",
+    "recorded",
+    "run_scenario",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the pytest class only when it is asked for: nothing else here needs pytest."""
+    if name == "ConformanceSuite":
+        from exactsink.testing.suite import ConformanceSuite
+
+        return ConformanceSuite
+    raise AttributeError(name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from exactsink.events import Event
 
-__all__ = ["Fault", "FaultTrigger"]
+__all__ = ["Fault", "FaultTrigger", "FaultTriggers", "Trigger"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,18 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.action}-{self.edge}-{self.point}" + ("" if self.epoch is None else f"-e{self.epoch}")
+
+
+class Trigger(Protocol):
+    """Hears a life's events and its participants' probes."""
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event of the driver."""
+        ...
+
+    def probe(self, point: str, edge: str, epoch: int | None) -> None:
+        """Hear a point that a participant reached."""
+        ...
 
 
 class FaultTrigger:
@@ -53,4 +67,20 @@ class FaultTrigger:
             os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        os.kill(os.getpid(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+        # To this thread: of a process with several, another might take the signal, and this one run on for a moment.
+        signal.pthread_kill(threading.get_ident(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+
+
+class FaultTriggers:
+    """Fires several faults in one life, each once."""
+
+    def __init__(self, triggers: Sequence[FaultTrigger]) -> None:
+        self._triggers = tuple(triggers)
+
+    def __call__(self, event: Event) -> None:
+        for trigger in self._triggers:
+            trigger(event)
+
+    def probe(self, point: str, edge: str, epoch: int | None) -> None:
+        for trigger in self._triggers:
+            trigger.probe(point, edge, epoch)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ from exactsink.journal.store import LocalStore
 from exactsink.participant import SinkRows, vote
 from exactsink.sinks import Sink
 from exactsink.state import StateFile
-from exactsink.testing.faults import FaultTrigger
+from exactsink.testing.faults import Trigger
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["Script", "live", "wake"]
+__all__ = ["Script", "hashed", "live", "no_probe"]
 
 _TASK_ATTEMPTS = 4
 _RESTARTS = 3
@@ -37,7 +36,7 @@ _RESTARTS = 3
 @dataclass(frozen=True, slots=True)
 class Script:
     """A job to play: `batches[n][p]` is the table of batch n, partition p; every sink gets every row, and of it its
-    `columns`.
+    `columns`. Participants hand them on in pieces of `chunk` rows.
 
     `folder` holds the journal, the source's own log and what the faults leave behind.
     """
@@ -46,6 +45,12 @@ class Script:
     folder: Path
     sinks: Mapping[str, Sink]
     batches: Sequence[Sequence[pa.Table]]
+    chunk: int = 50
+
+    @property
+    def journal(self) -> Journal:
+        """A new handle on the job's journal."""
+        return Journal(LocalStore(self.folder / "journal"), wait=_no_pause)
 
     def is_done(self, batch: int) -> bool:
         """Say whether the source has recorded the batch as done."""
@@ -55,12 +60,12 @@ class Script:
         (self.folder / "source").mkdir(parents=True, exist_ok=True)
         (self.folder / "source" / str(batch)).touch()
 
-    def coordinator(self, trigger: FaultTrigger | None) -> Coordinator:
+    def coordinator(self, trigger: Trigger | None) -> Coordinator:
         """Make a driver of this job in this process."""
         return Coordinator(
             self.job,
             self.sinks,
-            Journal(LocalStore(self.folder / "journal"), wait=_no_pause),
+            self.journal,
             Events(self.job, [trigger] if trigger else []),
             driver=f"process {os.getpid()}",
             retry=Retry(3, _no_pause),
@@ -69,7 +74,7 @@ class Script:
         )
 
 
-def live(script: Script, trigger: FaultTrigger | None) -> int:
+def live(script: Script, trigger: Trigger | None) -> int:
     """Run the job to its end in this process, restarting on Retryable; give an exit code as the command line does."""
     for _ in range(_RESTARTS + 1):
         try:
@@ -84,7 +89,7 @@ def live(script: Script, trigger: FaultTrigger | None) -> int:
     return failure.exit_code
 
 
-def _query(script: Script, trigger: FaultTrigger | None) -> None:
+def _query(script: Script, trigger: Trigger | None) -> None:
     coordinator = script.coordinator(trigger)
     coordinator.start("query", script.is_done)
     tasks = _Tasks(script, trigger)
@@ -104,9 +109,9 @@ def _query(script: Script, trigger: FaultTrigger | None) -> None:
 class _Tasks:
     """Runs participants as forked processes."""
 
-    def __init__(self, script: Script, trigger: FaultTrigger | None) -> None:
+    def __init__(self, script: Script, trigger: Trigger | None) -> None:
         self._script = script
-        self._probe: Callable[[str, str, int], None] = trigger.probe if trigger else _no_probe
+        self._probe: Callable[[str, str, int], None] = trigger.probe if trigger else no_probe
         self._attempt = 0
 
     def writing(self, partitions: Sequence[pa.Table]) -> Callable[[EpochPlan], Sequence[Vote]]:
@@ -147,7 +152,9 @@ class _Tasks:
         code = 1
         try:
             backends = {name: sink.backend for name, sink in self._script.sinks.items()}
-            batches = [_rows(batch, plan, self._script.sinks) for batch in table.to_batches(max_chunksize=50)]
+            batches = [
+                _rows(batch, plan, self._script.sinks) for batch in table.to_batches(max_chunksize=self._script.chunk)
+            ]
             votes = list(vote(plan, backends, partition, attempt, batches, self._probe))
             data = pickle.dumps(votes)
             assert len(data) < 60_000, "votes must fit into the pipe: the driver reads them after the exit"
@@ -160,16 +167,15 @@ class _Tasks:
             os._exit(code)
 
 
-def wake(pid: int) -> None:
-    """Let a stopped process go on; it may be gone."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
 def _rows(batch: pa.RecordBatch, plan: EpochPlan, sinks: Mapping[str, Sink]) -> SinkRows:
-    hashes = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in batch.to_pylist()]
-    numbers = pa.array([int.from_bytes(h, "big", signed=True) for h in hashes], pa.int64())
+    numbers = hashed(batch)
     return {name: (_columns(batch, sinks[name]), numbers) for name in plan.sinks}
+
+
+def hashed(batch: pa.RecordBatch) -> pa.Array:
+    """Hash each row to 64 bits, as the JVM does for Spark."""
+    hashes = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in batch.to_pylist()]
+    return pa.array([int.from_bytes(h, "big", signed=True) for h in hashes], pa.int64())
 
 
 def _columns(batch: pa.RecordBatch, sink: Sink) -> pa.RecordBatch:
@@ -185,5 +191,5 @@ def _no_pause(attempt: int) -> None:
     """Don't wait: every answer here is final."""
 
 
-def _no_probe(point: str, edge: str, epoch: int) -> None:
+def no_probe(point: str, edge: str, epoch: int) -> None:
     """Hear nothing."""

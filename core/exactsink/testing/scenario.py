@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.errors import EXIT_BUG, Fenced
+from exactsink.errors import Fenced
 from exactsink.sinks import committer_of
 from exactsink.testing.faults import Fault, FaultTrigger
-from exactsink.testing.lives import Script, live, wake
+from exactsink.testing.lives import Script, live
+from exactsink.testing.processes import KILLED, ask, ended, start, stopped_or_ended, wait_gone, wake
 
-__all__ = ["Report", "run_scenario"]
-
-_KILLED = -signal.SIGKILL
+__all__ = ["Report", "in_doubt", "run_scenario"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +25,7 @@ class Report:
 
     fired: Sequence[bool]
     exits: Sequence[int]
-    in_doubt: dict[str, int]
+    in_doubt: Mapping[str, int]
     problems: Sequence[str]
 
 
@@ -45,45 +40,36 @@ def run_scenario(script: Script, faults: Sequence[Fault]) -> Report:
     stalled: list[tuple[int, int]] = []
     for number, (fault, trigger) in enumerate(zip(faults, triggers, strict=True)):
         pid = _start(script, trigger)
-        _, status = os.waitpid(pid, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
+        code = stopped_or_ended(pid)
+        if code is None:
             stalled.append((number, pid))
             exits.append(0)
             continue
-        exits.append(os.waitstatus_to_exitcode(status))
-        expected = (_KILLED,) if _in_driver(fault) and fault.action == "kill" else (0,)
+        exits.append(code)
+        expected = (KILLED,) if _in_driver(fault) and fault.action == "kill" else (0,)
         if exits[-1] not in expected:
             problems.append(f"life {number} ended {exits[-1]}, its fault explains {expected}")
     exits.append(_whole_life(script, problems))
     for number, pid in stalled:
         wake(pid)
-        exits[number] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        exits[number] = ended(pid)
         if exits[number] not in (0, Fenced.exit_code):
             problems.append(f"life {number}, woken, ended {exits[number]}")
     for pid in _stalled_participants(script):
         wake(pid)
-        _wait_gone(pid)
+        wait_gone(pid)
     exits.append(_whole_life(script, problems))
     fired = [trigger.fired for trigger in triggers]
     problems += [f"{fault} never fired" for fault, done in zip(faults, fired, strict=True) if not done]
-    return Report(fired, exits, _in_doubt(script), problems)
+    return Report(fired, exits, ask(lambda: in_doubt(script)), problems)
 
 
 def _start(script: Script, trigger: FaultTrigger | None) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = EXIT_BUG
-        try:
-            code = live(script, trigger)
-        except BaseException as error:  # a bug ends the life, and shows in its exit code
-            print(f"life {os.getpid()}: {error!r}", flush=True)
-        finally:
-            os._exit(code)
-    return pid
+    return start(lambda: live(script, trigger))
 
 
 def _whole_life(script: Script, problems: list[str]) -> int:
-    code = os.waitstatus_to_exitcode(os.waitpid(_start(script, None), 0)[1])
+    code = ended(_start(script, None))
     if code != 0:
         problems.append(f"a life without a fault ended {code}")
     return code
@@ -103,17 +89,8 @@ def _stalled_participants(script: Script) -> Sequence[int]:
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _wait_gone(pid: int) -> None:
-    """Wait for the end of a process that may be somebody else's child."""
-    with suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            select.select([handle], [], [])
-        finally:
-            os.close(handle)
-
-
-def _in_doubt(script: Script) -> dict[str, int]:
+def in_doubt(script: Script) -> Mapping[str, int]:
+    """Count the participants that each sink of a job holds, committed or aborted by nobody yet."""
     held = {}
     for name, sink in script.sinks.items():
         committer = committer_of(sink, script.job)

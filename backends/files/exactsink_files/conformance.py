@@ -1,0 +1,100 @@
+"""Targets of the `files` backend for the conformance kit: one per format, of several files a participant and of one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from exactsink.backend import Backend
+from exactsink.model import Committable
+from exactsink.testing import ConformanceTarget, recorded
+from exactsink_files.backend import FilesBackend, FilesOptions
+
+__all__ = ["FilesTarget", "targets"]
+
+_RECORDINGS = Path(__file__).with_name("conformance.json")
+_FOREIGN = Path("_exactsink", "somebody's own", "0.tmp")
+
+
+def targets() -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name."""
+    return {
+        "parquet": FilesTarget.of("parquet", partition_by=["kind"]),
+        "json": FilesTarget.of("json"),
+        "csv": FilesTarget.of("csv", target_file_size="100 B"),
+    }
+
+
+@dataclass(frozen=True)
+class FilesTarget(ConformanceTarget):
+    """A folder. A row was applied as often as it stands in visible files."""
+
+    format: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, format: str, **options: Any) -> FilesTarget:
+        return cls(format, tuple(options.items()))
+
+    def backend(self, folder: Path) -> Backend:
+        given = {"path": str(folder / "lake"), "format": self.format, **dict(self.options)}
+        return FilesBackend(FilesOptions.model_validate(given))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        line = _LINES.get(self.format)
+        if line is None:
+            return rows
+        name = "value" if self.format == "json" else ",".join(rows.column_names)
+        return pa.table({name: pa.array([line(row) for row in rows.to_pylist()], pa.string())})
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        lake = folder / "lake"
+        paths = [path for path in lake.rglob(f"*.{self.format}") if "_exactsink" not in path.relative_to(lake).parts]
+        return [_ids(path) for path in sorted(paths)]
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the temp files, and the files that have their final names."""
+        for committable in committables:
+            for path in (folder / "lake").rglob("*"):
+                if path.is_file() and committable.txn.id in str(path):
+                    path.unlink()
+
+    def foreign(self, folder: Path) -> None:
+        path = folder / "lake" / _FOREIGN
+        path.parent.mkdir(parents=True)
+        path.write_text("somebody's")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        path = folder / "lake" / _FOREIGN
+        return path.exists() and path.read_text() == "somebody's"
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        return recorded(_RECORDINGS, self.format, folder)
+
+
+def _ids(path: Path) -> list[int]:
+    if path.suffix == ".parquet":
+        ids: list[int] = pq.ParquetFile(path).read(columns=["id"]).column("id").to_pylist()
+        return ids
+    if path.suffix == ".json":
+        return [json.loads(line)["id"] for line in path.read_text().splitlines()]
+    with path.open(newline="") as lines:
+        return [int(row["id"]) for row in csv.DictReader(lines)]
+
+
+def _csv_line(row: Mapping[str, Any]) -> str:
+    return f"{row['id']},{row['kind']},{row['amount']}"
+
+
+_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"json": json.dumps, "csv": _csv_line}

@@ -1,0 +1,79 @@
+"""Targets of the `idempotent_upsert` backend for the conformance kit: an SQLite table, one per strategy."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from exactsink.backend import Backend
+from exactsink.model import Committable
+from exactsink.testing import ConformanceTarget, recorded
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+
+__all__ = ["StagedTarget", "TableTarget", "targets"]
+
+_RECORDINGS = Path(__file__).with_name("conformance.json")
+
+_TABLES = """
+    PRAGMA journal_mode = WAL;
+    CREATE TABLE flights (
+        id INTEGER PRIMARY KEY, kind TEXT, amount REAL, exactsink_epoch BIGINT, exactsink_generation BIGINT
+    );
+    CREATE TABLE changes (n INTEGER PRIMARY KEY, id INTEGER);
+    CREATE TRIGGER inserted AFTER INSERT ON flights BEGIN INSERT INTO changes (id) VALUES (new.id); END;
+    CREATE TRIGGER updated AFTER UPDATE ON flights BEGIN INSERT INTO changes (id) VALUES (new.id); END;
+"""
+
+
+def targets() -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name."""
+    return {"staged": StagedTarget("staged"), "direct": TableTarget("direct")}
+
+
+@dataclass(frozen=True)
+class TableTarget(ConformanceTarget):
+    """A table whose triggers log every change. A row was applied as often as it was inserted or updated."""
+
+    strategy: str
+
+    def backend(self, folder: Path) -> Backend:
+        with closing(sqlite3.connect(folder / "table.db")) as connection:
+            connection.executescript(_TABLES)
+        # A driver that is stopped inside its transaction holds the lock: don't wait for it.
+        given = {"url": f"sqlite:///{folder / 'table.db'}", "table": "flights", "busy_timeout_seconds": 0.1}
+        return UpsertBackend(UpsertOptions.model_validate({**given, "keys": ["id"], "strategy": self.strategy}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        with closing(sqlite3.connect(folder / "table.db")) as connection:
+            return [[row[0] for row in connection.execute("SELECT id FROM changes ORDER BY n")]]
+
+
+@dataclass(frozen=True)
+class StagedTarget(TableTarget):
+    """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the staged files, and the marker."""
+        for committable in committables:
+            (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
+        with closing(sqlite3.connect(folder / "table.db")) as connection, connection:
+            connection.execute("DELETE FROM exactsink_epochs")
+
+    def foreign(self, folder: Path) -> None:
+        staging = folder / "staging"
+        staging.mkdir()
+        (staging / "somebody's own.arrow").write_text("somebody's")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        path = folder / "staging" / "somebody's own.arrow"
+        return path.exists() and path.read_text() == "somebody's"
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        return recorded(_RECORDINGS, self.strategy, folder)

@@ -1,0 +1,73 @@
+"""`python -m benchmarks NAME...`: run benchmarks, write their results, and fail when a bound is missed."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import tempfile
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.catalog import CATALOG
+from benchmarks.machine import commit, machine
+from benchmarks.plan import Benchmark, Setting
+from benchmarks.report import Report, figure_line
+from benchmarks.runner import Measured, run_plan
+from benchmarks.warm_spark import WarmSpark
+
+__all__ = ["main"]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice(list(CATALOG)))
+@click.option("--list", "listed", is_flag=True, help="List the benchmarks and end.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=3), help="Rounds after the warm-up.")
+@click.option("--scale", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="How much.")
+@click.option("--out", default="benchmarks/results", show_default=True, type=click.Path(path_type=Path))
+@click.option("--work", type=click.Path(path_type=Path, exists=True), help="Where to work: the disk that is measured.")
+def main(names: tuple[str, ...], listed: bool, rounds: int, scale: float, out: Path, work: Path | None) -> None:
+    """Run benchmarks (all without a NAME). Ends with 1 when a bound is missed; the figures are told either way."""
+    if listed:
+        for benchmark in CATALOG.values():
+            click.echo(f"{benchmark.name:<12} {benchmark.about}")
+        return
+    kept = True
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made
+    with tempfile.TemporaryDirectory(dir=work, prefix="exactsink-benchmarks-") as scratch:
+        folder = Path(scratch)
+        with closing(WarmSpark(folder)) as spark:
+            for name in names or CATALOG:
+                place = folder / name
+                place.mkdir()
+                kept &= _run(CATALOG[name], Setting(scale, place, spark.session), rounds, out).holds
+    sys.exit(0 if kept else 1)
+
+
+def _run(benchmark: Benchmark, setting: Setting, rounds: int, out: Path) -> Measured:
+    click.echo(f"{benchmark.name}: {benchmark.about}")
+    circumstances: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "scale": setting.scale,
+        "rounds": rounds,
+        "commit": commit(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(),
+    }
+    with benchmark.open(setting) as plan:
+        for note in plan.notes:
+            click.echo(f"  note: {note}")
+        measured = run_plan(plan, rounds, setting.folder, click.echo)
+    circumstances["load_average_at_end"] = machine()["load_average"]
+    Report(benchmark, plan, measured, circumstances).save(out)
+    for figure in measured.figures:
+        click.echo(f"  {figure_line(figure)}")
+    return measured
+
+
+if __name__ == "__main__":
+    main()

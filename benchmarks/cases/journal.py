@@ -1,0 +1,142 @@
+"""The journal, short and long: opening, appending and listing must not grow with the epochs it has seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.epochs import never
+from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
+from exactsink.journal.journal import Journal
+from exactsink.journal.records import Decide, DecidedSink
+from exactsink.journal.store import JournalStore, LocalStore
+from exactsink.model import Committable, Txn
+
+__all__ = ["BENCHMARK"]
+
+_FEW = 10
+_KEEP = 1_000
+_SINKS = 2
+_PARTITIONS = 2
+_OPENED = 10
+_APPENDED = 50
+
+Opener = Callable[[Path], JournalStore]
+
+
+@contextmanager
+def _open(setting: Setting) -> Iterator[Plan]:
+    keep = setting.scaled(_KEEP, least=20)
+    sizes = [_FEW, keep, 10 * keep, 100 * keep]
+    stores, notes = _stores()
+    variants, bounds = [], []
+    with tempfile.TemporaryDirectory(dir=_memory(setting.folder), prefix="exactsink-journals-") as memory:
+        for kind, opener in stores.items():
+            for size in sizes:
+                built = Path(memory, f"{kind}-{size}")
+                _build(opener(built), size, keep)
+                variants.append(Variant(f"{kind} {size:,}", _Used(opener, built, keep)))
+            few, kept, many = (f"{kind} {sizes[index]:,}" for index in (0, 1, -1))
+            # From `keep` epochs on a journal keeps equally many records, so nothing may grow.
+            bounds += [Bound(metric, many, kept, at_most=1.5) for metric in ("open_ms", "append_ms", "list_ms")]
+            bounds += [Bound("append_ms", many, few, at_most=2), Bound("open_ms", many, few)]
+        notes.append(f"each epoch decides {_SINKS} sinks with {_PARTITIONS} participants; {keep:,} epochs are kept")
+        yield Plan(variants, bounds, notes)
+
+
+def _memory(folder: Path) -> Path:
+    """Find where syncs cost nothing: 100,000 epochs are built there, then copied to where they are measured."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and os.access(memory, os.W_OK) else folder
+
+
+def _stores() -> tuple[Mapping[str, Opener], list[str]]:
+    """Give the stores that are there, and say which is not."""
+    stores: dict[str, Opener] = {"local": lambda folder: LocalStore(folder)}
+    try:
+        from exactsink.journal.sql import SqlStore  # imported here: it needs SQLAlchemy
+    except ImportError as error:
+        return stores, [f"no SQLite variant: {error}"]
+
+    def sqlite(folder: Path) -> JournalStore:
+        folder.mkdir(exist_ok=True)
+        store: JournalStore = SqlStore(f"sqlite:///{folder}/journal.db", "benchmark")
+        return store
+
+    return {**stores, "sqlite": sqlite}, []
+
+
+def _build(store: JournalStore, epochs: int, keep: int) -> None:
+    journal = Journal(store, keep_epochs=keep, wait=never)
+    generation = journal.claim("benchmark", "benchmark").generation
+    for epoch in range(epochs):
+        _append(journal, epoch, generation)
+    _close(store)
+
+
+def _append(journal: Journal, epoch: int, generation: int) -> None:
+    sinks = {
+        f"sink-{n}": DecidedSink("null", "null", "nowhere", _committables(f"sink-{n}", epoch)) for n in range(_SINKS)
+    }
+    journal.decide(Decide(epoch, generation, f"input {epoch}", sinks))
+    journal.trim()
+
+
+def _committables(sink: str, epoch: int) -> tuple[Committable, ...]:
+    txns = [Txn("benchmark", epoch, sink, 1, "0123456789ab", part, epoch + part) for part in range(_PARTITIONS)]
+    return tuple(Committable(txn, 1000, b'{"path": "some/where"}', digest=2**63 + epoch) for txn in txns)
+
+
+class _Used:
+    """A copy of a built journal in each round, so that its length stays: opened, listed, and appended to."""
+
+    def __init__(self, opener: Opener, built: Path, keep: int) -> None:
+        self._keep = keep
+        self._opener = opener
+        self._built = built
+
+    def __call__(self, folder: Path) -> Work:
+        place = folder / "journal"
+        shutil.copytree(self._built, place)
+        return lambda: self._work(place)
+
+    def _work(self, place: Path) -> Metrics:
+        store = self._opener(place)
+        store.list()  # the first one also connects
+        listing = _median_ms(_OPENED, lambda n: store.list())
+        opening = _median_ms(_OPENED, lambda n: self._journal(self._opener(place)).read())
+        journal = self._journal(store)
+        generation = journal.claim("benchmark", "benchmark").generation
+        decision = journal.log.decision
+        assert decision is not None
+        first = decision.epoch + 1
+        appending = _median_ms(_APPENDED, lambda n: _append(journal, first + n, generation))
+        _close(store)
+        return {"open_ms": opening, "append_ms": appending, "list_ms": listing}
+
+    def _journal(self, store: JournalStore) -> Journal:
+        return Journal(store, keep_epochs=self._keep, wait=never)
+
+
+def _median_ms(times: int, call: Callable[[int], object]) -> float:
+    taken = []
+    for number in range(times):
+        started = time.perf_counter()
+        call(number)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken) * 1000
+
+
+def _close(store: JournalStore) -> None:
+    close = getattr(store, "close", None)
+    if close is not None:
+        close()
+
+
+BENCHMARK = Benchmark("journal", "Opening, appending to and listing a journal of 10 to 100,000 epochs.", _open)

@@ -1,0 +1,70 @@
+"""Epochs without a streaming query: the real coordinator and a local journal, over frames or over nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from exactsink.commit import Retry
+from exactsink.coordinator import Batch, Coordinator
+from exactsink.events import Events
+from exactsink.journal.journal import Journal
+from exactsink.journal.store import LocalStore
+from exactsink.sinks import Sink
+from exactsink.state import StateFile
+from exactsink.votes import EpochPlan, Vote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["EpochDriver", "FrameEpoch", "never"]
+
+Write = Callable[[EpochPlan], Sequence[Vote]]
+
+
+class EpochDriver:
+    """A claimed job whose epochs are asked for one by one. Its journal and state are files below `folder`."""
+
+    def __init__(self, sinks: Mapping[str, Sink], folder: Path) -> None:
+        state = StateFile(folder / "state.json")
+        self.sinks = sinks
+        self._coordinator = Coordinator(
+            "benchmark",
+            sinks,
+            Journal(LocalStore(folder / "journal"), wait=never),
+            Events("benchmark"),
+            driver="benchmark",
+            retry=Retry(1, never),
+            save_state=state.write,
+        )
+        self._coordinator.start("benchmark", lambda epoch: False)
+        self._next = 0
+
+    def epoch(self, schemas: Mapping[str, pa.Schema], write: Write) -> Mapping[str, int]:
+        """Run one epoch; give each sink's rows, durable and visible."""
+        result = self._coordinator.run_epoch(Batch(self._next, f"input {self._next}", schemas, write))
+        self._next += 1
+        return result.rows
+
+
+class FrameEpoch:
+    """One epoch over a batch frame: analyzed when it is made, as a query's batches are, then written in one pass."""
+
+    def __init__(self, driver: EpochDriver, frame: DataFrame) -> None:
+        from exactsink.spark.one_pass import OnePass  # without Spark there are epochs too
+
+        self._driver = driver
+        self._frame = frame
+        self._pass = OnePass(frame, driver.sinks)
+
+    def __call__(self) -> Mapping[str, int]:
+        """Write, decide and commit; give each sink's rows."""
+        return self._driver.epoch(self._pass.schemas(), lambda plan: self._pass.write(self._frame, plan))
+
+
+def never(attempt: int) -> None:
+    """Refuse to wait: nothing here answers late, and a pause would be measured."""
+    raise AssertionError(f"attempt {attempt} failed")

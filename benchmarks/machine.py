@@ -1,0 +1,47 @@
+"""What a figure was measured on, without the machine's name."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["commit", "machine"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine and the versions that matter; the load is the one of this moment."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("pyspark", "pyarrow", "sqlalchemy")},
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def commit() -> str:
+    """Name the commit that was measured, with `+changes` when the tree differs from it; `unknown` outside git."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    return (head + ("+changes" if _git("status", "--porcelain") else "")) if head else "unknown"
+
+
+def _git(*words: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", _ROOT, *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,89 @@
+"""Run a plan: every variant once to warm up, then all in turns, round by round; medians, and ratios of medians."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clocks import cpu_seconds
+from benchmarks.plan import Bound, Plan, Variant
+
+__all__ = ["Figure", "Measured", "run_plan"]
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A bound's value: of the medians, and round by round, which shows the noise."""
+
+    bound: Bound
+    value: float
+    rounds: Sequence[float]
+
+    @property
+    def holds(self) -> bool:
+        return self.bound.holds(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Every variant's metrics, each as its rounds' values in order, and the figures made of them."""
+
+    samples: Mapping[str, Mapping[str, Sequence[float]]]
+    figures: Sequence[Figure]
+
+    @property
+    def holds(self) -> bool:
+        return all(figure.holds for figure in self.figures)
+
+
+def run_plan(plan: Plan, rounds: int, folder: Path, say: Say) -> Measured:
+    """Measure `rounds` rounds of a plan below `folder`. An error of a variant ends it: half a figure is none."""
+    samples: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in plan.variants}
+    for number in range(rounds + 1):
+        for variant in plan.variants:
+            metrics = _measure(variant, folder)
+            say(f"  {'warm-up' if number == 0 else f'round {number}'} {variant.name}: {_told(metrics)}")
+            if number:
+                for name, value in metrics.items():
+                    samples[variant.name].setdefault(name, []).append(value)
+    return Measured(samples, [_figure(bound, samples) for bound in plan.bounds])
+
+
+def _measure(variant: Variant, folder: Path) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="round-") as scratch:
+        work = variant.prepare(Path(scratch))
+        gc.collect()
+        os.sync()  # nobody pays for what another variant left to be written
+        cpu, started = cpu_seconds(), time.perf_counter()
+        own = work()
+        wall, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+        metrics = {"wall_s": wall, "cpu_s": cpu, **own}
+        if "rows" in own:
+            metrics["rows_per_s"] = own["rows"] / wall
+            metrics["rows_per_cpu_s"] = own["rows"] / cpu if cpu else float("nan")
+        return metrics
+
+
+def _figure(bound: Bound, samples: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    above = samples[bound.of][bound.metric]
+    if bound.over is None:
+        return Figure(bound, statistics.median(above), above)
+    below = samples[bound.over][bound.metric]
+    ratios = [_ratio(a, b) for a, b in zip(above, below, strict=True)]
+    return Figure(bound, _ratio(statistics.median(above), statistics.median(below)), ratios)
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below else float("nan")
+
+
+def _told(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:,.4g}" for name, value in metrics.items())

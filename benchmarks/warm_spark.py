@@ -1,0 +1,64 @@
+"""One warm Spark session for all benchmarks of a run, and the rows that both sides of a comparison read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
+
+__all__ = ["PARTITIONS", "WarmSpark", "row_frame"]
+
+PARTITIONS = 4
+"""How many partitions a frame of rows has."""
+
+_ROOT = Path(__file__).resolve().parent.parent
+_CONF = {
+    "spark.driver.memory": "3g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",  # an error comes as an exception; a query that is ended on purpose would be logged too
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "10000",
+}
+
+
+class WarmSpark:
+    """Starts Spark when it is first asked for, with two slots, and stops it when it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Give the session."""
+        if self._session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            # The workers import the null backend from here.
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+            for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            builder = SparkSession.builder.appName("benchmarks").master("local[2]")
+            for key, value in {**_CONF, "spark.sql.warehouse.dir": str(self._folder / "warehouse")}.items():
+                builder = builder.config(key, value)
+            self._session = builder.config("spark.local.dir", str(self._folder / "spark")).getOrCreate()
+        return self._session
+
+    def close(self) -> None:
+        """Stop what was started."""
+        if self._session is not None:
+            self._session.stop()
+
+
+def row_frame(spark: SparkSession, rows: int) -> DataFrame:
+    """Make rows of about 130 bytes out of nothing: a long, a short string, a string of 100 characters."""
+    number = spark.range(0, rows, 1, PARTITIONS)
+    return number.select(
+        "id",
+        F.concat(F.lit("name-"), (F.col("id") % 1000).cast("string")).alias("name"),
+        F.lpad(F.col("id").cast("string"), 100, "0123456789abcdef").alias("text"),
+    )

@@ -1,0 +1,62 @@
+"""A scenario as the kit knows it: its name, what it proves, how it is played, and which capabilities it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from exactsink.model import Traits
+from exactsink.testing.stage import Stage
+from exactsink.testing.target import HOOKS, ConformanceTarget
+
+__all__ = ["CAPABILITIES", "Capability", "Scenario", "lacking"]
+
+Capability = Literal[
+    "atomic_visibility",
+    "can_lose_votes",
+    "hidden_until_decided",
+    "several_jobs",
+    "order",
+    "destroy_evidence",
+    "foreign",
+    "previous",
+]
+
+CAPABILITIES: Mapping[Capability, str] = {
+    "atomic_visibility": "its traits say that an epoch does not appear at one moment (atomic_visibility)",
+    "can_lose_votes": "its traits say that no vote can be lost (can_lose_votes)",
+    "hidden_until_decided": "its traits say that rows show before the decision (visible_early)",
+    "several_jobs": "its traits say that it takes epochs of one history only (needs_epoch_order)",
+    "order": "the target gives no order()",
+    "destroy_evidence": "the target gives no destroy_evidence()",
+    "foreign": "the target gives no foreign()",
+    "previous": "the target gives no previous()",
+}
+"""What a scenario may need, and why it is skipped where that is not there. Nothing else skips one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`promise` says what holds when it passes; `play` raises Broken when it does not."""
+
+    name: str
+    promise: str
+    play: Callable[[Stage], None]
+    needs: tuple[Capability, ...] = ()
+
+
+def lacking(scenario: Scenario, traits: Traits, target: ConformanceTarget) -> str:
+    """Say which capability the scenario needs and the target lacks; empty when it can be played."""
+    for need in scenario.needs:
+        if need in HOOKS:
+            there = target.gives(need)
+        elif need == "hidden_until_decided":
+            there = not traits.visible_early
+        elif need == "several_jobs":
+            there = not traits.needs_epoch_order
+        else:
+            there = bool(getattr(traits, need))
+        if not there:
+            return f"needs {need}: {CAPABILITIES[need]}"
+    return ""

@@ -1,0 +1,127 @@
+"""Processes of a scenario: forked ones, from a process without threads, and strangers that share no memory with it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from exactsink.errors import EXIT_BUG
+
+__all__ = ["KILLED", "ask", "ask_stranger", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
+
+KILLED = -signal.SIGKILL
+"""How a process ends that was killed, in `ended`'s words."""
+
+_Answer = TypeVar("_Answer")
+
+
+def start(work: Callable[[], int]) -> int:
+    """Fork a process that ends with `work`'s exit code, or EXIT_BUG for an exception; give its id."""
+    pid = os.fork()
+    if pid == 0:
+        code = EXIT_BUG
+        try:
+            code = work()
+        except BaseException:  # a bug ends the process, and shows in its exit code
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    return pid
+
+
+def ended(pid: int) -> int:
+    """Wait for a child's end and give its exit code, a signal as its negative number."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def stopped_or_ended(pid: int) -> int | None:
+    """Wait until a child is stopped, then None, or has ended, then its exit code."""
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    return None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+
+
+def wake(pid: int) -> None:
+    """Let a stopped process go on; it may be gone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def wait_gone(pid: int) -> None:
+    """Wait for the end of a process that may be somebody else's child."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            select.select([handle], [], [])
+        finally:
+            os.close(handle)
+
+
+def ask(work: Callable[[], _Answer]) -> _Answer:
+    """Do `work` in a forked process and give what it gives; raise what it raises. Its connections end with it."""
+    reading, writing = os.pipe()
+
+    def answer() -> int:
+        os.close(reading)
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(_answered(work))
+        return 0
+
+    pid = start(answer)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read()
+    code = ended(pid)
+    if not data:
+        raise RuntimeError(f"a process that was asked ended {code} without an answer")
+    return _unpacked(data)  # type: ignore[no-any-return]
+
+
+def ask_stranger(work: Callable[[], _Answer]) -> _Answer:
+    """Do `work`, which must pickle, in a fresh interpreter: what it needs is in the pickle, or it is not there."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "answer")
+        asked = pickle.dumps(sys.path) + pickle.dumps((work, str(answer)))
+        done = subprocess.run([sys.executable, "-m", "exactsink.testing.stranger"], input=asked, check=False)
+        if not answer.exists():
+            raise RuntimeError(f"a fresh interpreter ended {done.returncode} without an answer")
+        return _unpacked(answer.read_bytes())  # type: ignore[no-any-return]
+
+
+def answer_as_stranger(asked: Any) -> None:
+    """Be the fresh interpreter: read the work from a stream, do it, leave the answer."""
+    sys.path[:] = pickle.load(asked)
+    work, place = pickle.load(asked)
+    Path(place).write_bytes(_answered(work))
+
+
+def _answered(work: Callable[[], object]) -> bytes:
+    try:
+        return pickle.dumps((True, work()))
+    except Exception as error:
+        traceback.print_exc()
+        try:
+            data = pickle.dumps((False, error))
+            pickle.loads(data)
+        except Exception:  # somebody's exception that does not pickle
+            data = pickle.dumps((False, RuntimeError(repr(error))))
+        return data
+
+
+def _unpacked(data: bytes) -> Any:
+    well, answer = pickle.loads(data)
+    return answer if well else _raise(answer)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

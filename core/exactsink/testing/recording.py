@@ -1,0 +1,71 @@
+"""Record what today's release prepares, so that later releases can prove that they still commit it.
+
+An author calls `record` once for each format of a payload, keeps the texts in a file beside the target's module, as
+`{name: [recording, ...]}`, and gives `recorded(file, name, folder)` in `previous`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from exactsink import __version__
+from exactsink.model import Committable, Txn
+from exactsink.testing.stage import Stage
+from exactsink.testing.target import ConformanceTarget
+
+__all__ = ["record", "recorded"]
+
+_FOLDER = "{folder}"
+_TOKEN = "5eed5eed5eed"
+
+
+def record(target: ConformanceTarget, folder: Path) -> str:
+    """Prepare two participants of three rows, and give them as JSON: their committables, and the files they made.
+
+    For targets whose prepared work is files below the target's folder or in staging; a server's author keeps
+    statements instead. `folder` is empty. Forks: call it from a plain script, which has no threads.
+    """
+    stage = Stage(target, folder)
+    hand = stage.hand(1, _TOKEN)
+    before = set(stage.place.rglob("*"))
+    committables = hand.prepare(0, stage.rows([3, 3])[0])
+    made = sorted(path for path in stage.place.rglob("*") if path not in before and path.is_file())
+    files = {str(path.relative_to(stage.place)): base64.b64encode(path.read_bytes()).decode() for path in made}
+    body = {"release": __version__, "files": files, "committables": [_plain(c, stage.place) for c in committables]}
+    return json.dumps(body, indent=1)
+
+
+def recorded(path: Path, name: str, folder: Path) -> list[Committable]:
+    """Put what a file of recordings holds for one target below its folder, and give the committables."""
+    recordings = json.loads(path.read_text())[name]
+    return [committable for recording in recordings for committable in _replay(recording, folder)]
+
+
+def _replay(body: Mapping[str, Any], folder: Path) -> list[Committable]:
+    """Put the recorded files below a target's folder."""
+    for name, data in body["files"].items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(data))
+    return [_committable(fields, folder) for fields in body["committables"]]
+
+
+def _plain(committable: Committable, folder: Path) -> dict[str, Any]:
+    return {
+        "txn": committable.txn.id,
+        "rows": committable.rows,
+        "version": committable.version,
+        "store_ref": committable.store_ref,
+        "payload": committable.payload.decode("utf-8", "surrogateescape").replace(str(folder), _FOLDER),
+    }
+
+
+def _committable(fields: dict[str, Any], folder: Path) -> Committable:
+    txn = Txn.parse(fields["txn"])
+    assert txn is not None, f"{fields['txn']} is no participant's id"
+    payload = fields["payload"].replace(_FOLDER, str(folder)).encode("utf-8", "surrogateescape")
+    return Committable(txn, fields["rows"], payload, fields["version"], store_ref=fields["store_ref"])

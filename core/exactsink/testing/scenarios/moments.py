@@ -1,0 +1,31 @@
+"""Where inside a committer's call to interrupt it: the moments are counted first, then spread evenly over the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from exactsink.testing.faults import Fault
+from exactsink.testing.interrupt import Interruption
+from exactsink.testing.lives import Script
+from exactsink.testing.processes import KILLED
+from exactsink.testing.stage import Stage
+
+__all__ = ["COUNTED", "spread"]
+
+COUNTED = 2
+"""So many epochs at the start of a script are played whole, to count the moments of a commit."""
+
+
+def spread(stage: Stage, script: Script, epochs: Iterable[int]) -> Mapping[int, int]:
+    """Play the counted epochs, and give each of these epochs a moment of its commit, from the first to the last."""
+    counting = Interruption("commit", "count", script.folder)
+    pid = stage.interrupted(script, counting, Fault("open_epoch", "before", "kill", COUNTED))
+    stage.ends(pid, KILLED, "a life whose commits are counted")
+    count = int(counting.mark(COUNTED - 1).read_text())
+    return evenly(list(epochs), count)
+
+
+def evenly(numbers: list[int], count: int) -> Mapping[int, int]:
+    """Give each number a moment, from the first to the last of `count`."""
+    steps = max(1, len(numbers) - 1)
+    return {number: 1 + max(0, count - 1) * place // steps for place, number in enumerate(numbers)}

@@ -1,0 +1,105 @@
+"""Scenarios about votes: lost ones, ones whose fate nobody can prove, losers of a retry, and an earlier release's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from exactsink.errors import InDoubt
+from exactsink.model import AlreadyCommitted, Committable, Committed
+from exactsink.testing.catalogue import Capability, Scenario
+from exactsink.testing.faults import Fault
+from exactsink.testing.processes import ask
+from exactsink.testing.stage import SINK, Broken, Stage
+
+__all__ = ["SCENARIOS"]
+
+_COMMIT = f"commit:{SINK}"
+_TOKEN = "abcdef012345"
+
+
+def _losing(which: slice) -> Callable[[Stage], None]:
+    def play(stage: Stage) -> None:
+        script = stage.script([10, 10], [10, 10], [10, 10])
+        stage.killed(script, Fault(_COMMIT, "before", "kill", 1))
+        lost = stage.decided(script)[which]
+        ask(lambda: stage.target.lose_votes(stage.place, lost))
+        stage.faults += [f"lost-{committable.txn.id}" for committable in lost]
+        stage.whole(script)
+        kept = [c.txn.id for c in lost if c in stage.decided(script)]
+        if kept:
+            raise Broken(f"{kept} still stand in the decision")
+        stage.whole(script)
+        stage.check_rows(range(60))
+        stage.check_nothing_in_doubt(script)
+
+    return play
+
+
+def _unproven(edge: str) -> Callable[[Stage], None]:
+    def play(stage: Stage) -> None:
+        script = stage.script([10, 10], [10, 10], [10, 10])
+        fault = Fault(_COMMIT, "before", "kill", 1) if edge == "before" else Fault(_COMMIT, "after", "kill", 1)
+        stage.killed(script, fault)
+        decided = stage.decided(script)
+        ask(lambda: stage.target.destroy_evidence(stage.place, decided))
+        stage.faults.append(f"evidence-destroyed-{edge}-commit")
+        stood = stage.read()
+        for _ in range(2):
+            stage.whole(script, code=InDoubt.exit_code)
+            found = stage.read()
+            if found != stood:
+                raise Broken(f"{(found - stood).total()} rows were applied by a job that was to stop")
+        if stage.decided(script) != decided:
+            raise Broken("what can't be proven lost was decided anew")
+
+    return play
+
+
+def _loser_swept(stage: Stage) -> None:
+    """A task is killed when it has prepared, another attempt wins: the loser is listed, then swept."""
+    script = stage.script([10, 10], [10, 10], [10, 10])
+    pid = stage.stopped(script, Fault("pre_commit", "after", "kill", 1), Fault("decide", "before", "stall", 1))
+    listed = stage.hand(1, _TOKEN).listed()
+    if len(listed) != 3:
+        raise Broken(f"two winners and a loser are prepared, and the backend lists {len(listed)}: {listed}")
+    stage.woken(pid)
+    stage.check_nothing_in_doubt(script)
+    stage.check_rows(range(60))
+    stage.whole(script)
+    stage.check_rows(range(60))
+
+
+def _previous(stage: Stage) -> None:
+    """What the author recorded of earlier releases is committed by this one, and by it again."""
+    committables = ask(lambda: list(stage.target.previous(stage.place)))
+    if not committables:
+        raise Broken("previous() gives no committable")
+    before = stage.read()
+    schema = stage.rows([1])[0][0].schema
+    epochs: dict[tuple[str, str, int], list[Committable]] = {}
+    for committable in committables:
+        epochs.setdefault((committable.txn.job, committable.txn.sink, committable.txn.epoch), []).append(committable)
+    for (job, sink, epoch), decided in epochs.items():
+        hand = stage.hand(decided[0].txn.generation, decided[0].txn.token, job=job, sink=sink)
+        ask(hand.opening(epoch, schema))  # as the earlier release did before its tasks: the target's own tables stand
+        for _ in range(2):
+            outcomes = ask(hand.committing(epoch, decided))
+            if not all(isinstance(outcome, Committed | AlreadyCommitted) for outcome in outcomes):
+                raise Broken(f"epoch {epoch} of {job}.{sink}, as an earlier release prepared it: {outcomes}")
+        stage.faults += [f"prepared-with-version-{version}" for version in sorted({c.version for c in decided})]
+    found = stage.read()
+    found.subtract(before)
+    rows = sum(committable.rows for committable in committables)
+    if found.total() != rows or any(count not in (0, 1) for count in found.values()):
+        raise Broken(f"{rows} rows were prepared, {found.total()} were applied: {dict(found)}")
+
+
+_EVIDENCE: tuple[Capability, ...] = ("destroy_evidence",)
+SCENARIOS = (
+    Scenario("all-votes-lost", "lost votes are written again", _losing(slice(None)), ("can_lose_votes",)),
+    Scenario("one-vote-lost", "one lost vote of several is written again", _losing(slice(1)), ("can_lose_votes",)),
+    Scenario("unknown-before-commit", "what nobody can prove stops the job", _unproven("before"), _EVIDENCE),
+    Scenario("unknown-after-commit", "expired evidence is no proof of a loss", _unproven("after"), _EVIDENCE),
+    Scenario("loser-swept", "a losing attempt is listed and swept", _loser_swept, ("hidden_until_decided",)),
+    Scenario("previous-release", "what earlier releases prepared is committed", _previous, ("previous",)),
+)

@@ -1,0 +1,78 @@
+"""What a plugin's author gives the conformance kit: a backend on a target, and how often each row was applied there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from exactsink.backend import Backend
+from exactsink.model import Committable
+
+__all__ = ["HOOKS", "ROWS", "ConformanceTarget"]
+
+ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("amount", pa.float64())])
+"""The rows that the kit writes. An id is used once in a scenario; there are three kinds."""
+
+HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous")
+"""What a target may give beside the two methods that it must give."""
+
+
+class ConformanceTarget(ABC):
+    """Say how the kit reaches one store with one strategy of a backend.
+
+    A value that pickles (its class stands at the top of a module) and holds no connection: its methods are called in
+    processes of their own. `folder` is one scenario's, empty at first; a server's target derives a name from it.
+    `folder / "staging"` is where rows are staged. The hooks are for what only the store's owner can do; without one,
+    the scenarios that need it are skipped, and say so.
+    """
+
+    @abstractmethod
+    def backend(self, folder: Path) -> Backend:
+        """Make a fresh target, its table say, and give a backend that writes there. Called once in a scenario."""
+
+    @abstractmethod
+    def applied(self, folder: Path) -> Counter[int]:
+        """Count how often each id was applied to the target, as its readers see it; nothing where there is no target.
+
+        Count applications, never the last write only: let triggers log every change of a table, say. Called at any
+        moment, also while a driver is stopped before a decision or inside a commit.
+        """
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        """Play the JVM's part where the backend has a `shape`: give the rows as its writer gets them."""
+        return rows
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        """Give the ids in the order in which the target shows them, one sequence per file, table or queue."""
+        raise NotImplementedError
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Let the store drop these prepared participants, as a timeout would. Asked for where votes can be lost."""
+        raise NotImplementedError
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Destroy all that tells whether these participants are committed, and what they had prepared."""
+        raise NotImplementedError
+
+    def foreign(self, folder: Path) -> None:
+        """Put something of a stranger, with a name that is no participant's, where the backend lists its own."""
+        raise NotImplementedError
+
+    def foreign_stands(self, folder: Path) -> bool:
+        """Say whether what `foreign` put there stands untouched. To be given together with it."""
+        raise NotImplementedError
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        """Put into the target what earlier releases of the backend had prepared, and give their committables.
+
+        Their payloads are recorded, each with its version, and never made by today's code. No id comes twice.
+        """
+        raise NotImplementedError
+
+    def gives(self, hook: str) -> bool:
+        """Say whether this target gives one of the HOOKS."""
+        return getattr(type(self), hook) is not getattr(ConformanceTarget, hook)

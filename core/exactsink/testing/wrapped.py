@@ -1,0 +1,82 @@
+"""A backend around another: every call goes to the real one, until a subclass puts a fault, or a defect, between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from exactsink.backend import Backend, Committer, Writer
+from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+
+__all__ = ["WrappedBackend", "WrappedCommitter", "WrappedWriter"]
+
+
+class WrappedBackend(Backend):
+    """Passes for the real backend: strategy, target and traits are its own."""
+
+    def __init__(self, real: Backend) -> None:
+        super().__init__(real.options)
+        self.real = real
+
+    @property
+    def strategy(self) -> str:
+        return self.real.strategy
+
+    @property
+    def target(self) -> str:
+        return self.real.target
+
+    @property
+    def traits(self) -> Traits:
+        return self.real.traits
+
+    def shape(self, schema: pa.Schema) -> list[str] | None:
+        return self.real.shape(schema)
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return self.real.writer(txn, schema, ticket)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return self.real.committer(ctx)
+
+
+class WrappedWriter(Writer):
+    """A writer whose calls go to the real one."""
+
+    def __init__(self, real: Writer) -> None:
+        self.real = real
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.real.write(batch)
+
+    def pre_commit(self) -> Committable:
+        return self.real.pre_commit()
+
+    def abort(self) -> None:
+        self.real.abort()
+
+
+class WrappedCommitter(Committer):
+    """A committer whose calls go to the real one."""
+
+    def __init__(self, real: Committer) -> None:
+        self.real = real
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        return self.real.check(schema, participants)
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        return self.real.open_epoch(epoch, schema, participants)
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        return self.real.commit(epoch, committables)
+
+    def abort(self, undecided: Undecided) -> None:
+        self.real.abort(undecided)
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        return self.real.in_doubt()
+
+    def close(self) -> None:
+        self.real.close()

@@ -1,0 +1,277 @@
+"""Write the reference pages from the code: `python docs/generate.py`; with `--check`, say which are stale.
+
+The text is the code's own docstrings. A new config key, command, error, event or metric appears by itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from exactsink import errors
+from exactsink.cli.main import EXIT_INTERRUPTED, cli
+from exactsink.config import model as config
+from exactsink.instrument.reference import events_table, metrics_table, points_table
+from exactsink.registry import Registry, installed_plugins
+
+__all__ = ["PAGES", "main", "stale"]
+
+FOLDER = Path(__file__).parent / "reference"
+_HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
+_SECTIONS: Mapping[str, type[BaseModel]] = {
+    "[job]": config.JobSection,
+    "[spark]": config.SparkSection,
+    "[source]": config.SourceSection,
+    "[observe]": config.ObserveSection,
+    "[sinks.NAME]": config.SinkSection,
+}
+_KNOWN = {  # for keys without a docstring: it wins, once there is one
+    "JobSection.name": "The job's name, part of every id: lower-case letters, digits and dashes, 40 at most.",
+    "JobSection.checkpoint": "Spark's checkpoint folder; the journal stands beside it, in `<checkpoint>.exactsink`.",
+    "SparkSection.master": "Spark's master, `local[2]` say. Leave it out where spark-submit gives one.",
+    "SparkSection.packages": "Maven coordinates, as `spark.jars.packages` takes them.",
+    "SparkSection.conf": "Spark's own settings, each as it is.",
+    "SourceSection.format": "The source's format, as `spark.readStream.format` takes it.",
+    "SourceSection.schema": "The schema as DDL, `id BIGINT, name STRING`; for sources that need one.",
+    "SourceSection.path": "What the reader's `load` gets: a folder, for file sources.",
+    "SourceSection.options": "The source's own options.",
+    "SinkSection.backend": "An installed backend's name: `exactsink backends` lists them.",
+    "FilesOptions.path": "The folder that the files go to: a local path, or `file:///path`.",
+    "FilesOptions.format": "What the files are. `json` is JSON lines.",
+    "FilesOptions.partition_by": "Columns that become folders, `column=value`.",
+    "FilesOptions.compression": "For Parquet; `snappy` when it is left out.",
+    "FilesOptions.header": "For CSV: begin each file with the columns' names.",
+    "FilesOptions.delimiter": "For CSV: the mark between two values.",
+    "FilesOptions.target_file_size": "`128 MB`, say: a file that has reached it gets no more rows.",
+    "UpsertOptions.url": "A SQLAlchemy URL, `sqlite:///path/to/file.db`.",
+    "UpsertOptions.table": "The table.",
+    "UpsertOptions.keys": "The columns that identify a row.",
+    "UpsertOptions.create": "Make the table where there is none.",
+    "UpsertOptions.order_by": "Of rows with the same keys in one epoch, the one with the greatest value here wins.",
+    "UpsertOptions.delete_when": "A SQL condition; a row for which it is true deletes its key's row.",
+    "UpsertOptions.exclude": "Columns of the rows that are not stored.",
+    "UpsertOptions.strategy": "When rows are upserted: after the decision, or by the tasks.",
+    "UpsertOptions.busy_timeout_seconds": "How long to wait for another program's lock on the file.",
+}
+_CONFIG = """\
+# A job's file
+
+A TOML file. An unknown key is an error, which names the nearest known one.
+
+Strings may hold `${NAME}` or `${NAME:-default}` from the environment; no error of the config shows what came from it.
+In a backend's own options, `${executor:NAME}` is also resolved in each task, from its executor's environment: such a
+value does not travel from the driver.
+"""
+_CODES = {  # who ends so, beside the errors
+    0: "ok: all that was asked for is done",
+    EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, the same command goes on",
+    errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, the same command is safe",
+}
+
+
+def config_page() -> str:
+    """Give every key of a job's file, and of every installed backend."""
+    parts = [_CONFIG]
+    parts += [_section(f"`{title}`", model) for title, model in _SECTIONS.items()]
+    parts.append(
+        "## Options of the backends\n\nThey stand in the sink's own table, `[sinks.NAME]`, beside the keys above.\n"
+    )
+    registry = Registry(installed_plugins())
+    for listing in registry.listings():
+        options = registry.load(listing.name, listing.name).Options
+        parts.append(_section(f'`backend = "{listing.name}"`', options, level="###"))
+        parts.append(_table(("strategy", "what it does"), ((f"`{s}`", line) for s, line in listing.strategies.items())))
+    return "\n".join(parts)
+
+
+def cli_page() -> str:
+    """Give every command with its options."""
+    parts = [f"# The command line\n\n{cli.help}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
+    for name, command in sorted(cli.commands.items()):
+        usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
+        parts.append(f"## `exactsink {name}`\n\n{_prose(command.help or '')}\n")
+        parts.append(_options(command, f"{usage} [OPTIONS]"))
+    parts.append("How a command ends: [exit codes](exit-codes.md).\n")
+    return "\n".join(parts)
+
+
+def exit_codes_page() -> str:
+    """Give every exit code of the commands."""
+    rows: dict[int, list[str]] = {code: [text] for code, text in _CODES.items()}
+    for kind in _tree(errors.ExactsinkError):
+        if kind is not errors.ExactsinkError:
+            rows.setdefault(kind.exit_code, []).append(f"`{kind.__name__}`: {_first(kind)}")
+    rows[errors.ConfigError.exit_code].append("a mistake on the command line")
+    table = _table(("code", "what it means"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
+    return (
+        "# Exit codes\n\nEvery error is printed as what happened, why, and the next command.\n\n" + table + "\n"
+        "A supervisor may start a job again after 1, 70, 130 and a signal. After 2, 3, 4 and 5 a person has to look "
+        "first.\n"
+    )
+
+
+def errors_page() -> str:
+    """Give the tree of errors."""
+    rows = (
+        (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), _first(kind))
+        for kind in _tree(errors.ExactsinkError)
+    )
+    return (
+        "# Errors\n\nFrom `exactsink.errors`. Each has `what`, `why` and `next`, and pickles. They are ordered by what "
+        "the caller does next.\n\n" + _table(("error", "is a", "exit code", "what the caller does"), rows)
+    )
+
+
+def events_page() -> str:
+    """Give the events and the protocol's points."""
+    return (
+        "# Events\n\nThe same names serve logs, metrics, tests and fault injection. Events are logged by the logger "
+        "`exactsink`, most at INFO, points at DEBUG; [how to observe a job](../how-to/observe.md).\n\n"
+        f"## The protocol's points\n\nEach has a before and an after.\n\n{points_table()}\n"
+        f"## All else\n\n{events_table()}"
+    )
+
+
+def metrics_page() -> str:
+    """Give the metrics."""
+    return (
+        "# Metrics\n\nAll exporters have these and no others; [how to observe a job](../how-to/observe.md).\n\n"
+        f"{metrics_table()}"
+    )
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "config.md": config_page,
+    "cli.md": cli_page,
+    "exit-codes.md": exit_codes_page,
+    "errors.md": errors_page,
+    "events.md": events_page,
+    "metrics.md": metrics_page,
+}
+
+
+def stale(folder: Path = FOLDER) -> list[str]:
+    """Name the pages that are not what the code says now."""
+    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or with `--check` look at them; 1 when one is stale."""
+    if "--check" in arguments:
+        found = stale()
+        for name in found:
+            sys.stderr.write(f"docs/reference/{name} is stale\n  next: python docs/generate.py\n")
+        return 1 if found else 0
+    FOLDER.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(_HEAD + page(), encoding="utf-8")
+    return 0
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
+    told = _attribute_docstrings(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        text = told.get(name) or _KNOWN.get(f"{model.__name__}.{key}")
+        if text is None:
+            raise LookupError(f"{model.__name__}.{key} has no docstring")
+        rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))
+    doc = _prose(inspect.getdoc(model) or "")
+    return f"{level} {title}\n\n{doc}\n\n" + _table(("key", "type", "default", "what it says"), rows)
+
+
+def _attribute_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
+    """Find the string below each field: what pydantic itself does not keep."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, after in zip(body.body, body.body[1:], strict=False):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found[statement.target.id] = _prose(inspect.cleandoc(str(after.value.value)))
+    return found
+
+
+def _kind(annotation: object) -> str:
+    """Spell a type as the file's reader knows it."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _kind(inner[0])
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_kind(kind) for kind in inner if kind is not type(None)))
+    if origin is tuple:
+        return "list of strings"
+    if origin is not None and issubclass(origin, Mapping):
+        return "table"
+    plain = {str: "string", SecretStr: "string", int: "whole number", float: "number", bool: "true or false"}
+    return plain[typing.cast(type, annotation)]
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ((), {}):
+        return "-"
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def _options(command: click.Command, usage: str) -> str:
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    rows = [(", ".join(f"`{name}`" for name in (*o.opts, *o.secondary_opts)), _option_text(o)) for o in options]
+    return f"```text no-run: usage\n{usage if rows else usage.removesuffix(' [OPTIONS]')}\n```\n" + (
+        "\n" + _table(("option", "what it does"), rows) if rows else ""
+    )
+
+
+def _option_text(option: click.Option) -> str:
+    default = f" Default: `{option.default}`." if option.show_default else ""
+    return f"{option.help or ''}{default}"
+
+
+def _arguments(command: click.Command) -> list[click.Argument]:
+    return [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+
+
+def _tree(kind: type[errors.ExactsinkError]) -> Iterator[type[errors.ExactsinkError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield from _tree(below)
+
+
+def _first(kind: type) -> str:
+    return _prose(inspect.getdoc(kind) or "")
+
+
+def _prose(text: str) -> str:
+    """Take the source's line breaks out of paragraphs."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

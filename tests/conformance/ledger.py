@@ -1,0 +1,247 @@
+"""A small reference store with every capability: an SQLite file that knows prepared, lost and committed work.
+
+It shows an epoch at one moment, drops prepared work when told to (as a timeout would), and keeps the order of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+
+from exactsink.backend import Backend, BackendOptions, Committer, Writer
+from exactsink.errors import Fatal, Retryable
+from exactsink.model import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Finding,
+    InDoubt,
+    JobContext,
+    Lost,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Unknown,
+)
+from exactsink.testing import ConformanceTarget
+
+__all__ = [
+    "LedgerBackend",
+    "LedgerCommitter",
+    "LedgerOptions",
+    "LedgerTarget",
+    "LedgerWriter",
+    "NotingCommitter",
+    "transaction",
+]
+
+TABLES = """
+    PRAGMA journal_mode = WAL;
+    CREATE TABLE work (name TEXT PRIMARY KEY, state TEXT, ids TEXT);
+    CREATE TABLE entries (n INTEGER PRIMARY KEY, id INTEGER);
+"""
+FOREIGN = "somebody's own"
+
+
+class LedgerOptions(BackendOptions):
+    path: str
+    timeout_seconds: float = 3600
+
+
+@contextmanager
+def transaction(path: str) -> Iterator[sqlite3.Connection]:
+    """Hold the ledger's write lock. Not synced: no power cut is played here."""
+    with closing(sqlite3.connect(path, timeout=0.05, isolation_level=None)) as connection:
+        try:
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise Retryable(f"the ledger is busy: {error}") from error
+
+
+class LedgerWriter(Writer):
+    def __init__(self, path: str, txn: Txn, timeout: float) -> None:
+        self.path = path
+        self.txn = txn
+        self.timeout = timeout
+        self.ids: list[int] = []
+        with transaction(path) as connection:
+            connection.execute("INSERT INTO work VALUES (?, 'begun', NULL)", (txn.id,))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.ids += batch.column("id").to_pylist()
+
+    def pre_commit(self) -> Committable:
+        with transaction(self.path) as connection:
+            prepare = "UPDATE work SET state = 'prepared', ids = ? WHERE name = ? AND state = 'begun'"
+            if connection.execute(prepare, (json.dumps(self.ids), self.txn.id)).rowcount != 1:
+                raise Retryable(f"{self.txn.id} was swept")
+        payload = json.dumps({"name": self.txn.id}).encode()
+        return Committable(self.txn, len(self.ids), payload, version=2, deadline=time.time() + self.timeout)
+
+    def abort(self) -> None:
+        with transaction(self.path) as connection:
+            connection.execute("DELETE FROM work WHERE name = ?", (self.txn.id,))
+
+
+class LedgerCommitter(Committer):
+    def __init__(self, path: str, ctx: JobContext) -> None:
+        self.path = path
+        self.ctx = ctx
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        return []
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        return b""
+
+    def name(self, committable: Committable) -> str:
+        """Read the payload: version 1 was the bare name."""
+        if committable.version == 1:
+            return committable.payload.decode()
+        name: str = json.loads(committable.payload)["name"]
+        return name
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        with transaction(self.path) as connection:
+            return [self.settle(connection, self.name(committable)) for committable in committables]
+
+    def settle(self, connection: sqlite3.Connection, name: str) -> Outcome:
+        found = connection.execute("SELECT state, ids FROM work WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            return Unknown(f"the ledger does not know {name}")
+        if found[0] == "committed":
+            return AlreadyCommitted()
+        if found[0] == "lost":
+            return Lost(f"the ledger dropped {name} at its deadline")
+        if found[0] != "prepared":
+            raise Fatal(f"{name} is {found[0]}")
+        self.enter(connection, found[1])
+        connection.execute("UPDATE work SET state = 'committed' WHERE name = ?", (name,))
+        return Committed()
+
+    def enter(self, connection: sqlite3.Connection, ids: str) -> None:
+        connection.executemany("INSERT INTO entries (id) VALUES (?)", ((row,) for row in json.loads(ids)))
+
+    def abort(self, undecided: Undecided) -> None:
+        with transaction(self.path) as connection:
+            for participant in undecided:
+                connection.execute(
+                    "DELETE FROM work WHERE name = ? AND state IN ('begun', 'prepared')", (participant.ref,)
+                )
+
+    def names(self) -> list[str]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            rows = connection.execute("SELECT name FROM work WHERE state IN ('begun', 'prepared')").fetchall()
+        return [row[0] for row in rows]
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        for name in self.names():
+            txn = Txn.parse(name)
+            if txn is not None and (txn.job, txn.sink) == (self.ctx.job, self.ctx.sink):
+                yield InDoubt.of(txn)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class NotingCommitter(LedgerCommitter):
+    """A committer that keeps notes in the ledger, under names of its own: for the defects."""
+
+    def note(self, name: str) -> int | None:
+        with transaction(self.path) as connection:
+            found = connection.execute("SELECT ids FROM work WHERE name = ?", (name,)).fetchone()
+        return int(found[0]) if found else None
+
+    def take_note(self, name: str, number: int) -> None:
+        with transaction(self.path) as connection:
+            connection.execute("INSERT OR REPLACE INTO work VALUES (?, 'note', ?)", (name, str(number)))
+
+    def drop_note(self, name: str) -> None:
+        with transaction(self.path) as connection:
+            connection.execute("DELETE FROM work WHERE name = ?", (name,))
+
+
+class LedgerBackend(Backend):
+    Options = LedgerOptions
+    options: LedgerOptions
+    writer_type: ClassVar[type[LedgerWriter]] = LedgerWriter
+    committer_type: ClassVar[type[LedgerCommitter]] = LedgerCommitter
+
+    @property
+    def strategy(self) -> str:
+        return "ledger"
+
+    @property
+    def target(self) -> str:
+        return f"ledger:{self.options.path}"
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(atomic_visibility=True, can_lose_votes=True)
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return self.writer_type(self.options.path, txn, self.options.timeout_seconds)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return self.committer_type(self.options.path, ctx)
+
+
+@dataclass(frozen=True)
+class LedgerTarget(ConformanceTarget):
+    """The ledger for the kit, with every hook; its backend can be one with a defect."""
+
+    kind: type[LedgerBackend] = LedgerBackend
+
+    def path(self, folder: Path) -> Path:
+        return folder / "ledger.db"
+
+    def backend(self, folder: Path) -> Backend:
+        with closing(sqlite3.connect(self.path(folder))) as connection:
+            connection.executescript(TABLES)
+        return self.kind(LedgerOptions(path=str(self.path(folder))))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        with closing(sqlite3.connect(self.path(folder))) as connection:
+            return [[row[0] for row in connection.execute("SELECT id FROM entries ORDER BY n")]]
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        self._run(folder, "UPDATE work SET state = 'lost', ids = NULL WHERE name = ?", [c.ref for c in committables])
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        self._run(folder, "DELETE FROM work WHERE name = ?", [c.ref for c in committables])
+
+    def foreign(self, folder: Path) -> None:
+        self._run(folder, "INSERT INTO work VALUES (?, 'prepared', '[1]')", [FOREIGN])
+
+    def foreign_stands(self, folder: Path) -> bool:
+        with closing(sqlite3.connect(self.path(folder))) as connection:
+            found = connection.execute("SELECT state, ids FROM work WHERE name = ?", (FOREIGN,)).fetchall()
+        return found == [("prepared", "[1]")]
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        """Version 1's payload was the bare name."""
+        txns = [Txn("kit", 0, "out", 1, "ab12", partition, 1 + partition) for partition in range(2)]
+        for txn in txns:
+            ids = json.dumps([txn.partition * 3 + n for n in range(3)])
+            self._run(folder, f"INSERT INTO work VALUES (?, 'prepared', '{ids}')", [txn.id])
+        return [Committable(txn, 3, txn.id.encode(), version=1) for txn in txns]
+
+    def _run(self, folder: Path, statement: str, names: Sequence[str]) -> None:
+        with transaction(str(self.path(folder))) as connection:
+            connection.executemany(statement, [(name,) for name in names])

@@ -1,0 +1,21 @@
+"""The kit on every target that the backends of this repository ship: what their `targets()` gives is tested."""
+
+from __future__ import annotations
+
+import pytest
+
+from exactsink.testing import ConformanceSuite, ConformanceTarget
+from exactsink_files.conformance import targets as files_targets
+from exactsink_idempotent_upsert.conformance import targets as upsert_targets
+
+
+class TestFiles(ConformanceSuite):
+    @pytest.fixture(params=list(files_targets()))
+    def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
+        return files_targets()[request.param]
+
+
+class TestIdempotentUpsert(ConformanceSuite):
+    @pytest.fixture(params=list(upsert_targets()))
+    def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
+        return upsert_targets()[request.param]

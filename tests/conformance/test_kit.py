@@ -1,0 +1,213 @@
+"""The kit itself: what makes a scenario fail or be skipped, and the command that plays it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exactsink.backend import Backend
+from exactsink.cli import conformance as command
+from exactsink.errors import ConfigError, Fatal
+from exactsink.hooks import BackendSpec
+from exactsink.model import Traits
+from exactsink.testing import SCENARIOS, ConformanceTarget, Fault, Player, Script
+from exactsink.testing.catalogue import CAPABILITIES
+from exactsink.testing.interrupt import Interruption
+from exactsink.testing.processes import ask_stranger, ended
+from exactsink.testing.stage import Broken, Stage
+from exactsink.testing.target import HOOKS
+from tests.conformance.defects_of_work import LeavesOrphans
+from tests.conformance.ledger import LedgerBackend, LedgerTarget
+
+
+@pytest.fixture(scope="module")
+def player() -> Iterator[Player]:
+    with closing(Player()) as player:
+        yield player
+
+
+@dataclass(frozen=True)
+class _OnStage:
+    """Pieces of scenarios, for an interpreter without threads; gives what broke each."""
+
+    folder: Path
+
+    def __call__(self) -> list[str]:
+        return [self.broken(number, play) for number, play in enumerate(PIECES)]
+
+    def broken(self, number: int, play: Callable[[Stage, Script], None]) -> str:
+        stage = Stage(LedgerTarget(), self.folder / str(number))
+        try:
+            play(stage, stage.script([2], [2]))
+        except Broken as broken:
+            return str(broken)
+        return "it passed"
+
+
+def kill(stage: Stage, script: Script) -> None:
+    stage.killed(script, Fault("decide", "before", "kill", 99))
+
+
+def stop(stage: Stage, script: Script) -> None:
+    stage.stopped(script, Fault("decide", "before", "stall", 99))
+
+
+def stop_at_the_second_of_two(stage: Stage, script: Script) -> None:
+    stage.stopped(script, Fault("pre_commit", "after", "kill", 99), Fault("decide", "before", "stall", 1))
+
+
+def play(stage: Stage, script: Script) -> None:
+    stage.play(script, Fault("decide", "before", "kill", 99))
+
+
+def kill_after_the_end_of_a_call(stage: Stage, script: Script) -> None:
+    late = Interruption("commit", "kill", script.folder, {0: 1_000_000})
+    code = ended(stage.interrupted(script, late))
+    raise Broken(f"ended {code}, and has {len(stage.decided(script))} committable decided, {stage.read().total()} rows")
+
+
+PIECES: Sequence[Callable[[Stage, Script], None]] = (
+    kill,
+    stop,
+    stop_at_the_second_of_two,
+    play,
+    kill_after_the_end_of_a_call,
+)
+
+
+def test_a_fault_that_never_fires_breaks_its_scenario_or_fires_at_the_end_of_the_call(tmp_path: Path) -> None:
+    assert ask_stranger(_OnStage(tmp_path)) == [
+        "kill-before-decide-e99 ended 0; it was to end -9",
+        "stall-before-decide-e99 never fired: the life ended 0",
+        "kill-after-pre_commit-e99 never fired",
+        "life 0 ended 0, its fault explains (-9,); kill-before-decide-e99 never fired",
+        "ended -9, and has 1 committable decided, 2 rows",
+    ]
+
+
+class WeakBackend(LedgerBackend):
+    @property
+    def traits(self) -> Traits:
+        return Traits(visible_early=True, needs_epoch_order=True)
+
+
+@dataclass(frozen=True)
+class BareTarget(ConformanceTarget):
+    """The two methods that a target must have, and no trait but the weak ones."""
+
+    kind: type[LedgerBackend] = WeakBackend
+
+    def backend(self, folder: Path) -> Backend:
+        return LedgerTarget(self.kind).backend(folder)
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return LedgerTarget().applied(folder)
+
+
+def test_scenarios_are_skipped_by_a_capability_that_is_named(player: Player, tmp_path: Path) -> None:
+    needing = {need: name for name, scenario in SCENARIOS.items() for need in scenario.needs}
+    assert needing.keys() == CAPABILITIES.keys()
+    for need, name in needing.items():
+        result = player.play(name, BareTarget(), tmp_path / name)
+        assert (result.outcome, result.why) == ("skipped", f"needs {need}: {CAPABILITIES[need]}")  # type: ignore[index]
+
+
+def test_a_full_target_has_nothing_skipped() -> None:
+    assert all(LedgerTarget().gives(hook) for hook in HOOKS)
+    assert not any(BareTarget().gives(hook) for hook in HOOKS)
+
+
+def test_a_store_that_loses_votes_must_say_how(player: Player, tmp_path: Path) -> None:
+    result = player.play("empty-epoch", BareTarget(LedgerBackend), tmp_path)
+    assert result.outcome == "failed"
+    assert "must give lose_votes()" in result.why
+
+
+class HangingTarget(LedgerTarget):
+    def backend(self, folder: Path) -> Backend:
+        folder.joinpath("pid").write_text(Path("/proc/self").resolve().name)
+        signal.pause()
+        raise AssertionError("it is never woken")
+
+
+def test_a_scenario_that_hangs_fails_and_leaves_no_process(tmp_path: Path) -> None:
+    with closing(Player(limit_seconds=10)) as player:
+        result = player.play("many-rows", HangingTarget(), tmp_path)
+        assert (result.outcome, result.why.partition(":")[0]) == ("failed", "it hangs")
+        assert not Path("/proc", (tmp_path / "target" / "pid").read_text()).exists()
+        assert player.play("order-kept", LedgerTarget(), tmp_path / "next").outcome == "passed"
+
+
+def ledger_targets() -> Mapping[str, ConformanceTarget]:
+    return {"good": LedgerTarget(), "bare": BareTarget(), "bad": LedgerTarget(LeavesOrphans)}
+
+
+def some_backends() -> list[BackendSpec]:
+    here = f"{__name__}:ledger_targets"
+    return [
+        BackendSpec("ledger", "x:X", "pip install ledger", conformance=here),
+        BackendSpec("shy", "x:X", "pip install shy"),
+        BackendSpec("lost", "x:X", "pip install lost", conformance="nowhere.at.all:targets"),
+    ]
+
+
+class _EntryPoint:
+    name = "ledger"
+
+    def load(self) -> object:
+        return type("plugin", (), {"exactsink_backends": staticmethod(some_backends)})
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "installed_plugins", lambda: [_EntryPoint()])
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_names_what_fired_and_fails_with_a_failed_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Fatal, match="1 of 3 scenarios failed on backend ledger: bad: loser-swept") as failed:
+        command.conformance("ledger", ["loser-swept"], as_json=False)
+    assert failed.value.exit_code == 1
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][:3] + lines[0][5:] == ["good", "loser-swept", "passed", "2", "faults"]
+    assert lines[1][:3] + lines[1][5:7] == ["bare", "loser-swept", "skipped", "needs", "hidden_until_decided:"]
+    assert lines[2][:3] == ["bad", "loser-swept", "failed"]
+    assert lines[-3:] == [["good", "1", "0", "0"], ["bare", "0", "0", "1"], ["bad", "0", "1", "0"]]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command.conformance("ledger", ["killed-after-decide"], as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["target"], each["outcome"], each["faults"]) for each in told] == [
+        (target, "passed", ["kill-after-decide-e1"]) for target in ("good", "bare", "bad")
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "scenarios", "said"),
+    [
+        ("legder", [], "no backend legder is installed"),
+        ("shy", [], "backend shy ships no targets for the conformance kit"),
+        ("lost", [], "the targets of backend lost can't be had: ModuleNotFoundError"),
+        ("ledger", ["many-row"], "there is no scenario many-row; did you mean many-rows?"),
+    ],
+)
+def test_the_command_refuses_what_is_not_there(name: str, scenarios: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        command.conformance(name, scenarios, as_json=False)
+
+
+def test_the_kit_needs_neither_pytest_nor_spark() -> None:
+    look = "import sys, exactsink.cli.conformance; print(sorted({'pytest', 'pyspark', 'py4j'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -1,0 +1,54 @@
+"""Every snippet of the pages is run, in the page's order, in one folder, and its shown output compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.conftest import LazyJvm
+from tests.docs.pages import ROOT, Command, pages, shown, steps
+from tests.docs.reader import Reader
+
+_PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
+
+
+@pytest.mark.parametrize("name", list(_PAGES))
+def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(name: str, tmp_path: Path, jvm: LazyJvm) -> None:
+    reader = Reader(tmp_path, jvm.address)
+    for step in steps(_PAGES[name]):
+        try:
+            reader.do(step)
+        finally:
+            if step.spark:
+                jvm.settle()
+
+
+def test_a_block_that_does_not_say_how_it_is_run_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```toml\n[job]\n```\n")
+    with pytest.raises(ValueError, match="mark the block"):
+        steps(page)
+
+
+@pytest.mark.parametrize("printed", ["rows: 3\nrows: 4\n", "rows: 3\n", "a line more\nrows: 4\n", ""])
+def test_output_that_differs_from_the_page_is_seen(printed: str) -> None:
+    assert not shown(Command("count", ("rows: 4",))).fullmatch(printed)
+    assert shown(Command("count", ("rows: 4",))).fullmatch("rows: 4\n")
+
+
+def test_dots_stand_for_what_differs_from_run_to_run() -> None:
+    pattern = shown(Command("run", ("...", "took ... s", "done")))
+    assert pattern.fullmatch("WARN a\nWARN b\ntook 3.1 s\ndone\n")
+    assert not pattern.fullmatch("WARN a\ntook 3.1 s\n")
+
+
+def test_a_page_that_lies_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console run\n$ echo one\ntwo\n```\n")
+    reader = Reader(tmp_path, dict)
+    with pytest.raises(AssertionError, match="`echo one` printed:\none"):
+        reader.do(steps(page)[0])
+    page.write_text("```console run\n$ false\n```\n")
+    with pytest.raises(AssertionError, match="`false` ended with 1"):
+        reader.do(steps(page)[0])
