@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 
-__all__ = ["PARTITIONS", "WarmSpark", "row_frame"]
+__all__ = ["PARTITIONS", "WarmSpark", "row_frame", "varied_frame"]
 
 PARTITIONS = 4
 """How many partitions a frame of rows has."""
@@ -61,4 +61,15 @@ def row_frame(spark: SparkSession, rows: int) -> DataFrame:
         "id",
         F.concat(F.lit("name-"), (F.col("id") % 1000).cast("string")).alias("name"),
         F.lpad(F.col("id").cast("string"), 100, "0123456789abcdef").alias("text"),
+    )
+
+
+def varied_frame(spark: SparkSession, rows: int) -> DataFrame:
+    """Make such rows of text that does not shrink to nothing: files then hold what was written."""
+    number = spark.range(0, rows, 1, PARTITIONS)
+    words = (F.hex(F.xxhash64("id", F.lit(place))) for place in range(6))
+    return number.select(
+        "id",
+        F.concat(F.lit("name-"), (F.col("id") % 1000).cast("string")).alias("name"),
+        F.concat_ws(" ", *words).alias("text"),
     )

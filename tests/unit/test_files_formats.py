@@ -149,3 +149,14 @@ def test_names_that_no_commit_could_give_are_refused_before_the_vote(tmp_path: P
     days = pa.record_batch({"id": [1], "day": pa.array([20_000_000], pa.int32()).cast(pa.date32())})
     with pytest.raises(Fatal, match="outside the years"):
         vote(dated, [days], a_txn(2))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.list_(pa.timestamp("us")), pa.struct({"t": pa.timestamp("us")})],
+    ids=str,
+)
+def test_json_lines_keep_the_microseconds_of_times_at_any_depth(kind: pa.DataType, tmp_path: Path) -> None:
+    (line,) = a_backend(tmp_path, format="json").shape(pa.schema([("t", kind)])) or ()
+    assert "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXX'" in line
+    assert "'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS'" in line

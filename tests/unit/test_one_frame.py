@@ -1,4 +1,4 @@
-"""Sinks that share one pass over one frame can't ask for two distributions of it."""
+"""Sinks that share one frame: one distribution, and each its own columns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.unit.fakes import IdleBackend
 from exactsink.backend import BackendOptions
 from exactsink.errors import ConfigError
 from exactsink.sinks import Sink, check_one_frame
+from exactsink.spark.one_pass import expanded
 
 
 def _sinks(*distributions: str | int) -> dict[str, Sink]:
@@ -25,3 +26,18 @@ def test_two_distributions_of_the_one_frame_are_refused(first: str | int, second
 @pytest.mark.parametrize("agreed", [("none", "none"), ("hash(a)", "none", "hash(a)"), (4, 4)])
 def test_one_distribution_is_for_all(agreed: tuple[str | int, ...]) -> None:
     check_one_frame(_sinks(*agreed))
+
+
+@pytest.mark.parametrize(
+    ("expression", "meant"),
+    [
+        ("to_json(struct(*)) AS value", "to_json(struct(`a`, `b`)) AS value"),
+        ("f(x, *)", "f(x,`a`, `b`)"),
+        ("f(`odd(*)`)", "f(`odd(*)`)"),
+        ("f('a text(*)', *)", "f('a text(*)',`a`, `b`)"),
+        ("count(*) > 1", "count(`a`, `b`) > 1"),
+        ("a * b", "a * b"),
+    ],
+)
+def test_a_star_that_is_an_argument_stands_for_the_sinks_columns(expression: str, meant: str) -> None:
+    assert expanded(expression, ["`a`", "`b`"]) == meant

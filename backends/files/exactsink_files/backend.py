@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
@@ -25,12 +25,15 @@ _LINE = "value"
 
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _SIZE = re.compile(r"(?P<count>[0-9]+) ?(?P<unit>B|KB|MB|GB)")
-_CSV_OPTIONS = {  # Spark's own defaults trim spaces, cut times to milliseconds, and escape as few others do
+_TIME_OPTIONS = {  # Spark's own defaults cut times to milliseconds
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_CSV_OPTIONS = {  # and trim spaces, and escape as few others do
     "escape": '"',
     "ignoreLeadingWhiteSpace": "false",
     "ignoreTrailingWhiteSpace": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    **_TIME_OPTIONS,
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
 
@@ -132,9 +135,11 @@ class FilesBackend(Backend):
             raise ConfigError(problem.message, next=problem.fix)
         fields = ", ".join(_quoted(field.name) for field in rest) if chosen else "*"
         name, line = _LINE, f"to_json(struct({fields}))"
+        if self.options.format == "json" and any(_has_time(field.type) for field in rest):
+            line = f"to_json(struct({fields}), {_sql_map(_TIME_OPTIONS)})"
         if self.options.format == "csv":
-            options = ", ".join(map(_literal, chain(*{"sep": self.options.delimiter, **_CSV_OPTIONS}.items())))
-            line = f"to_csv(struct({fields}), map({options}))"
+            options = _sql_map({"sep": self.options.delimiter, **_CSV_OPTIONS})
+            line = f"to_csv(struct({fields}), {options})"
             if self.options.header:  # the writers get it as the column's name: they know no other column
                 name = self.options.delimiter.join(_csv_name(field.name) for field in rest)
         if name in chosen:
@@ -240,6 +245,16 @@ def _errors(findings: Iterable[Finding]) -> list[Finding]:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _sql_map(options: Mapping[str, str]) -> str:
+    return f"map({', '.join(map(_literal, chain(*options.items())))})"
+
+
+def _has_time(kind: pa.DataType) -> bool:
+    """Say whether values of a type hold a timestamp, at any depth."""
+    inner = [kind.field(index).type for index in range(kind.num_fields)]
+    return pa.types.is_timestamp(kind) or any(map(_has_time, inner))
 
 
 def _literal(text: str) -> str:

@@ -23,8 +23,8 @@ from exactsink_files.committer import PAYLOAD_VERSION, Vote, VotedFile, explaine
 
 __all__ = ["FilesWriter", "Layout"]
 
-ROW_GROUP_ROWS = 128 * 1024
-BUFFERED_BYTES = 64 * 1024 * 1024
+ROW_GROUP_ROWS = 1024 * 1024
+BUFFERED_BYTES = 128 * 1024 * 1024
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and NUL, which no file name can hold

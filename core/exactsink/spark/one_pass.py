@@ -25,9 +25,10 @@ from exactsink.sinks import Sink, check_one_frame
 from exactsink.spark.causes import first_line
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["OnePass"]
+__all__ = ["OnePass", "expanded"]
 
-_STAR = re.compile(r"(?<=[(,])\s*\*\s*(?=[,)])")
+_STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=[(,])\s*\*\s*(?=[,)])""")
+"""A `*` that is an argument; one within a name or a text is kept."""
 
 
 class OnePass:
@@ -165,13 +166,17 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
     expressions = tuple(map(_quoted, names))
     wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
     if wanted is not None:
-        every = ", ".join(expressions)
-        expressions = tuple(_STAR.sub(lambda _: every, expression) for expression in wanted)
+        expressions = tuple(expanded(expression, expressions) for expression in wanted)
     shaped = frame.select(*map(F.expr, expressions))
     schema = _arrow_schema(shaped)
     shape = _Shape(expressions, tuple(shaped.columns), sink.where, _has_map(shaped.schema), schema)
     frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is told before the query starts
     return shape
+
+
+def expanded(expression: str, columns: Sequence[str]) -> str:
+    """Put the sink's columns in the place of a `*` that is an argument."""
+    return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:

@@ -1,0 +1,80 @@
+"""JSON lines and CSV through Spark: read back, the rows are the rows, to the microsecond and the quote."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from exactsink.errors import PreflightError
+from exactsink.spark import Job
+from exactsink.spark.session import make_session
+from tests.e2e.jobs import write_job
+
+SINKS = """
+[sinks.lines]
+backend = "files"
+format = "json"
+path = "${executor:EXACTSINK_TEST_PLACE}/lines"
+
+[sinks.table]
+backend = "files"
+format = "csv"
+columns = ["id", "text", "at"]
+target_file_size = "1 KB"
+path = "{folder}/table"
+"""
+TEXTS = [None, "", 'a,"b"\r\nc', " x ", "a(*)", "back\\slash"]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("session")
+    os.environ["EXACTSINK_TEST_PLACE"] = str(folder)
+    session = make_session(Job.from_toml(write_job(folder)).config, folder)
+    yield session
+    session.stop()
+    del os.environ["EXACTSINK_TEST_PLACE"]
+
+
+def test_rows_read_back_are_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    place = os.environ["EXACTSINK_TEST_PLACE"]
+    job = Job.from_toml(write_job(tmp_path, SINKS.replace("${", "${{").replace("PLACE}", "PLACE}}")))
+    given = spark.createDataFrame([(n, text) for n, text in enumerate(TEXTS * 40)], "id BIGINT, text STRING")
+    rows = given.selectExpr(
+        "id",
+        "text",
+        "timestamp_micros(1700000000123456 + id) AS at",
+        "named_struct('then', timestamp_micros(1600000000654321 + id)) AS inner",
+        "id AS `a(*)`",
+    )
+    expected = sorted(tuple(row) for row in rows.collect())
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)  # a file ends behind a batch
+    job.write(rows, run="r")
+
+    schema = "id BIGINT, text STRING, at TIMESTAMP, inner STRUCT<then: TIMESTAMP>, `a(*)` BIGINT"
+    assert sorted(map(tuple, spark.read.schema(schema).json(f"{place}/lines").collect())) == expected
+
+    reading = {"header": True, "escape": '"', "multiLine": True, "lineSep": "\n", "nullValue": "\x01null"}
+    table = spark.read.schema("id BIGINT, text STRING, at TIMESTAMP").options(**reading).csv(str(tmp_path / "table"))
+    assert sorted(map(tuple, table.collect())) == [row[:3] for row in expected]
+    files = list((tmp_path / "table").glob("*.csv"))
+    assert len(files) > given.rdd.getNumPartitions(), "files end at their target size"
+    with open(files[0], newline="", encoding="utf-8") as file:
+        assert next(csv.reader(file)) == ["id", "text", "at"]
+
+
+def test_a_variable_that_an_executor_lacks_stops_the_job_before_its_first_row(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXACTSINK_TEST_LATE", str(tmp_path))  # the workers were started before
+    sinks = SINKS.replace("${executor:EXACTSINK_TEST_PLACE}", "${{executor:EXACTSINK_TEST_LATE}}")
+    job = Job.from_toml(write_job(tmp_path, sinks))
+    rows = spark.range(3).selectExpr("id", "'x' AS text", "current_timestamp() AS at")
+    with pytest.raises(PreflightError, match="EXACTSINK_TEST_LATE"):
+        job.write(rows, run="r")
+    assert not (tmp_path / "table").exists()
