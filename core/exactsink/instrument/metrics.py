@@ -156,7 +156,7 @@ _DIRECT = (
         "gauge",
         _SINK,
         "s",
-        "Age of the oldest of them at that sweep; 0 when there is none, NaN when the store tells no age.",
+        "Age of the oldest of them at that sweep; 0 when there is none, -1 when the store tells no age.",
         "in_doubt",
         "oldest_age_seconds",
     ),
@@ -268,7 +268,7 @@ def _value(metric: Metric, event: Event) -> float:
         return 1
     value = event.fields[metric.field]
     if value is None:  # the age of what is in doubt: of none, or not told by the store
-        return 0 if event.fields.get("participants") == 0 else float("nan")
+        return 0 if event.fields.get("participants") == 0 else -1  # OpenTelemetry takes no NaN
     return float(value)
 
 
