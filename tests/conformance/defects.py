@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from exactsink.testing import ConformanceTarget
+from tests.conformance.defects_of_appliers import AppliesBlindly
 from tests.conformance.defects_of_commits import (
     CallsAllLost,
     CallsLostCommitted,
@@ -35,7 +37,7 @@ from tests.conformance.defects_of_work import (
 )
 from tests.conformance.ledger import LedgerBackend
 
-__all__ = ["SABOTAGES"]
+__all__ = ["SABOTAGES", "STAGED_SABOTAGES"]
 
 SABOTAGES: Mapping[str, type[LedgerBackend]] = {
     "killed-before-claim": CommitsFromMemory,
@@ -107,3 +109,6 @@ SABOTAGES: Mapping[str, type[LedgerBackend]] = {
     "two-jobs-interleaved": OneMarkerForAll,
 }
 """Scenario and the defect that it must catch."""
+
+STAGED_SABOTAGES: Mapping[str, type[ConformanceTarget]] = {"applied-late": AppliesBlindly}
+"""The same for scenarios that only a staged backend can be tried with."""

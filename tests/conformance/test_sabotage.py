@@ -1,4 +1,4 @@
-"""Every scenario of the kit catches a defect that was made for it; the same store without it passes (test_ledger)."""
+"""Every scenario of the kit catches a defect made for it; without it the same store passes (test_ledger, _backends)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exactsink.testing import SCENARIOS, Player
-from tests.conformance.defects import SABOTAGES
+from tests.conformance.defects import SABOTAGES, STAGED_SABOTAGES
 from tests.conformance.ledger import LedgerTarget
 
 
@@ -20,13 +20,17 @@ def player() -> Iterator[Player]:
 
 
 def test_no_scenario_is_without_a_sabotage() -> None:
-    assert set(SABOTAGES) == set(SCENARIOS)
+    assert {*SABOTAGES, *STAGED_SABOTAGES} == set(SCENARIOS)
 
 
-@pytest.mark.parametrize("scenario", list(SABOTAGES))
+@pytest.mark.parametrize("scenario", [*SABOTAGES, *STAGED_SABOTAGES])
 def test_defect_is_caught(scenario: str, player: Player, tmp_path: Path) -> None:
-    result = player.play(scenario, LedgerTarget(SABOTAGES[scenario]), tmp_path)
-    assert result.outcome == "failed", f"{SABOTAGES[scenario].__doc__} It was not caught."
+    staged = STAGED_SABOTAGES.get(scenario)
+    target = staged() if staged else LedgerTarget(SABOTAGES[scenario])
+    result = player.play(scenario, target, tmp_path)
+    assert result.outcome == "failed", f"{(staged or SABOTAGES[scenario]).__doc__} It was not caught."
     said = result.why.splitlines()[0]
     assert "programming mistake" not in said
     assert "hangs" not in said
+    bugs = ("NameError", "AttributeError", "TypeError", "ImportError")  # of the kit's own
+    assert not any(bug in result.why for bug in bugs), result.why

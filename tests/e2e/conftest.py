@@ -1,15 +1,33 @@
-"""Warm JVMs, one or two a test process, and each test's driver lives."""
+"""What tests on Spark share: a session in the test process, or warm JVMs and each test's driver lives on them."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from exactsink.spark import Job
+from exactsink.spark.session import make_session
+from tests.e2e.jobs import write_job
 from tests.e2e.lives import Lives
 from tests.e2e.warm_jvm import WarmJvm
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as `exactsink run` makes it; its executors know a folder as `EXACTSINK_TEST_PLACE`."""
+    folder = tmp_path_factory.mktemp("session")
+    os.environ["EXACTSINK_TEST_PLACE"] = str(folder)
+    session = make_session(Job.from_toml(write_job(folder)).config, folder)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    yield session
+    session.stop()
+    del os.environ["EXACTSINK_TEST_PLACE"]
 
 
 @pytest.fixture(scope="session")

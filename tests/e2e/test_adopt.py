@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,9 @@ from exactsink.cli.main import main
 from exactsink.errors import LineageError
 from exactsink.journal.records import Decide
 from exactsink.spark import Job
-from exactsink.spark.session import make_session, read_source
+from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("session")
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
-    yield session
-    session.stop()
 
 
 def _run(path: Path, spark: SparkSession) -> Job:

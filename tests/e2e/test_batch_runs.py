@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,17 +15,9 @@ from exactsink.errors import ConfigError, Fatal, PreflightError, Retryable
 from exactsink.events import Event
 from exactsink.home import Home
 from exactsink.spark import Job
-from exactsink.spark.session import make_session, read_source
+from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("session")
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
-    yield session
-    session.stop()
 
 
 def _rows(spark: SparkSession, first: int, count: int = 300) -> DataFrame:

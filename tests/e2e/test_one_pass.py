@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from exactsink.home import Home
 from exactsink.spark import Job
-from exactsink.spark.session import make_session
 from exactsink.votes import sum_digests
 from tests.e2e.jobs import write_job
 
@@ -31,14 +29,6 @@ path = "{{folder}}/{name}"
         "few": 'columns = ["id", "odd.name"]',
     }.items()
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("session")
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize("with_map", [False, True], ids=["columns that hash as they are", "a map, hashed as JSON"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +13,9 @@ from exactsink.errors import Fatal, LineageError, PreflightError, Retryable
 from exactsink.events import Event
 from exactsink.journal.journal import Journal
 from exactsink.spark import Job
-from exactsink.spark.session import make_session, read_source
+from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import SINKS, ids, in_lake, in_table, write_job, write_source
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("session")
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
-    yield session
-    session.stop()
 
 
 class _Once:
@@ -207,3 +195,19 @@ def test_batches_without_rows_are_epochs_too(spark: SparkSession, tmp_path: Path
     assert decision is not None
     assert decision.epoch == 1
     assert in_table(tmp_path) == in_lake(tmp_path) == ids(0)
+
+
+def test_early_rows_beside_exact_sinks_must_be_allowed(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path, 2)
+    direct = SINKS + 'strategy = "direct"\n'
+    with pytest.raises(PreflightError, match="would show rows that the other sinks don't have yet"):
+        _run(Job.from_toml(write_job(tmp_path, direct)), spark)
+    with pytest.raises(PreflightError, match="require asks for"):
+        _run(Job.from_toml(write_job(tmp_path, direct, 'require = "exactly_once"\n')), spark)
+    assert not (tmp_path / "lake").exists()
+    assert not (tmp_path / "table.db").exists()
+    told: list[Event] = []
+    _run(Job.from_toml(write_job(tmp_path, direct, "allow_early_rows = true\n"), [told.append]), spark)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
+    promised = {event.fields["sink"]: event.fields["guarantee"] for event in told if event.name == "sink"}
+    assert promised == {"lake": "exactly once", "table": "effectively once"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -14,17 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from exactsink.coordinator import Coordinator
 from exactsink.errors import ConfigError, Fatal
 from exactsink.spark import Job
-from exactsink.spark.session import make_session, read_source
+from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("session")
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
-    yield session
-    session.stop()
 
 
 def _by_parity(frame: DataFrame) -> Mapping[str, DataFrame]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from exactsink.errors import PreflightError
 from exactsink.spark import Job
-from exactsink.spark.session import make_session
 from tests.e2e.jobs import write_job
 
 SINKS = """
@@ -31,16 +29,6 @@ path = "{folder}/table"
 TEXTS = [None, "", 'a,"b"\r\nc', " x ", "a(*)", "back\\slash"]
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("session")
-    os.environ["EXACTSINK_TEST_PLACE"] = str(folder)
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
-    yield session
-    session.stop()
-    del os.environ["EXACTSINK_TEST_PLACE"]
-
-
 def test_rows_read_back_are_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     place = os.environ["EXACTSINK_TEST_PLACE"]
     job = Job.from_toml(write_job(tmp_path, SINKS.replace("${", "${{").replace("PLACE}", "PLACE}}")))
@@ -54,7 +42,10 @@ def test_rows_read_back_are_the_rows(spark: SparkSession, tmp_path: Path) -> Non
     )
     expected = sorted(tuple(row) for row in rows.collect())
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)  # a file ends behind a batch
-    job.write(rows, run="r")
+    try:
+        job.write(rows, run="r")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
     schema = "id BIGINT, text STRING, at TIMESTAMP, inner STRUCT<then: TIMESTAMP>, `a(*)` BIGINT"
     assert sorted(map(tuple, spark.read.schema(schema).json(f"{place}/lines").collect())) == expected

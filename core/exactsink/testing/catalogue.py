@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink.model import Traits
+from exactsink.backend import Backend
+from exactsink.staged import StagedBackend
 from exactsink.testing.stage import Stage
 from exactsink.testing.target import HOOKS, ConformanceTarget
 
@@ -17,6 +18,7 @@ Capability = Literal[
     "can_lose_votes",
     "hidden_until_decided",
     "several_jobs",
+    "applier",
     "order",
     "destroy_evidence",
     "foreign",
@@ -28,6 +30,7 @@ CAPABILITIES: Mapping[Capability, str] = {
     "can_lose_votes": "its traits say that no vote can be lost (can_lose_votes)",
     "hidden_until_decided": "its traits say that rows show before the decision (visible_early)",
     "several_jobs": "its traits say that it takes epochs of one history only (needs_epoch_order)",
+    "applier": "it applies no staged rows: no StagedBackend (needs_shared_staging)",
     "order": "the target gives no order()",
     "destroy_evidence": "the target gives no destroy_evidence()",
     "foreign": "the target gives no foreign()",
@@ -46,8 +49,9 @@ class Scenario:
     needs: tuple[Capability, ...] = ()
 
 
-def lacking(scenario: Scenario, traits: Traits, target: ConformanceTarget) -> str:
+def lacking(scenario: Scenario, backend: Backend, target: ConformanceTarget) -> str:
     """Say which capability the scenario needs and the target lacks; empty when it can be played."""
+    traits = backend.traits
     for need in scenario.needs:
         if need in HOOKS:
             there = target.gives(need)
@@ -55,6 +59,8 @@ def lacking(scenario: Scenario, traits: Traits, target: ConformanceTarget) -> st
             there = not traits.visible_early
         elif need == "several_jobs":
             there = not traits.needs_epoch_order
+        elif need == "applier":
+            there = isinstance(backend, StagedBackend) and traits.needs_shared_staging
         else:
             there = bool(getattr(traits, need))
         if not there:

@@ -131,10 +131,9 @@ def _result(scenario: Scenario, target: ConformanceTarget, folder: Path) -> Resu
     stage: Stage | None = None
     try:
         stage = Stage(target, folder)
-        traits = stage.backend.traits
-        if reason := lacking(scenario, traits, target):
+        if reason := lacking(scenario, stage.backend, target):
             return Result(scenario.name, "skipped", reason)
-        if traits.can_lose_votes and not target.gives("lose_votes"):
+        if stage.backend.traits.can_lose_votes and not target.gives("lose_votes"):
             raise Broken("its traits say that votes can be lost (can_lose_votes): the target must give lose_votes()")
         scenario.play(stage)
     except Broken as broken:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from exactsink.errors import Retryable
-from exactsink.model import AlreadyCommitted, Committed, Outcome
+from exactsink.model import AlreadyCommitted, Committable, Committed, Outcome
+from exactsink.staged import Applier, StagedBackend, StagedCommitter
 from exactsink.testing.catalogue import Scenario
 from exactsink.testing.faults import Fault
-from exactsink.testing.hand import Commit
+from exactsink.testing.hand import Commit, Hand, Slow
 from exactsink.testing.interrupt import AnswerLost, Interruption
 from exactsink.testing.processes import KILLED, ask, ask_stranger, ended, start
 from exactsink.testing.scenarios.moments import COUNTED, evenly, spread
@@ -49,6 +51,33 @@ def _at_once(stage: Stage) -> None:
             raise Broken(f"of two processes that commit epoch {epoch} at once, one did not end well: {ends}")
     stage.check_rows(range(6 * _AT_ONCE))
     stage.faults.append(f"two-processes-commit-at-once-{_AT_ONCE}-times")
+
+
+def _applied_late(stage: Stage) -> None:
+    """One process looks at the marker and reads its rows; before it applies them, another commits the epoch."""
+    backend, hand = stage.backend, stage.hand(1, _TOKEN)
+    assert isinstance(backend, StagedBackend)
+    committables = hand.prepare(0, stage.rows([20, 20])[0])
+    (said, says), (told, tells) = os.pipe(), os.pipe()
+    slow = start(lambda: _late(hand, committables, Slow(backend.applier(), says, told)))
+    os.close(says)
+    if not os.read(said, 1):
+        raise Broken("the slow process never came to apply its rows")
+    _all_stand(ask(hand.committing(0, committables)))
+    stage.check_rows(range(40))
+    os.write(tells, b".")
+    stage.ends(slow, 0, "the process that applies late")
+    stage.faults.append("another-process-commits-between-look-and-apply")
+    stage.check_rows(range(40))
+    for end in (said, told, tells):
+        os.close(end)
+
+
+def _late(hand: Hand, committables: Sequence[Committable], applier: Applier) -> int:
+    committer = StagedCommitter(hand.ctx, applier)
+    outcomes = committer.commit(0, committables)
+    committer.close()
+    return 0 if all(isinstance(outcome, AlreadyCommitted) for outcome in outcomes) else 1
 
 
 def _after(waiting: int, opened: int, commit: Commit) -> int:
@@ -156,6 +185,12 @@ def _all_stand(outcomes: list[Outcome] | tuple[Outcome, ...] | object) -> None:
 SCENARIOS = (
     Scenario("other-process", "what one process prepares, a stranger to it commits", _other_process),
     Scenario("commits-at-once", "two processes that commit at the same moment apply the rows once", _at_once),
+    Scenario(
+        "applied-late",
+        "a process that has looked and then waited applies nothing that another one has applied meanwhile",
+        _applied_late,
+        ("applier",),
+    ),
     Scenario("commit-replayed", "a commit may be repeated, by its process and by others", _replayed),
     Scenario("answer-lost", "a commit whose answer is lost is made again, and changes nothing", _answer_lost),
     Scenario("killed-inside-commit", "a driver may die at any moment of its commit", _killed_inside),

@@ -1,0 +1,58 @@
+"""Where a history is kept: the stream's, and each batch run's, apart from all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exactsink.config import JobConfig
+from exactsink.errors import ConfigError
+from exactsink.home import RUN_COMPLETE, Home, is_complete
+from exactsink.journal.log import Log
+from exactsink.journal.records import Note
+
+
+def _config(name: str = "flights", **job: object) -> JobConfig:
+    return JobConfig.model_validate(
+        {"job": {"name": name, "checkpoint": "/data/chk", **job}, "sinks": {"s": {"backend": "x"}}}
+    )
+
+
+def test_the_streams_history_stands_beside_its_checkpoint() -> None:
+    home = Home.of(_config())
+    assert (home.job, home.folder, home.run) == ("flights", Path("/data/chk.exactsink"), None)
+
+
+def test_every_run_has_a_name_and_a_folder_of_its_own() -> None:
+    homes = [Home.of(_config(), run) for run in ("2026-11-20", "2026-11-21", "2026-11-20 ", "ß/../x")]
+    assert len({home.job for home in homes}) == len({home.folder for home in homes}) == 4
+    for home in homes:
+        assert home.folder.parent == Path("/data/chk.exactsink/runs")
+        assert home.job.startswith("flights-")
+        assert len(home.job) == len("flights-") + 10
+    assert Home.of(_config(), "2026-11-20") == homes[0]
+
+
+def test_names_that_leave_no_room_for_the_runs_hash_are_refused() -> None:
+    assert len(Home.of(_config("n" * 29), "r").job) == 40
+    with pytest.raises(ConfigError, match="too long for batch runs"):
+        Home.of(_config("n" * 30), "r")
+    with pytest.raises(ConfigError, match="needs a name"):
+        Home.of(_config(), "")
+    assert Home.of(_config("n" * 40)).job == "n" * 40
+
+
+def test_a_journals_url_is_a_secret(tmp_path: Path) -> None:
+    home = Home.of(_config(journal=f"sqlite:///{tmp_path}/hidden.db"))
+    assert "hidden" not in repr(home)
+    journal = home.journal(lambda attempt: None)
+    journal.claim("query", "host:1")
+    journal.close()
+    assert (tmp_path / "hidden.db").exists()
+
+
+def test_a_run_is_complete_by_its_note() -> None:
+    assert not is_complete(Log())
+    assert not is_complete(Log(anchors=(Note("recovered by an operator"),)))
+    assert is_complete(Log(anchors=(Note(RUN_COMPLETE), Note("recovered by an operator"))))
