@@ -36,34 +36,6 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "[observe]": config.ObserveSection,
     "[sinks.NAME]": config.SinkSection,
 }
-_KNOWN = {  # for keys without a docstring: it wins, once there is one
-    "JobSection.name": "The job's name, part of every id: lower-case letters, digits and dashes, 40 at most.",
-    "JobSection.checkpoint": "Spark's checkpoint folder; the journal stands beside it, in `<checkpoint>.exactsink`.",
-    "SparkSection.master": "Spark's master, `local[2]` say. Leave it out where spark-submit gives one.",
-    "SparkSection.packages": "Maven coordinates, as `spark.jars.packages` takes them.",
-    "SparkSection.conf": "Spark's own settings, each as it is.",
-    "SourceSection.format": "The source's format, as `spark.readStream.format` takes it.",
-    "SourceSection.schema": "The schema as DDL, `id BIGINT, name STRING`; for sources that need one.",
-    "SourceSection.path": "What the reader's `load` gets: a folder, for file sources.",
-    "SourceSection.options": "The source's own options.",
-    "SinkSection.backend": "An installed backend's name: `exactsink backends` lists them.",
-    "FilesOptions.path": "The folder that the files go to: a local path, or `file:///path`.",
-    "FilesOptions.format": "What the files are. `json` is JSON lines.",
-    "FilesOptions.partition_by": "Columns that become folders, `column=value`.",
-    "FilesOptions.compression": "For Parquet; `snappy` when it is left out.",
-    "FilesOptions.header": "For CSV: begin each file with the columns' names.",
-    "FilesOptions.delimiter": "For CSV: the mark between two values.",
-    "FilesOptions.target_file_size": "`128 MB`, say: a file that has reached it gets no more rows.",
-    "UpsertOptions.url": "A SQLAlchemy URL, `sqlite:///path/to/file.db`.",
-    "UpsertOptions.table": "The table.",
-    "UpsertOptions.keys": "The columns that identify a row.",
-    "UpsertOptions.create": "Make the table where there is none.",
-    "UpsertOptions.order_by": "Of rows with the same keys in one epoch, the one with the greatest value here wins.",
-    "UpsertOptions.delete_when": "A SQL condition; a row for which it is true deletes its key's row.",
-    "UpsertOptions.exclude": "Columns of the rows that are not stored.",
-    "UpsertOptions.strategy": "When rows are upserted: after the decision, or by the tasks.",
-    "UpsertOptions.busy_timeout_seconds": "How long to wait for another program's lock on the file.",
-}
 _CONFIG = """\
 # A job's file
 
@@ -188,7 +160,7 @@ def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
     rows = []
     for name, field in model.model_fields.items():
         key = field.alias or name
-        text = told.get(name) or _KNOWN.get(f"{model.__name__}.{key}")
+        text = told.get(name)
         if text is None:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
         rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))

@@ -46,12 +46,19 @@ class FilesOptions(BackendOptions):
     """
 
     path: str
+    """The folder that the files go to: a local path, or `file:///path`."""
     format: Literal["parquet", "json", "csv"] = "parquet"
+    """What the files are. `json` is JSON lines."""
     partition_by: tuple[str, ...] = ()
+    """Columns that become folders, `column=value`."""
     compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
+    """For Parquet; `snappy` when it is left out."""
     header: bool = True
+    """For CSV: begin each file with the columns' names."""
     delimiter: str = ","
+    """For CSV: the mark between two values."""
     target_file_size: str | None = None
+    """`128 MB`, say: a file that has reached it gets no more rows."""
 
     @field_validator("path")
     @classmethod

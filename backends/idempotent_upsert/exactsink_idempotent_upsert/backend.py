@@ -41,14 +41,23 @@ class UpsertOptions(BackendOptions):
     """
 
     url: SecretStr
+    """A SQLAlchemy URL, `sqlite:///path/to/file.db`."""
     table: str = Field(min_length=1)
+    """The table."""
     keys: tuple[str, ...] = Field(min_length=1)
+    """The columns that identify a row."""
     create: bool = False
+    """Make the table where there is none."""
     order_by: str | None = None
+    """Of rows with the same keys in one epoch, the one with the greatest value here wins."""
     delete_when: str | None = Field(default=None, min_length=1)
+    """A SQL condition; a row for which it is true deletes its key's row."""
     exclude: tuple[str, ...] = ()
+    """Columns of the rows that are not stored."""
     strategy: Literal["staged", "direct"] = "staged"
+    """When rows are upserted: after the decision, or by the tasks."""
     busy_timeout_seconds: float = Field(default=30, ge=0)
+    """How long to wait for another program's lock on the file."""
 
     @property
     def path(self) -> Path:

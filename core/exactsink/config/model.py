@@ -29,6 +29,7 @@ class JobSection(_Section):
     """`[job]`: its name, where its history is kept, and how it is run."""
 
     name: _Name
+    """The job's name, part of every id: lower-case letters, digits and dashes, 40 at most."""
     checkpoint: str
     """Spark's checkpoint folder; the journal stands beside it, in `<checkpoint>.exactsink`."""
     staging: str | None = None
@@ -110,23 +111,31 @@ class SparkSection(_Section):
     """`[spark]`: the session that `exactsink run` makes."""
 
     master: str | None = None
+    """Spark's master, `local[2]` say. Leave it out where spark-submit gives one."""
     packages: tuple[str, ...] = ()
+    """Maven coordinates, as `spark.jars.packages` takes them."""
     conf: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
+    """Spark's own settings, each as it is."""
 
 
 class SourceSection(_Section):
     """`[source]`: what `exactsink run` reads, as `spark.readStream` takes it."""
 
     format: str
+    """The source's format, as `spark.readStream.format` takes it."""
     schema_: Annotated[str | None, Field(alias="schema")] = None
+    """The schema as DDL, `id BIGINT, name STRING`; for sources that need one."""
     path: str | None = Field(default=None, repr=False)
+    """What the reader's `load` gets: a folder, for file sources."""
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
+    """The source's own options."""
 
 
 class SinkSection(_Section):
     """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
 
     backend: str
+    """An installed backend's name: `exactsink backends` lists them."""
     columns: tuple[str, ...] = ()
     """Which columns the sink gets; all when empty."""
     where: str | None = None
