@@ -1,6 +1,6 @@
 """The contract of a backend, version 1: what the framework calls, from which process, and what each call promises.
 
-A backend sees this module, `model`, `errors`, `hooks`, `staged` and `durable`, nothing else of exactsink.
+A backend sees this module, `model`, `errors`, `hooks`, `staged`, `idempotent` and `durable`, nothing else of exactsink.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
@@ -118,7 +119,10 @@ class Job(BoundJob):
         self.check_standing(self.home, self._claim)
 
     def _is_active(self) -> bool:
-        return self._query is None or self._query.isActive
+        try:
+            return self._query is None or self._query.isActive
+        except (Py4JError, OSError):  # the JVM is gone, and its query with it
+            return False
 
 
 def _refuse_connect(what: str) -> None:
