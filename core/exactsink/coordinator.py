@@ -154,7 +154,7 @@ class Coordinator:
         self._complete(claim, batch.epoch)
         if skipped:
             self._events.tell("epoch_skipped", epoch=batch.epoch, reason="it was decided before, and is finished")
-        rows = {name: sum(c.rows for c in sink.committables) for name, sink in self._decision().sinks.items()}
+        rows = self._decision().rows
         self._events.edge("return", "before", batch.epoch, rows=rows)
         return EpochResult(batch.epoch, skipped, rows)
 

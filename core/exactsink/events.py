@@ -67,7 +67,6 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         ),
         "epoch_skipped": EventKind("a batch was decided before: it was finished, not written again", ("reason",)),
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
-        "frame_persisted": EventKind("the sinks' shared input is kept, as each runs a plan of its own", ("sinks",)),
         "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
         "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),
         "adopted": EventKind("a new query goes on with the journal, from this base", ("query_id", "base")),

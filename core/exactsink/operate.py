@@ -5,16 +5,13 @@ Each claims first, so a driver that still runs is fenced, and each leaves a note
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from exactsink.checkpoint import Checkpoint
-from exactsink.commit import Retry
-from exactsink.coordinator import Coordinator
+from exactsink.driver import coordinator_of
 from exactsink.errors import ConfigError, Fenced, InDoubt
 from exactsink.events import Events
 from exactsink.home import Home, is_complete
@@ -29,7 +26,7 @@ __all__ = ["LIVE_SECONDS", "Holding", "Operator", "holdings"]
 LIVE_SECONDS = 60.0
 """A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
 
-_COMMIT_ATTEMPTS = 8
+_ROLE = "operator on "
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Holding:
 def holdings(home: Home, sinks: Mapping[str, Sink], log: Log) -> Sequence[Holding]:
     """List what the sinks hold in doubt. Changes nothing."""
     found = []
-    standing = {(claim.generation, claim.token) for claim in log.claims}
+    standing = log.standing_claims
     for sink in sinks.values():
         decided = log.decision.refs(sink.name) if log.decision else frozenset()
         committer = committer_of(sink, home.job, log.last_generation, log.lineage)
@@ -107,7 +104,7 @@ class Operator:
         self._refuse_live(take_over, log)
         batch = self._checkpoint.next_batch()
         with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()):
-            claim = self._journal.adopt(query_id, batch, _name())
+            claim = self._journal.adopt(query_id, batch, self._journal.log.claims[-1].driver)
             self._events.tell("adopted", query_id=query_id or "the next one", base=claim.base)
             self._note(
                 f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
@@ -118,15 +115,8 @@ class Operator:
     @contextmanager
     def _claimed(self, query_id: str, disowned: frozenset[str]) -> Iterator[None]:
         """Claim, commit again and sweep, then hold the claim. Raises InDoubt when something is lost."""
-        coordinator = Coordinator(
-            self._home.job,
-            self._sinks,
-            self._journal,
-            self._events,
-            driver=_name(),
-            retry=Retry(_COMMIT_ATTEMPTS, pause),
-            save_state=self._save,
-        )
+        journal, events = self._journal, self._events
+        coordinator = coordinator_of(self._home, self._sinks, journal, events, self._save, _ROLE)
         with closing(coordinator):
             lost = coordinator.start(query_id, self._done(), disowned)
             if lost:
@@ -164,7 +154,3 @@ class Operator:
             why="this command claims the job, which would stop that driver",
             next=f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
         )
-
-
-def _name() -> str:
-    return f"operator on {platform.node()}:{os.getpid()}"

@@ -18,13 +18,17 @@ from exactsink.errors import ExactsinkError, Fatal, Refused
 from exactsink.model import Txn
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["Probe", "SinkRows", "vote"]
+__all__ = ["Probe", "SinkRows", "no_probe", "vote"]
 
 SinkRows = Mapping[str, tuple[pa.RecordBatch, pa.Array]]
 """For each sink: its rows of one Arrow batch, and their 64-bit hashes."""
 
 Probe = Callable[[str, Literal["before", "after"], int], None]
 """Hear the protocol points `write` and `pre_commit`, with the epoch, in the task: for fault injection."""
+
+
+def no_probe(point: str, edge: str, epoch: int) -> None:
+    """Hear nothing."""
 
 
 class _Branch:

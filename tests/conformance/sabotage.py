@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from exactsink.backend import Committer, Writer
-from exactsink.model import Committable, Committed, InDoubt, JobContext, Outcome, Txn
+from exactsink.model import Committable, Committed, JobContext, Outcome, Txn, Undecided
 from exactsink.sinks import Sink
+from exactsink.testing.wrapped import WrappedCommitter, WrappedWriter
 from exactsink_files.backend import FilesBackend
 
 __all__ = ["SABOTAGES", "plant"]
 
 
-class _EarlyWriter(Writer):
+class _EarlyWriter(WrappedWriter):
     """Publishes at pre_commit."""
 
     def __init__(self, writer: Writer, committer: Committer) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._committer = committer
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write(batch)
-
     def pre_commit(self) -> Committable:
-        committable = self._writer.pre_commit()
+        committable = super().pre_commit()
         self._committer.commit(committable.txn.epoch, [committable])
         return committable
-
-    def abort(self) -> None:
-        self._writer.abort()
 
 
 class PublishesEarly(FilesBackend):
@@ -43,32 +37,7 @@ class PublishesEarly(FilesBackend):
         return _EarlyWriter(super().writer(txn, schema, ticket), self.committer(JobContext(txn.job, txn.sink, "")))
 
 
-class _Wrapped(Committer):
-    """A committer whose calls go to the real one."""
-
-    def __init__(self, real: Committer) -> None:
-        self._real = real
-
-    def check(self, schema: pa.Schema, participants: int | None) -> Any:
-        return self._real.check(schema, participants)
-
-    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        return self._real.open_epoch(epoch, schema, participants)
-
-    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        return self._real.commit(epoch, committables)
-
-    def abort(self, undecided: Any) -> None:
-        self._real.abort(undecided)
-
-    def in_doubt(self) -> Iterable[InDoubt]:
-        return self._real.in_doubt()
-
-    def close(self) -> None:
-        self._real.close()
-
-
-class _CopiesAgain(_Wrapped):
+class _CopiesAgain(WrappedCommitter):
     """Publishes a second copy when it commits again."""
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
@@ -86,7 +55,7 @@ class NotIdempotent(FilesBackend):
         return _CopiesAgain(super().committer(ctx))
 
 
-class _ForgetsCommit(_Wrapped):
+class _ForgetsCommit(WrappedCommitter):
     """Says Committed, and does nothing, for a sink's second participant."""
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
@@ -99,8 +68,8 @@ class SwallowsCommits(FilesBackend):
         return _ForgetsCommit(super().committer(ctx))
 
 
-class _NeverAborts(_Wrapped):
-    def abort(self, undecided: Any) -> None:
+class _NeverAborts(WrappedCommitter):
+    def abort(self, undecided: Undecided) -> None:
         """Leave everything in place."""
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-__all__ = ["Postgres", "PostgresServer", "own_postgres", "shared_postgres"]
+__all__ = ["Postgres", "PostgresServer", "own_postgres", "shared_postgres", "wait_until"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
@@ -90,7 +90,7 @@ class PostgresServer(Postgres):
         tied = ["setpriv", "--pdeathsig", "QUIT", "--"]
         command = [*tied, self._programs / "postgres", "-D", self._data, "--listen_addresses=", *options]
         self._process = process = self._run(command)
-        _wait_until(lambda: self._answers(process), f"the server in {self.folder} to answer")
+        wait_until(lambda: self._answers(process), f"the server in {self.folder} to answer")
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Stop, and wait until it is gone. `immediate` is a crash: the next start recovers."""
@@ -184,7 +184,7 @@ def _start_keeper(folder: Path, place: Path) -> None:
             raise RuntimeError(f"the tests' PostgreSQL did not start:\n{log.read_text(errors='replace')}")
         return place.exists()
 
-    _wait_until(ready, "the tests' PostgreSQL to start")
+    wait_until(ready, "the tests' PostgreSQL to start")
     keeper.returncode = 0  # not this process's to wait for: it ends after it
 
 
@@ -219,7 +219,8 @@ def _server_user() -> dict[str, Any]:
     return {"user": "postgres", "group": "postgres", "extra_groups": []}
 
 
-def _wait_until(done: Callable[[], bool], what: str) -> None:
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    """Look again and again until it is so. Raises TimeoutError."""
     deadline = time.monotonic() + PATIENCE
     while not done():
         if time.monotonic() > deadline:

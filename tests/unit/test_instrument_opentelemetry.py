@@ -186,10 +186,10 @@ def test_fields_that_are_no_plain_values_are_told_as_text() -> None:
     sdk = Sdk()
     events = Events("sim", [sdk.observer])
     events.edge("open_epoch", "before", 7)
-    events.tell("frame_persisted", epoch=7, sinks=["lake", "table"])
+    events.tell("noted", epoch=7, text=["lake", "table"])
     events.edge("return", "before", 7, rows={})
     (epoch,) = sdk.spans("epoch")
-    assert epoch.events[0].attributes == {"exactsink.sinks": "['lake', 'table']"}
+    assert epoch.events[0].attributes == {"exactsink.text": "['lake', 'table']"}
 
 
 # the package and the SDK

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
-from tests.servers.postgres import Postgres, PostgresServer, own_postgres
+from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until
 from tests.unit.sql_stores import JOB, at_commit, decided, execute
 
 from exactsink.errors import Fatal, PreflightError
@@ -43,13 +42,6 @@ def opened(url: str) -> Iterator[SqlStore]:
         yield store
     finally:
         store.close()
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline, "the condition never came"
-        time.sleep(0.01)
 
 
 def database_of(url: str) -> str:
@@ -131,7 +123,7 @@ def test_a_connection_cut_after_the_commit_is_settled_by_reading(own: PostgresSe
     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
     def cut() -> None:
-        wait_until(lambda: bool(own.execute(waiting)))
+        wait_until(lambda: bool(own.execute(waiting)), "the commit to wait for its standby")
         cuts.extend(own.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS cut"))
 
     cuts: list[tuple[object, ...]] = []
@@ -141,7 +133,7 @@ def test_a_connection_cut_after_the_commit_is_settled_by_reading(own: PostgresSe
         journal.claim("query", "driver-1")
         own.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         own.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: own.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        wait_until(lambda: own.execute("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
         cutter = threading.Thread(target=cut)
         cutter.start()
         journal.decide(decided(0))

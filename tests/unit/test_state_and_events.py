@@ -221,6 +221,7 @@ def _told_in_the_code() -> Iterator[tuple[str, str, set[str]]]:
 def test_all_that_the_code_tells_is_in_the_table_with_its_fields() -> None:
     told = list(_told_in_the_code())
     assert {"claimed", "vote_lost", "swept", "sink"} <= {name for _, name, _ in told}
+    assert set(EVENTS) == {name for _, name, _ in told}, "the table has an event that nobody tells"
     for place, name, fields in told:
         assert name in EVENTS, f"{place} tells {name}"
         assert fields <= set(EVENTS[name].fields), f"{place}: {name} has other fields in EVENTS"

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.fakes import undecided
-from tests.unit.upsert_sink import SCHEMA, Sink
+from tests.unit.upsert_sink import SCHEMA, Sink, commits_seen
 
 from exactsink.errors import Fatal, LineageError, Retryable
 from exactsink.model import Txn
@@ -231,22 +230,13 @@ def test_abort_drops_only_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_a_commit_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the connection in the moment of its COMMIT: only a synced write-ahead log keeps the last one."""
-    seen: list[Any] = []
-
-    class Watched(sqlite3.Connection):
-        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-            if sql == "COMMIT":
-                seen.append([self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")])
-            return super().execute(sql, parameters)
-
+    """Only a synced write-ahead log keeps the last commit."""
     sink = Sink(tmp_path).open()
     votes = sink.vote(1, [(1, "a")])
-    connect = sqlite3.connect
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
+        seen = commits_seen(patch)
         sink.commit(1, votes)
-    assert seen == [["wal", 3]]  # 2 is FULL, 3 EXTRA
+    assert seen == [["wal", 3]]
 
 
 def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> None:

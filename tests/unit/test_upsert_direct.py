@@ -5,12 +5,11 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.unit.fakes import undecided
-from tests.unit.upsert_sink import SCHEMA, Sink, direct, task
+from tests.unit.upsert_sink import SCHEMA, Sink, commits_seen, direct, task
 
 from exactsink.errors import Fatal, LineageError, Refused, Retryable
 from exactsink.model import Finding, JobContext
@@ -265,17 +264,8 @@ def test_nothing_is_in_doubt_and_the_kind_is_told(tmp_path: Path) -> None:
 
 
 def test_a_vote_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    class Watched(sqlite3.Connection):
-        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-            if sql == "COMMIT":
-                seen.append([self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")])
-            return super().execute(sql, parameters)
-
     sink = direct(tmp_path).open()
-    connect = sqlite3.connect
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
+        seen = commits_seen(patch)
         task(sink, 1, (1, "a")).pre_commit()
     assert seen[-1] == ["wal", 3]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from exactsink.backend import Committer, Writer
 from exactsink.model import Committable, JobContext, Outcome, Txn
@@ -180,3 +181,18 @@ def _batches(rows: Sequence[Any]) -> list[pa.RecordBatch]:
     padded = [(*row, None)[:3] for row in rows]
     columns = [pa.array(column, field.type) for column, field in zip(zip(*padded, strict=True), SCHEMA, strict=True)]
     return [pa.RecordBatch.from_arrays(columns, schema=SCHEMA)]
+
+
+def commits_seen(patch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Look at every connection in the moment of its COMMIT: (journal_mode, synchronous), 2 being FULL and 3 EXTRA."""
+    seen: list[list[Any]] = []
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                seen.append([self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")])
+            return super().execute(sql, parameters)
+
+    connect = sqlite3.connect
+    patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
+    return seen

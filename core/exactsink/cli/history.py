@@ -10,7 +10,7 @@ from typing import Any
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.journal.records import Claim, Decide, DecidedSink, Record, Redecide
+from exactsink.journal.records import Claim, Decide, Record, Redecide
 from exactsink.pause import pause
 
 __all__ = ["history"]
@@ -39,15 +39,11 @@ def _what(record: Record) -> str:
     if isinstance(record, Claim):
         return f"generation {record.generation} by {record.driver}, {record.query_id or 'the next query'}"
     if isinstance(record, Decide):
-        return ", ".join(f"{name} {_rows(sink)} rows" for name, sink in record.sinks.items())
+        return ", ".join(f"{name} {sink.rows} rows" for name, sink in record.sinks.items())
     if isinstance(record, Redecide):
         rows = sum(committable.rows for committable in record.committables)
         return f"{record.sink} {rows} rows, lost votes written again"
     return record.text
-
-
-def _rows(sink: DecidedSink) -> int:
-    return sum(committable.rows for committable in sink.committables)
 
 
 def _text(value: object) -> str:

@@ -21,6 +21,11 @@ class Decision:
     sinks: Mapping[str, DecidedSink]
     seqs: tuple[int, ...]
 
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """The rows that each sink gets."""
+        return {name: sink.rows for name, sink in self.sinks.items()}
+
     def committables(self, sink: str) -> Sequence[Committable]:
         """Give a sink's decided set, empty when the decision does not name the sink."""
         return self.sinks[sink].committables if sink in self.sinks else ()
@@ -53,6 +58,11 @@ class Log:
     @property
     def last_generation(self) -> int:
         return max((claim.generation for claim in self.claims), default=0)
+
+    @property
+    def standing_claims(self) -> frozenset[tuple[int, str]]:
+        """The (generation, token) of every claim."""
+        return frozenset((claim.generation, claim.token) for claim in self.claims)
 
     @property
     def query_id(self) -> str | None:
@@ -123,7 +133,7 @@ def undecided_before(
     whose claim does not stand in the journal raises LineageError: somebody else may yet decide it. `disowned` are
     tokens for which an operator has said that nobody will.
     """
-    standing = {(claim.generation, claim.token) for claim in log.claims}
+    standing = log.standing_claims
     decided = log.decision.refs(sink) if log.decision else frozenset()
     found = []
     for participant in listed:

@@ -54,6 +54,10 @@ class DecidedSink:
     target: str
     committables: tuple[Committable, ...]
 
+    @property
+    def rows(self) -> int:
+        return sum(committable.rows for committable in self.committables)
+
 
 @dataclass(frozen=True, slots=True)
 class Decide:

@@ -18,7 +18,7 @@ from exactsink.pause import pause
 from exactsink.promise import check_batch_promise
 from exactsink.spark.bound import BoundJob, Driver
 from exactsink.spark.routes import Passes, Route
-from exactsink.spark.stream import explained
+from exactsink.spark.stream import ExplainedWrite
 
 __all__ = ["RunResult", "write_run"]
 
@@ -68,7 +68,7 @@ def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunRes
         if known is not None:  # another process has finished it meanwhile
             return known
         fingerprint = hashlib.sha256(run.encode()).hexdigest()
-        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), explained(write)))
+        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), ExplainedWrite(write)))
         journal.note(RUN_COMPLETE)
         coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)
@@ -78,5 +78,4 @@ def _known(log: Log, run: str) -> RunResult | None:
     """Give the result of a complete run."""
     if log.decision is None or not is_complete(log):
         return None
-    rows = {name: sum(c.rows for c in sink.committables) for name, sink in log.decision.sinks.items()}
-    return RunResult(run, log.decision.epoch, True, rows)
+    return RunResult(run, log.decision.epoch, True, log.decision.rows)

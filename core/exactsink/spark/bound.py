@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from exactsink.commit import Retry
 from exactsink.config import JobConfig
 from exactsink.coordinator import Coordinator
+from exactsink.driver import coordinator_of
 from exactsink.errors import Retryable
 from exactsink.events import Events, Subscriber
 from exactsink.home import Home
@@ -31,8 +29,6 @@ from exactsink.spark.routes import Passes, Route, Routed
 from exactsink.state import Heartbeat
 
 __all__ = ["BoundJob", "Driver"]
-
-_COMMIT_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +73,8 @@ class BoundJob:
         """Make a driver of one history that has not claimed yet; the caller closes it."""
         home.folder.mkdir(parents=True, exist_ok=True)
         heartbeat = Heartbeat(home.state())
-        coordinator = Coordinator(
-            home.job,
-            self.sinks,
-            journal,
-            Events(home.job, (*self._subscribers, *self._observers)),
-            driver=f"{platform.node()}:{os.getpid()}",
-            retry=Retry(_COMMIT_ATTEMPTS, pause),
-            save_state=heartbeat.write,
-        )
+        events = Events(home.job, (*self._subscribers, *self._observers))
+        coordinator = coordinator_of(home, self.sinks, journal, events, heartbeat.write)
         return Driver(coordinator, heartbeat, journal)
 
     def check_standing(self, home: Home, mine: Claim | None) -> None:

@@ -20,12 +20,15 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from exactsink.backend import Backend
 from exactsink.deferred import DeferredBackend, resolved
 from exactsink.errors import ConfigError
-from exactsink.participant import SinkRows, vote
+from exactsink.participant import SinkRows, no_probe, vote
 from exactsink.sinks import Sink, check_one_frame
 from exactsink.spark.causes import first_line
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["OnePass", "expanded"]
+__all__ = ["OnePass", "Write", "expanded"]
+
+Write = Callable[[EpochPlan], Sequence[Vote]]
+"""Writes a batch through a plan's sinks, and gives the winning attempts' votes."""
 
 _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=[(,])\s*\*\s*(?=[,)])""")
 """A `*` that is an argument; one within a name or a text is kept."""
@@ -54,7 +57,7 @@ class OnePass:
         return {name: shape.schema for name, shape in self._shapes.items()}
 
     @contextmanager
-    def batch(self, frame: DataFrame, *, keeps_state: bool) -> Iterator[Callable[[EpochPlan], Sequence[Vote]]]:
+    def batch(self, frame: DataFrame, *, keeps_state: bool) -> Iterator[Write]:
         """Give the function that writes a batch. It runs the whole frame, so no state misses a batch."""
         yield lambda plan: self.write(frame, plan)
 
@@ -132,7 +135,7 @@ class _Task:
         assert context is not None
         rows = (self._split(batch) for batch in batches)
         backends = {name: resolved(backend, os.environ) for name, backend in self.backends.items()}
-        votes = vote(self.plan, backends, context.partitionId(), context.taskAttemptId(), rows, _no_probe)
+        votes = vote(self.plan, backends, context.partitionId(), context.taskAttemptId(), rows, no_probe)
         yield pa.record_batch({"vote": pa.array([pickle.dumps(v) for v in votes], pa.binary())})
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
@@ -215,7 +218,3 @@ def _has_map(kind: DataType) -> bool:
 
 def _quoted(column: str) -> str:
     return "`" + column.replace("`", "``") + "`"
-
-
-def _no_probe(point: str, edge: str, epoch: int) -> None:
-    """Faults are injected in tasks by the Spark-less runner only."""

@@ -12,15 +12,13 @@ from pyspark.sql import DataFrame
 
 from exactsink.errors import ConfigError
 from exactsink.sinks import Sink
-from exactsink.spark.one_pass import OnePass
+from exactsink.spark.one_pass import OnePass, Write
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["Passes", "Route", "Routed", "Write"]
+__all__ = ["Passes", "Route", "Routed"]
 
 Route = Callable[[DataFrame], Mapping[str, DataFrame]]
 """Takes a batch, gives each sink its frame. Called once more at the start, with the stream's frame, to look at it."""
-
-Write = Callable[[EpochPlan], Sequence[Vote]]
 
 
 class Passes(Protocol):

@@ -16,10 +16,11 @@ from exactsink.coordinator import Batch, Coordinator
 from exactsink.errors import ConfigError, LineageError, Retryable
 from exactsink.journal.journal import Journal
 from exactsink.spark.causes import task_error
-from exactsink.spark.routes import Passes, Route, Write
+from exactsink.spark.one_pass import Write
+from exactsink.spark.routes import Passes, Route
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["ForeachBatch", "Stream", "explained"]
+__all__ = ["ExplainedWrite", "ForeachBatch", "Stream"]
 
 
 class Stream(Protocol):
@@ -88,7 +89,7 @@ class ForeachBatch:
         epoch = self._base + batch_id
         # Before the first batch has run, nothing tells yet whether the query keeps state.
         with passes.batch(frame, keeps_state=batch_id == 0 or self._checkpoint.is_stateful()) as write:
-            told = explained(write)
+            told = ExplainedWrite(write)
             coordinator.run_epoch(Batch(epoch, self._checkpoint.fingerprint(batch_id), passes.schemas(), told))
         if not told.ran and self._checkpoint.is_stateful():
             frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
@@ -130,8 +131,11 @@ class ForeachBatch:
         return coordinator
 
 
-class _Explained:
-    """A write whose errors are ours, and which knows whether it ran."""
+class ExplainedWrite:
+    """A write that tells Spark's errors as Retryable, and knows whether it ran.
+
+    Nothing of the epoch is decided yet then, or it is written again.
+    """
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -144,8 +148,3 @@ class _Explained:
         except (Py4JJavaError, PySparkException) as error:
             what = f"the tasks of epoch {plan.epoch} failed"
             raise Retryable(what, why=task_error(error), next="start the job again") from error
-
-
-def explained(write: Write) -> _Explained:
-    """Turn Spark's errors of a write into Retryable: nothing of the epoch is decided yet, or it is written again."""
-    return _Explained(write)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from exactsink.backend import Backend
-from exactsink.model import Committable, Finding, JobContext, Outcome
-from exactsink.participant import vote
+from exactsink.model import Committable, JobContext, Outcome
+from exactsink.participant import no_probe, vote
 from exactsink.staged import Applier, Marker
-from exactsink.testing.lives import hashed, no_probe
+from exactsink.testing.lives import hashed
 from exactsink.testing.processes import ask
+from exactsink.testing.wrapped import WrappedApplier
 from exactsink.votes import EpochPlan, SinkPlan, check_votes
 
 __all__ = ["Commit", "Hand", "Slow"]
@@ -69,31 +70,19 @@ class Commit:
         return list(outcomes)
 
 
-class Slow(Applier):
+class Slow(WrappedApplier):
     """Has looked at the marker and read the staged rows, and says so; applies them when it is told to."""
 
     def __init__(self, real: Applier, says: int, told: int) -> None:
-        self._real = real
+        super().__init__(real)
         self._says = says
         self._told = told
-
-    def check(self, schema: pa.Schema) -> Iterable[Finding]:
-        return self._real.check(schema)
-
-    def open_epoch(self, schema: pa.Schema) -> None:
-        self._real.open_epoch(schema)
-
-    def last_applied(self, job: str, sink: str) -> Marker | None:
-        return self._real.last_applied(job, sink)
 
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         rows = list(batches)
         os.write(self._says, b".")
         os.read(self._told, 1)
-        return self._real.apply(marker, iter(rows))
-
-    def close(self) -> None:
-        self._real.close()
+        return super().apply(marker, iter(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from exactsink.errors import ExactsinkError, Retryable
 from exactsink.events import Events
 from exactsink.journal.journal import Journal
 from exactsink.journal.store import LocalStore
-from exactsink.participant import SinkRows, vote
+from exactsink.participant import SinkRows, no_probe, vote
 from exactsink.sinks import Sink
 from exactsink.state import StateFile
 from exactsink.testing.faults import Trigger
 from exactsink.votes import EpochPlan, Vote
 
-__all__ = ["Script", "hashed", "live", "no_probe"]
+__all__ = ["Script", "hashed", "live"]
 
 _TASK_ATTEMPTS = 4
 _RESTARTS = 3
@@ -189,7 +189,3 @@ def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommi
 
 def _no_pause(attempt: int) -> None:
     """Don't wait: every answer here is final."""
-
-
-def no_probe(point: str, edge: str, epoch: int) -> None:
-    """Hear nothing."""

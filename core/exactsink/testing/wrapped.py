@@ -1,15 +1,19 @@
-"""A backend around another: every call goes to the real one, until a subclass puts a fault, or a defect, between."""
+"""A backend, or a part of one, around another: every call goes to the real one.
+
+A subclass puts a fault, or a defect, between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from exactsink.backend import Backend, Committer, Writer
 from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.staged import Applier, Marker
 
-__all__ = ["WrappedBackend", "WrappedCommitter", "WrappedWriter"]
+__all__ = ["WrappedApplier", "WrappedBackend", "WrappedCommitter", "WrappedWriter"]
 
 
 class WrappedBackend(Backend):
@@ -77,6 +81,28 @@ class WrappedCommitter(Committer):
 
     def in_doubt(self) -> Iterable[InDoubt]:
         return self.real.in_doubt()
+
+    def close(self) -> None:
+        self.real.close()
+
+
+class WrappedApplier(Applier):
+    """An applier whose calls go to the real one."""
+
+    def __init__(self, real: Applier) -> None:
+        self.real = real
+
+    def check(self, schema: pa.Schema) -> Iterable[Finding]:
+        return self.real.check(schema)
+
+    def open_epoch(self, schema: pa.Schema) -> None:
+        self.real.open_epoch(schema)
+
+    def last_applied(self, job: str, sink: str) -> Marker | None:
+        return self.real.last_applied(job, sink)
+
+    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
+        return self.real.apply(marker, batches)
 
     def close(self) -> None:
         self.real.close()
