@@ -27,8 +27,8 @@ check: setup  ## Lint, types, import rules, unit and contract tests, simulation
 	$(BIN)/lint-imports
 	$(PYTEST) tests/unit tests/contract tests/simulation $(PYTEST_ARGS)
 
-test: check  ## All tests: the above, the conformance kit, Spark, and what the docs show
-	$(PYTEST) tests/conformance $(PYTEST_ARGS)
+test: check  ## All tests: the above, real servers, the conformance kit, Spark, and what the docs show
+	$(PYTEST) tests/integration tests/conformance $(PYTEST_ARGS)
 	$(PYTEST) --dist worksteal tests/e2e tests/docs $(PYTEST_ARGS)
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
@@ -50,5 +50,5 @@ $(VENV)/.ready: pyproject.toml
 	    $(SUDO) apt-get install -y --no-install-recommends postgresql; }  # no cluster of Debian's own
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,idempotent-upsert]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,idempotent-upsert,postgres]' --group dev
 	@touch $@

@@ -7,6 +7,10 @@ import pytest
 from exactsink.testing import ConformanceSuite, ConformanceTarget
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
+from exactsink_postgres.conformance import targets as postgres_targets
+from tests.servers.postgres import Postgres
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 
 class TestFiles(ConformanceSuite):
@@ -19,3 +23,9 @@ class TestIdempotentUpsert(ConformanceSuite):
     @pytest.fixture(params=list(upsert_targets()))
     def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
         return upsert_targets()[request.param]
+
+
+class TestPostgres(ConformanceSuite):
+    @pytest.fixture(params=list(postgres_targets()))
+    def target(self, request: pytest.FixtureRequest, postgres: Postgres) -> ConformanceTarget:
+        return postgres_targets(postgres.conninfo())[request.param]

@@ -26,6 +26,7 @@ __all__ = ["Postgres", "PostgresServer", "own_postgres", "shared_postgres", "wai
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
+PORT = "5432"
 PATIENCE = 120  # seconds until a server that does not come says so
 SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 SETTINGS = {"max_prepared_transactions": "64", "max_connections": "200", "shared_buffers": "32MB", "fsync": "on"}
@@ -34,8 +35,9 @@ SETTINGS = {"max_prepared_transactions": "64", "max_connections": "200", "shared
 class Postgres:
     """A running server, as those see it who may use it but not stop it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: str = PORT) -> None:
         self.folder = folder
+        self.port = port  # names the socket too
 
     def url(self, database: str = "postgres", role: str = "postgres", password: str = "") -> str:
         """Give SQLAlchemy's URL. Any password is right: the socket's folder is the lock."""
@@ -44,7 +46,8 @@ class Postgres:
 
     def conninfo(self, database: str = "postgres", role: str = "postgres") -> str:
         """Give libpq's connection string."""
-        return f"host={self.folder} dbname={database} user={role}"
+        there = "" if self.port == PORT else f" port={self.port}"
+        return f"host={self.folder} dbname={database} user={role}{there}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run a statement, in autocommit and as the server's superuser; give its rows."""
@@ -65,7 +68,7 @@ class PostgresServer(Postgres):
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._programs = _programs()
         # Not in pytest's folder: a socket's path is short, and the server's user must get there.
-        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")))
+        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
         self._process: subprocess.Popen[bytes] | None = None
         if "user" in _server_user():

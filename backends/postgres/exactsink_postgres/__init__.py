@@ -1,0 +1,3 @@
+"""The `postgres` backend of exactsink."""
+
+__all__: list[str] = []

@@ -1,0 +1,142 @@
+"""Targets of the `postgres` backend for the conformance kit: a database of its own a scenario, one target a strategy.
+
+The server is the one that libpq's environment names; its role may create databases, and transactions can be prepared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from exactsink.backend import Backend
+from exactsink.model import Committable, Txn
+from exactsink.testing import ConformanceTarget
+from exactsink_postgres.backend import PostgresBackend, PostgresOptions
+from exactsink_postgres.server import History
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+__all__ = ["PostgresTarget", "StagedTarget", "TwoPhaseTarget", "targets"]
+
+_RECORDINGS = Path(__file__).with_name("conformance.json")
+_TABLE = "CREATE TABLE flights (id bigint, kind text, amount float8, n bigserial)"
+_HELD = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+
+
+def targets(conninfo: str = "") -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name; without `conninfo` on the server of libpq's environment."""
+    return {"two_phase": TwoPhaseTarget("two_phase", conninfo), "staged": StagedTarget("staged", conninfo)}
+
+
+@dataclass(frozen=True)
+class PostgresTarget(ConformanceTarget):
+    """A table without a key: each row of it is one application."""
+
+    strategy: str
+    conninfo: str
+
+    def backend(self, folder: Path) -> Backend:
+        with psycopg.connect(self.conninfo, autocommit=True) as session:
+            session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_database(folder))))
+        self.run(folder, _TABLE)
+        given = {"conninfo": self.there(folder), "table": "flights", "strategy": self.strategy}
+        return PostgresBackend(PostgresOptions.model_validate({**given, "lock_timeout_seconds": 1}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        with psycopg.connect(self.there(folder)) as session:
+            return [[row[0] for row in session.execute("SELECT id FROM flights ORDER BY n")]]
+
+    def foreign(self, folder: Path) -> None:
+        self.run(folder, "CREATE TABLE theirs (n int)")
+        for gid in _foreign(folder):
+            with psycopg.connect(self.there(folder), autocommit=True) as session:
+                session.execute("BEGIN")
+                session.execute("INSERT INTO theirs VALUES (1)")
+                session.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid)))
+
+    def foreign_stands(self, folder: Path) -> bool:
+        there = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY (%s)"
+        with psycopg.connect(self.there(folder)) as session:
+            return session.execute(there, (_foreign(folder),)).fetchone() == (len(_foreign(folder)),)
+
+    def there(self, folder: Path) -> str:
+        return make_conninfo(self.conninfo, dbname=_database(folder))
+
+    def run(self, folder: Path, *statements: LiteralString) -> None:
+        with psycopg.connect(self.there(folder), autocommit=True) as session:
+            for statement in statements:
+                session.execute(statement)
+
+
+@dataclass(frozen=True)
+class TwoPhaseTarget(PostgresTarget):
+    """The same with strategy `two_phase`, whose prepared transactions an administrator can roll back."""
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        with psycopg.connect(self.there(folder), autocommit=True) as session:
+            for committable in committables:
+                session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(committable.txn.id)))
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Put another database in the place of this one."""
+        name = sql.Identifier(_database(folder))
+        with psycopg.connect(self.there(folder), autocommit=True) as session:
+            for (gid,) in session.execute(_HELD).fetchall():
+                session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        with psycopg.connect(self.conninfo, autocommit=True) as session:
+            session.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+            session.execute(sql.SQL("CREATE DATABASE {}").format(name))
+        self.run(folder, _TABLE)
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())[self.strategy]]
+
+    def _prepare(self, folder: Path, recording: Mapping[str, str]) -> Committable:
+        """Prepare as a release did; what its payload says of the server is this server's."""
+        txn = Txn.parse(recording["txn"])
+        assert txn is not None
+        with psycopg.connect(self.there(folder), autocommit=True) as session:
+            session.execute("BEGIN")
+            ids = session.execute("INSERT INTO flights (id) VALUES (%s), (%s)", json.loads(recording["ids"]))
+            row = session.execute("SELECT pg_current_xact_id()::text").fetchone()
+            assert row is not None
+            history = History.of(session)
+            session.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(txn.id)))
+        server = {"xid": row[0], "system": history.system, "database": history.database}
+        payload = recording["payload"] % {**server, "timeline": history.timeline}
+        return Committable(txn, ids.rowcount, payload.encode(), int(recording["version"]))
+
+
+@dataclass(frozen=True)
+class StagedTarget(PostgresTarget):
+    """The same with strategy `staged`, whose staging tables and marker are evidence that can get lost."""
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Empty the registry, the marker's table and the staging tables."""
+        self.run(folder, "TRUNCATE exactsink_epochs, exactsink_staged")
+        look = "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'exactsink_rows_')"
+        with psycopg.connect(self.there(folder), autocommit=True) as session:
+            for (table,) in session.execute(look).fetchall():
+                session.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(table)))
+
+
+def _foreign(folder: Path) -> list[str]:
+    """Name a stranger's transactions; the server takes a name once, whatever the database."""
+    return [f"somebody's own {_database(folder)}", f"kit.out.{_database(folder)}"]
+
+
+def _database(folder: Path) -> str:
+    return "kit_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]

@@ -1,0 +1,23 @@
+"""Announce the backend `postgres` without importing it."""
+
+from __future__ import annotations
+
+from exactsink.hooks import BackendSpec, hookimpl
+
+__all__ = ["exactsink_backends"]
+
+
+@hookimpl
+def exactsink_backends() -> list[BackendSpec]:
+    """Give the one backend of this package."""
+    two_phase = "tasks COPY rows into the table and PREPARE TRANSACTION; the decision commits what they prepared"
+    staged = "tasks COPY rows into a staging table; one transaction moves an epoch's rows and marks it: all at once"
+    return [
+        BackendSpec(
+            "postgres",
+            load="exactsink_postgres.backend:PostgresBackend",
+            install="pip install 'exactsink[postgres]'",
+            strategies={"two_phase": two_phase, "staged": staged},
+            conformance="exactsink_postgres.conformance:targets",
+        )
+    ]

@@ -1,0 +1,248 @@
+"""How a sink reaches its server: TLS, passwords, passfiles, services and libpq's environment, as psycopg has them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink_postgres.backend import PostgresBackend, PostgresOptions
+from tests.integration.postgres.secured_site import SECRET, Site, Task, open_site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("keys")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def task() -> Iterator[Task]:
+    task = Task()
+    yield task
+    task.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_libpq_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))  # ~/.pgpass, ~/.pg_service.conf, ~/.postgresql
+
+
+def at(options: PostgresOptions) -> tuple[str, str, bool]:
+    """Connect here; give database, user, and whether by TLS."""
+    with options.server.connect("driver") as session:
+        row = session.execute(
+            "SELECT current_database(), current_user, ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+        ).fetchone()
+    assert row is not None
+    return row
+
+
+def refused(options: PostgresOptions) -> ExactsinkError:
+    """Fail to connect; no text of it may hold the password."""
+    with pytest.raises(ExactsinkError) as caught:
+        options.server.connect("driver")
+    error = caught.value
+    texts = [str(error), repr(error), error.why, error.next, pickle.dumps(error).decode("latin-1")]
+    texts += traceback.format_exception(error)
+    assert not [text for text in texts if SECRET in text]
+    return error
+
+
+# TLS
+
+
+def test_verify_full_works_with_the_authority_that_signed_and_with_no_other(site: Site) -> None:
+    there = f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET} sslmode=verify-full"
+    assert at(site.options(f"{there} sslrootcert={site.ca}")) == ("shop", "sales", True)
+    for root in (str(site.wrong_ca), "/nowhere/ca.crt"):
+        error = refused(site.options(f"{there} sslrootcert={root}"))
+        assert isinstance(error, Fatal)
+        assert "certificate" in error.what
+        assert "sslrootcert" in error.next
+    error = refused(site.options(f"{there.replace('127.0.0.1', 'localhost')} sslrootcert={site.ca}"))
+    assert isinstance(error, Fatal)
+    assert 'does not match host name "localhost"' in error.what
+
+
+def test_a_session_without_tls_is_refused_where_the_server_wants_it(site: Site) -> None:
+    error = refused(
+        site.options(f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET} sslmode=disable")
+    )
+    assert isinstance(error, Fatal)
+    assert "no encryption" in error.what
+    assert "pg_hba.conf" in error.next
+
+
+def test_a_task_settles_for_no_less_tls_than_the_driver_whose_environment_asked_for_it(
+    site: Site, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    options = site.options(f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET}")
+    monkeypatch.delenv("PGSSLMODE")
+    error = refused(options)
+    assert isinstance(error, Fatal)
+    assert "root certificate" in error.what
+    assert task.at(options, {"PGSSLROOTCERT": str(site.ca)}) == ("shop", "sales", True)
+
+
+# Passwords
+
+
+def test_a_password_may_come_from_conninfo_a_passfile_or_the_environment(
+    site: Site, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = f"host=127.0.0.1 port={site.port} dbname=shop user=sales"
+    passfile = tmp_path / "passfile"
+    passfile.write_text(f"127.0.0.1:{site.port}:shop:sales:{SECRET}\n")
+    passfile.chmod(0o600)
+    wanted = ("shop", "sales", True)
+    assert at(site.options(f"{there} password={SECRET}")) == wanted
+    assert at(site.options(f"postgresql://sales:{SECRET}@127.0.0.1:{site.port}/shop")) == wanted
+    assert at(site.options(f"{there} passfile={passfile}")) == wanted
+    without = site.options(there)
+    assert "no password supplied" in refused(without).what
+    for name, value in (("PGPASSFILE", str(passfile)), ("PGPASSWORD", SECRET)):
+        monkeypatch.setenv(name, value)
+        assert at(site.options(there)) == wanted
+        assert SECRET not in site.options(there).conninfo.get_secret_value()  # it does not travel
+        monkeypatch.delenv(name)
+        assert task.at(without, {name: value}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "said", "mend"),
+    [
+        ({"password": SECRET + "x"}, Fatal, "password authentication failed", "right user and password"),
+        ({"user": "nobody-here"}, Fatal, "password authentication failed", "right user and password"),
+        ({"dbname": "no-such"}, Fatal, 'database "no-such" does not exist', "make the database"),
+        ({"port": "1"}, Retryable, "Connection refused", "see that the server is up"),
+        ({"service": "unheard-of"}, Fatal, "not found", "service file"),
+        ({"sslmode": "sometimes"}, Fatal, "invalid sslmode value", "mend conninfo"),
+        ({"connect_timeout": "2", "hostaddr": "127.0.0.1", "host": "no.such.host.invalid"}, None, "", ""),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
+)
+def test_what_can_not_connect_says_whether_trying_again_helps_and_never_the_password(
+    site: Site, changed: dict[str, str], kind: type[ExactsinkError] | None, said: str, mend: str
+) -> None:
+    given = {"host": "127.0.0.1", "port": site.port, "dbname": "shop", "user": "sales", "password": SECRET, **changed}
+    options = site.options(" ".join(f"{key}={value}" for key, value in given.items()))
+    if kind is None:  # libpq's own rule: hostaddr is where to go, host is the name
+        assert at(options) == ("shop", "sales", True)
+        return
+    error = refused(options)
+    assert type(error) is kind, str(error)
+    assert said in error.what
+    assert mend in error.next
+
+
+def test_a_full_server_or_one_that_is_down_is_tried_again(site: Site) -> None:
+    options = site.options(f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET}")
+    site.server.execute("ALTER ROLE sales CONNECTION LIMIT 0")
+    full = refused(options)
+    site.server.execute("ALTER ROLE sales CONNECTION LIMIT -1; ALTER DATABASE shop CONNECTION LIMIT 0")
+    crowded = refused(options)
+    site.server.execute("ALTER DATABASE shop CONNECTION LIMIT -1")
+    site.server.stop()
+    down = refused(options)
+    site.server.start()
+    assert [type(error) for error in (full, crowded, down)] == [Retryable, Retryable, Retryable]
+    assert 'too many connections for role "sales"' in full.what
+    assert 'too many connections for database "shop"' in crowded.what
+    assert at(options) == ("shop", "sales", True)
+
+
+def test_no_text_of_options_backend_or_server_holds_the_password(site: Site) -> None:
+    for conninfo in (
+        f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET}",
+        f"postgresql://sales:{SECRET}@127.0.0.1:{site.port}/shop",
+    ):
+        options = site.options(conninfo)
+        backend = PostgresBackend(options)
+        assert backend.target == f"postgres://127.0.0.1:{site.port}/shop#flights"
+        texts = [repr(options), str(options), repr(options.server), str(options.server), repr(backend), backend.target]
+        texts.append(pickle.dumps(repr(options.server)).decode("latin-1"))
+        assert not [text for text in texts if SECRET in text]
+        assert pickle.loads(pickle.dumps(options.server)) == options.server
+
+
+@pytest.mark.parametrize(
+    "conninfo", [f"pasword={SECRET}", f"password = {SECRET} {SECRET}", f"postgresql://x:{SECRET}@[::1/"]
+)
+def test_what_is_no_connection_string_is_refused_without_repeating_it(site: Site, conninfo: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        site.options(conninfo)
+    texts = [str(caught.value), repr(caught.value), *traceback.format_exception(caught.value)]
+    assert not [text for text in texts if SECRET in text]
+    assert "no libpq connection string" in texts[0]
+
+
+# Service files and libpq's environment
+
+
+def test_the_drivers_environment_leads_a_task_without_it_to_the_same_database(
+    site: Site, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = {"PGHOST": "127.0.0.1", "PGPORT": site.port, "PGDATABASE": "shop", "PGUSER": "sales"}
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
+    options, named = site.options(""), site.options("dbname=postgres")
+    for name in around:
+        monkeypatch.delenv(name)
+    assert task.at(options, {"PGPASSWORD": SECRET}) == ("shop", "sales", True)
+    elsewhere = {"PGHOST": "/nowhere", "PGPORT": "1", "PGDATABASE": "postgres", "PGUSER": "postgres"}
+    assert task.at(options, {**elsewhere, "PGPASSWORD": SECRET}) == ("shop", "sales", True)
+    assert task.at(named, {"PGPASSWORD": SECRET}) == ("postgres", "sales", True)
+    assert PostgresBackend(options).target == f"postgres://127.0.0.1:{site.port}/shop#flights"
+
+
+@pytest.mark.parametrize("by", ["conninfo", "environment"])
+def test_a_service_leads_driver_and_task_to_the_same_database(
+    site: Site, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    services = tmp_path / "services.conf"
+    services.write_text(f"# ours\n[other]\nhost=/nowhere\n[shop]\nhost=127.0.0.1\nport={site.port}\nuser=sales\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    monkeypatch.setenv("PGDATABASE", "shop")  # the service says nothing of it
+    monkeypatch.setenv("PGUSER", "postgres")  # it does say this
+    if by == "environment":
+        monkeypatch.setenv("PGSERVICE", "shop")
+    options = site.options("service=shop" if by == "conninfo" else "")
+    monkeypatch.delenv("PGSERVICE", raising=False)
+    given = {"PGSERVICEFILE": str(services), "PGPASSWORD": SECRET}
+    assert task.at(options, given) == ("shop", "sales", True)
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    assert at(options) == ("shop", "sales", True)
+    assert PostgresBackend(options).target == "postgres://service:shop/shop#flights"
+
+
+def test_what_conninfo_says_goes_before_the_service_and_the_service_before_the_environment(
+    site: Site, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".pg_service.conf").write_text(f"[shop]\nhost=127.0.0.1\nport={site.port}\ndbname=shop\nuser=sales\n")
+    monkeypatch.setenv("PGDATABASE", "template1")
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    for conninfo, database in (("service=shop", "shop"), ("service=shop dbname=postgres", "postgres")):
+        assert at(site.options(conninfo)) == (database, "sales", True)
+        given = {"HOME": str(tmp_path), "PGPASSWORD": SECRET, "PGDATABASE": "template1"}
+        assert task.at(site.options(conninfo), given) == (database, "sales", True)
+
+
+def test_a_task_of_another_user_logs_in_as_the_driver_does(
+    site: Site, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = site.options(f"host=127.0.0.1 port={site.port} dbname=shop")
+    own = options.conninfo.get_secret_value()
+    assert "user=" in own
+    assert pickle.loads(pickle.dumps(options)).conninfo.get_secret_value() == own
+    monkeypatch.setenv("PGUSER", "sales")
+    assert "user=sales" in site.options(f"host=127.0.0.1 port={site.port} dbname=shop").conninfo.get_secret_value()

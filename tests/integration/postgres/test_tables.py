@@ -1,0 +1,253 @@
+"""Tables as the catalog has them, the statements that make them, and what keeps rows out, told with what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg.rows import dict_row
+
+from exactsink.errors import Fatal
+from exactsink.model import Finding
+from exactsink_postgres.tables import (
+    Column,
+    Table,
+    TableName,
+    add_column_statements,
+    chosen_columns,
+    create_statement,
+    problems,
+    read_table,
+)
+from tests.servers.postgres import Postgres
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> str:
+    postgres.create_database("tables")
+    return postgres.conninfo("tables")
+
+
+@pytest.fixture
+def session(database: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(database, autocommit=True, prepare_threshold=None) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS public, sales CASCADE; CREATE SCHEMA public; CREATE SCHEMA sales")
+        yield connection
+
+
+def table_of(session: psycopg.Connection, columns: str) -> Table:
+    session.execute(f"CREATE TABLE t ({columns})".encode())
+    return found(session, "t")
+
+
+def found(session: psycopg.Connection, name: str) -> Table:
+    table = read_table(session, TableName.parse(name))
+    assert table is not None
+    return table
+
+
+def errors(table: Table, **fields: pa.DataType) -> list[Finding]:
+    return [finding for finding in problems(table, pa.schema(fields)) if finding.severity == "error"]
+
+
+def test_a_name_is_found_by_the_search_path_and_as_sql_spells_it(session: psycopg.Connection) -> None:
+    session.execute('CREATE TABLE sales.orders (id int); CREATE TABLE public."Odd ""Name." (id int)')
+    assert read_table(session, TableName.parse("orders")) is None
+    assert read_table(session, TableName.parse("nowhere.orders")) is None
+    assert str(found(session, "sales.Orders")) == "sales.orders"
+    odd = found(session, '"Odd ""Name."')
+    assert (odd.schema, odd.name, odd.sql) == ("public", 'Odd "Name.', '"public"."Odd ""Name."')
+    session.execute("SET search_path = sales, public")
+    assert found(session, "ORDERS").sql == '"sales"."orders"'
+
+
+def test_a_session_with_other_rows_reads_the_same(session: psycopg.Connection) -> None:
+    table = table_of(session, "id int PRIMARY KEY")
+    session.row_factory = dict_row  # type: ignore[assignment]
+    assert found(session, "t") == table
+
+
+def test_kind_persistence_and_row_security_are_read(session: psycopg.Connection) -> None:
+    session.execute("CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE UNLOGGED TABLE u (id int)")
+    session.execute("CREATE VIEW v AS SELECT 1 AS id; CREATE TABLE none ()")
+    kinds = {name: (found(session, name).kind, found(session, name).persistence) for name in ("p", "u", "v", "none")}
+    assert kinds == {"p": ("p", "p"), "u": ("r", "u"), "v": ("v", "p"), "none": ("r", "p")}
+    assert found(session, "none").columns == ()
+    session.execute(
+        "DROP ROLE IF EXISTS tables_reader; CREATE ROLE tables_reader; ALTER TABLE u ENABLE ROW LEVEL SECURITY"
+    )
+    session.execute("GRANT USAGE ON SCHEMA public TO tables_reader")
+    assert not found(session, "u").row_security  # a superuser's sessions pass by it
+    session.execute("SET ROLE tables_reader")
+    assert found(session, "u").row_security
+    assert not found(session, "p").row_security
+    session.execute("RESET ROLE; DROP OWNED BY tables_reader; DROP ROLE tables_reader")
+
+
+def test_columns_tell_their_type_below_domains_and_arrays(session: psycopg.Connection) -> None:
+    session.execute("CREATE TYPE mood AS ENUM ('ok'); CREATE DOMAIN cents AS numeric(9,2) DEFAULT 0")
+    session.execute("CREATE DOMAIN price AS cents NOT NULL; CREATE DOMAIN tags AS varchar(5)[] NOT NULL")
+    table = table_of(session, "a varchar(7), b price, c tags, d mood[], e cents[], gone int, f timestamptz(3) NOT NULL")
+    session.execute("ALTER TABLE t DROP COLUMN gone")
+    a, b, c, d, e, f = found(session, "t").columns
+    assert a == Column("a", "character varying(7)", "varchar", modifier=11)
+    assert b == Column(
+        "b", "price", "numeric", modifier=a.modifier - 11 + (9 << 16 | 2) + 4, not_null=True, default="0"
+    )
+    assert (c.base, c.array, c.modifier, c.not_null, c.optional, c.element) == ("varchar", True, 9, True, False, 1043)
+    assert (d.base, d.kind, d.array, d.not_null) == ("mood", "e", True, False)
+    assert (e.base, e.array, e.digits, e.default) == ("numeric", True, (9, 2), None)
+    assert (f.base, f.second_digits, f.optional) == ("timestamptz", 3, False)
+    assert len(table.columns) == 7
+
+
+def test_columns_tell_what_rows_without_them_get(session: psycopg.Connection) -> None:
+    table = table_of(
+        session,
+        "a int, b int NOT NULL DEFAULT 1 + 1, c serial, d int GENERATED ALWAYS AS IDENTITY, "
+        "e int GENERATED BY DEFAULT AS IDENTITY, f int GENERATED ALWAYS AS (a + 1) STORED, g int NOT NULL",
+    )
+    told = {column.name: (column.optional, column.computed) for column in table.columns}
+    usual, computed = (True, False), (True, True)
+    assert told == {"a": usual, "b": usual, "c": usual, "d": computed, "e": usual, "f": computed, "g": (False, False)}
+    defaults = [column.default for column in table.columns]
+    number = "the next number of its sequence"
+    assert defaults == [None, "(1 + 1)", "nextval('t_c_seq'::regclass)", number, number, "(a + 1)", None]
+
+
+def test_unique_indexes_tell_whether_they_are_plain(session: psycopg.Connection) -> None:
+    session.execute('CREATE TABLE t (id int PRIMARY KEY, a text, "B c" int, UNIQUE ("B c", a), UNIQUE (a) DEFERRABLE)')
+    session.execute("CREATE UNIQUE INDEX part ON t (a) WHERE id > 0; CREATE UNIQUE INDEX over ON t (lower(a), id)")
+    session.execute("CREATE UNIQUE INDEX wide ON t (id) INCLUDE (a); CREATE INDEX plain ON t (a)")
+    session.execute("CREATE UNIQUE INDEX nulls ON t (a) NULLS NOT DISTINCT")
+    told = {index.name: (index.columns, index.plain) for index in found(session, "t").unique}
+    assert told == {
+        "t_pkey": (("id",), True),
+        "t_B c_a_key": (("B c", "a"), True),
+        "t_a_key": (("a",), False),
+        "part": (("a",), False),
+        "over": ((), False),
+        "wide": (("id",), True),
+        "nulls": (("a",), False),
+    }
+    over = next(index for index in found(session, "t").unique if index.name == "over")
+    assert over.definition == "CREATE UNIQUE INDEX over ON public.t USING btree (lower(a), id)"
+
+
+ROWS = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("small", pa.int8()),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("thousands", pa.decimal128(5, -3)),
+        pa.field("Odd name", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
+        pa.field("clock", pa.time64("ns")),
+        pa.field("span", pa.duration("us")),
+        pa.field("raw", pa.binary()),
+        pa.field("encoded", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("document", pa.struct([pa.field("json", pa.string())]), nullable=False),
+    ]
+)
+TYPES = [
+    ("id", "bigint", True),
+    ("small", "smallint", False),
+    ("price", "numeric(12,2)", False),
+    ("thousands", "numeric(8,0)", False),
+    ("Odd name", "text", True),
+    ("at", "timestamp with time zone", False),
+    ("local", "timestamp without time zone", False),
+    ("clock", "time without time zone", False),
+    ("span", "interval", False),
+    ("raw", "bytea", False),
+    ("encoded", "text", False),
+    ("tags", "text[]", False),
+    ("document", "jsonb", False),  # the struct around JSON is never NULL, what is in it may be
+]
+
+
+def test_a_table_made_from_the_rows_takes_them(session: psycopg.Connection) -> None:
+    name = TableName.parse('sales."New ""one"""')
+    session.execute(create_statement(name, ROWS).encode())
+    session.execute(create_statement(name, ROWS).encode())  # idempotent
+    table = read_table(session, name)
+    assert table is not None
+    assert [(column.name, column.type, column.not_null) for column in table.columns] == TYPES
+    assert problems(table, ROWS) == []
+    assert chosen_columns(table, ROWS) == table.columns
+
+
+def test_columns_that_lack_are_added_and_may_be_null(session: psycopg.Connection) -> None:
+    session.execute("CREATE TABLE t (id bigint, \"odd NAME\" text); INSERT INTO t VALUES (1, 'x')")
+    statements = add_column_statements(found(session, "t"), ROWS)
+    assert statements[0] == 'ALTER TABLE "public"."t" ADD COLUMN IF NOT EXISTS "small" smallint'
+    for statement in statements * 2:
+        session.execute(statement.encode())
+    table = found(session, "t")
+    assert len(table.columns) == len(ROWS)
+    assert not any(column.not_null for column in table.columns)
+    assert add_column_statements(table, ROWS) == []
+    assert problems(table, ROWS) == []
+
+
+def test_a_type_that_the_server_lacks_is_refused(session: psycopg.Connection) -> None:
+    for kind in (pa.null(), pa.list_(pa.list_(pa.int32())), pa.month_day_nano_interval()):
+        with pytest.raises(Fatal, match="table orders, column odd: there is no type of the server for the rows' "):
+            create_statement(TableName.parse("orders"), pa.schema({"odd": kind}))
+    table = table_of(session, "id int")
+    (finding,) = problems(table, pa.schema({"id": pa.int32(), "odd": pa.null()}), add_columns=True)
+    assert finding.severity == "error"
+    assert "column odd" in finding.message
+
+
+def test_names_are_matched_exactly_then_without_regard_to_case(session: psycopg.Connection) -> None:
+    table = table_of(session, 'id int, "ID" int, "Größe" int, lone int')
+    rows = pa.schema({"lone": pa.int32(), "GRÖSSE".replace("SS", "ß"): pa.int32(), "ID": pa.int32(), "id": pa.int32()})
+    assert [column.name for column in chosen_columns(table, rows)] == ["lone", "Größe", "ID", "id"]
+    assert [column.name for column in chosen_columns(table, pa.schema({"LONE": pa.int32()}))] == ["lone"]
+    with pytest.raises(Fatal, match=r"table public\.t, column Id may be any of id, ID"):
+        chosen_columns(table, pa.schema({"Id": pa.int32()}))
+    with pytest.raises(Fatal, match="lone and LONE of the rows both go into lone"):
+        chosen_columns(table, pa.schema({"lone": pa.int32(), "LONE": pa.int32()}))
+
+
+def test_a_column_that_lacks_is_named_with_both_ways_out(session: psycopg.Connection) -> None:
+    table = table_of(session, "id int")
+    (finding,) = errors(table, id=pa.int32(), extra=pa.list_(pa.string()))
+    assert finding.message == "table public.t has no column extra"
+    statement = 'ALTER TABLE "public"."t" ADD COLUMN IF NOT EXISTS "extra" text[]'
+    assert finding.fix == f'{statement}; or set on_schema_change = "add_columns"'
+    with pytest.raises(Fatal) as refused:
+        chosen_columns(table, pa.schema({"id": pa.int32(), "extra": pa.list_(pa.string())}))
+    assert (refused.value.what, refused.value.next) == (finding.message, finding.fix)
+    assert problems(table, pa.schema({"id": pa.int32(), "extra": pa.string()}), add_columns=True) == []
+
+
+def test_computed_columns_are_refused(session: psycopg.Connection) -> None:
+    table = table_of(session, "a int, b int GENERATED ALWAYS AS (a) STORED, c int GENERATED ALWAYS AS IDENTITY")
+    for name in "bc":
+        (finding,) = errors(table, a=pa.int32(), **{name: pa.int32()})
+        assert finding.message == f"table public.t, column {name}: the server computes it"
+        with pytest.raises(Fatal, match=f"column {name}: the server computes it"):
+            chosen_columns(table, pa.schema({name: pa.int32()}))
+
+
+def test_what_the_rows_lack_is_an_error_or_told_once(session: psycopg.Connection) -> None:
+    table = table_of(
+        session, "id int, must int NOT NULL, a int DEFAULT 3, b text, c int NOT NULL GENERATED ALWAYS AS (7) STORED"
+    )
+    must, rest = problems(table, pa.schema({"id": pa.int32()}))
+    alter = 'ALTER TABLE "public"."t" ALTER COLUMN "must"'
+    assert must == Finding(
+        "error",
+        "table public.t, column must: the rows lack it, and it is NOT NULL without a default",
+        f"add it to the frame, or {alter} DROP NOT NULL, or {alter} SET DEFAULT ...",
+    )
+    assert rest.severity == "warning"
+    assert rest.message == "table public.t has columns that the rows lack, and what they get: a (3), b (NULL), c (7)"
