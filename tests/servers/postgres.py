@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,12 @@ class Postgres:
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url(name)
+
+    def new_database(self, stem: str) -> str:
+        """Make a database that no other test has; give its connection string."""
+        name = f"{stem}_{uuid.uuid4().hex[:12]}"
+        self.create_database(name)
+        return self.conninfo(name)
 
 
 class PostgresServer(Postgres):

@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr, field_validator
 
 from exactsink.backend import Backend, BackendOptions, Committer, Writer
 from exactsink.model import JobContext, Traits, Txn
+from exactsink_postgres.rows.shapes import shaped
 from exactsink_postgres.server import Server, pinned, place
-from exactsink_postgres.shapes import shaped
 from exactsink_postgres.tables import TableName
 
 __all__ = ["PostgresBackend", "PostgresOptions"]

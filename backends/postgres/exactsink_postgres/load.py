@@ -15,11 +15,10 @@ import pyarrow as pa
 
 from exactsink.errors import ExactsinkError, Fatal
 from exactsink.model import Txn
-from exactsink_postgres.blocked import blocked, timed_out
-from exactsink_postgres.blockers import TAG, LockWatch
-from exactsink_postgres.columns import RowEncoder
+from exactsink_postgres.locks import TAG, LockWatch, blocked, timed_out
+from exactsink_postgres.rows import Column, RowEncoder
 from exactsink_postgres.server import History, Server, explained
-from exactsink_postgres.tables import Column, quoted
+from exactsink_postgres.tables import quoted
 
 __all__ = ["TAG", "Load", "Ticket"]
 

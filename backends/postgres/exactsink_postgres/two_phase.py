@@ -27,12 +27,12 @@ from exactsink.model import (
 )
 from exactsink_postgres.backend import PostgresOptions
 from exactsink_postgres.load import Load, Ticket
-from exactsink_postgres.opening import open_table
 from exactsink_postgres.prepared import Prepared, finish, list_prepared, same_xid
 from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
 from exactsink_postgres.sweeping import list_in_doubt, roll_back
 from exactsink_postgres.tables import chosen_columns
+from exactsink_postgres.tables.opening import open_table
 
 __all__ = ["PAYLOAD_VERSION", "TwoPhaseCommitter", "TwoPhaseWriter"]
 

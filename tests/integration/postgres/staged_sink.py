@@ -14,7 +14,6 @@ from psycopg.conninfo import make_conninfo
 from exactsink.backend import Committer, Writer
 from exactsink.model import Committable, JobContext, Outcome, Txn
 from exactsink_postgres.backend import PostgresBackend, PostgresOptions
-from tests.servers.postgres import Postgres
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 TOKEN = "aa"
@@ -119,17 +118,6 @@ class Sink:
 
 def batch(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
-
-
-@contextmanager
-def new_database(postgres: Postgres) -> Iterator[str]:
-    """Make a database for one module's tests; give its connection string."""
-    name = f"staged_{uuid.uuid4().hex[:12]}"
-    postgres.create_database(name)
-    try:
-        yield postgres.conninfo(name)
-    finally:
-        postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextmanager

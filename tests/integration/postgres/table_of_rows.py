@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from exactsink_postgres.columns import RowEncoder
+from exactsink_postgres.rows.encoder import RowEncoder
 from exactsink_postgres.tables import Table, TableName, chosen_columns, problems, quoted, read_table
 
 __all__ = ["encoder", "filled", "made", "pieces", "read", "round_trip"]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink_postgres.blockers import LockWatch
+from exactsink_postgres.locks import LockWatch
 from exactsink_postgres.two_phase import TwoPhaseWriter
 from tests.integration.postgres.branches import ROWS, Branches, rows
 from tests.servers.postgres import wait_until

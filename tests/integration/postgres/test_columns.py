@@ -14,8 +14,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from exactsink_postgres.columns import RowEncoder, column_type
-from exactsink_postgres.tables import Column
+from exactsink_postgres.rows import Column
+from exactsink_postgres.rows.encoder import RowEncoder, column_type
 from tests.integration.postgres.table_of_rows import filled, made, pieces, read, round_trip
 from tests.servers.postgres import Postgres
 
@@ -31,8 +31,7 @@ WORDS = ["plain", None, "", "ünïcödé ☃ 𝄞", 'quote " back \\ tab \t', No
 
 @pytest.fixture(scope="module")
 def connection(postgres: Postgres) -> Iterator[psycopg.Connection]:
-    postgres.create_database("columns")
-    with psycopg.connect(postgres.conninfo("columns"), autocommit=True, prepare_threshold=None) as session:
+    with psycopg.connect(postgres.new_database("columns"), autocommit=True, prepare_threshold=None) as session:
         session.execute("SET timezone = 'UTC'")
         session.execute("CREATE EXTENSION citext; CREATE TYPE mood AS ENUM ('sad', 'ok')")
         session.execute("CREATE DOMAIN cents AS numeric(9,2); CREATE DOMAIN price AS cents CHECK (value >= 0)")

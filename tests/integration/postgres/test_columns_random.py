@@ -26,8 +26,7 @@ WHOLE_RANGE = int((datetime.max - FIRST).total_seconds())
 
 @pytest.fixture(scope="module")
 def connection(postgres: Postgres) -> Iterator[psycopg.Connection]:
-    postgres.create_database("columns_random")
-    with psycopg.connect(postgres.conninfo("columns_random"), autocommit=True, prepare_threshold=None) as session:
+    with psycopg.connect(postgres.new_database("columns_random"), autocommit=True, prepare_threshold=None) as session:
         session.execute("SET timezone = 'UTC'")
         session.execute("CREATE DOMAIN cents AS numeric(12,2)")
         yield session

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from exactsink.errors import Fatal
-from exactsink_postgres.columns import RowEncoder
-from exactsink_postgres.tables import Column
+from exactsink_postgres.rows import Column
+from exactsink_postgres.rows.encoder import RowEncoder
 
 NUMERIC_5_2 = (5 << 16 | 2) + 4
 

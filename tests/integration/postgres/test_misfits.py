@@ -18,8 +18,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 @pytest.fixture(scope="module")
 def session(postgres: Postgres) -> Iterator[psycopg.Connection]:
-    postgres.create_database("misfits")
-    with psycopg.connect(postgres.conninfo("misfits"), autocommit=True, prepare_threshold=None) as connection:
+    with psycopg.connect(postgres.new_database("misfits"), autocommit=True, prepare_threshold=None) as connection:
         yield connection
 
 

@@ -18,8 +18,8 @@ from psycopg.conninfo import make_conninfo
 from exactsink.errors import Fatal, LineageError, Retryable
 from exactsink.model import Unknown
 from exactsink.staged import Marker
-from exactsink_postgres.markers import Ledger
-from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_database, new_sink
+from exactsink_postgres.staged.ledger import Ledger
+from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until
 from tests.unit.fakes import undecided
 
@@ -29,9 +29,8 @@ _Answer = TypeVar("_Answer")
 
 
 @pytest.fixture(scope="module")
-def database(postgres: Postgres) -> Iterator[str]:
-    with new_database(postgres) as conninfo:
-        yield conninfo
+def database(postgres: Postgres) -> str:
+    return postgres.new_database("staged")
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def own(server: PostgresServer) -> Iterator[Sink]:
-    with new_database(server) as database, new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
+    with new_sink(server.new_database("staged"), "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
         yield sink
 
 

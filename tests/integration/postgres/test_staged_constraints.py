@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psycopg
@@ -13,18 +12,17 @@ from psycopg.conninfo import make_conninfo
 
 from exactsink.errors import Fatal
 from exactsink.model import Unknown
-from exactsink_postgres.late import late_constraints
+from exactsink_postgres.staged.late import late_constraints
 from exactsink_postgres.tables import TableName, read_table
-from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_database, new_sink
+from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
 
 
 @pytest.fixture(scope="module")
-def database(postgres: Postgres) -> Iterator[str]:
-    with new_database(postgres) as conninfo:
-        yield conninfo
+def database(postgres: Postgres) -> str:
+    return postgres.new_database("staged")
 
 
 @dataclass(frozen=True)

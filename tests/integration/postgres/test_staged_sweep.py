@@ -10,8 +10,8 @@ import pytest
 
 from exactsink.errors import Fatal, LineageError, Retryable
 from exactsink.model import Txn
-from exactsink_postgres import rows_tables
-from tests.integration.postgres.staged_sink import SCHEMA, Sink, batch, new_database, new_sink
+from exactsink_postgres.staged import rows_table as rows_tables
+from tests.integration.postgres.staged_sink import SCHEMA, Sink, batch, new_sink
 from tests.servers.postgres import Postgres, wait_until
 from tests.unit.fakes import undecided
 
@@ -19,9 +19,8 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 
 @pytest.fixture(scope="module")
-def database(postgres: Postgres) -> Iterator[str]:
-    with new_database(postgres) as conninfo:
-        yield conninfo
+def database(postgres: Postgres) -> str:
+    return postgres.new_database("staged")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 
 from exactsink.errors import Fatal
 from exactsink.model import Finding
+from exactsink_postgres.rows import Column
 from exactsink_postgres.tables import (
-    Column,
     Table,
     TableName,
     add_column_statements,
@@ -28,8 +28,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 @pytest.fixture(scope="module")
 def database(postgres: Postgres) -> str:
-    postgres.create_database("tables")
-    return postgres.conninfo("tables")
+    return postgres.new_database("tables")
 
 
 @pytest.fixture

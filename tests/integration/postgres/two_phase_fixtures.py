@@ -19,9 +19,7 @@ _COUNT = itertools.count()
 @pytest.fixture(scope="session")
 def two_phase_database(postgres: Postgres) -> str:
     """One database for this worker's tests; they tell themselves apart by their jobs."""
-    name = f"two_phase_{os.getpid()}"
-    postgres.create_database(name)
-    return postgres.conninfo(name)
+    return postgres.new_database("two_phase")
 
 
 @pytest.fixture

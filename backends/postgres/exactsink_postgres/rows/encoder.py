@@ -11,9 +11,9 @@ from pgpq import encoders as pgpq_encoders
 from pgpq.schema import Jsonb
 
 from exactsink.errors import Fatal
-from exactsink_postgres.arrays import array_bytes, relisted
-from exactsink_postgres.fits import ELEMENTS, Column, cast_for, column_type, element_of, matches, misfit
-from exactsink_postgres.values import Conversion, conversion, decoded
+from exactsink_postgres.rows.arrays import array_bytes, relisted
+from exactsink_postgres.rows.fits import ELEMENTS, Column, cast_for, column_type, element_of, matches, misfit
+from exactsink_postgres.rows.values import Conversion, conversion, decoded
 
 __all__ = ["RowEncoder", "column_type", "misfit"]
 

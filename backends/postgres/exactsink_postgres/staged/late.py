@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from exactsink_postgres.catalog import Table
+from exactsink_postgres.tables.catalog import Table
 
 __all__ = ["late_constraints"]
 

@@ -15,9 +15,9 @@ from exactsink.errors import ExactsinkError, Fatal, Retryable
 from exactsink.model import Committable, Txn
 from exactsink_postgres.backend import PostgresOptions
 from exactsink_postgres.load import Load, Ticket
-from exactsink_postgres.markers import Ledger, StagedRows, in_query
-from exactsink_postgres.rows_tables import ATTEMPT, UniqueKey
 from exactsink_postgres.server import explained
+from exactsink_postgres.staged.ledger import Ledger, StagedRows, in_query
+from exactsink_postgres.staged.rows_table import ATTEMPT, UniqueKey
 from exactsink_postgres.tables import quoted
 
 __all__ = ["DURABLE", "StagedTicket", "StagingWriter"]

@@ -8,21 +8,10 @@ import pyarrow as pa
 
 from exactsink.errors import Fatal
 from exactsink.model import Finding
-from exactsink_postgres.catalog import Table, TableName, UniqueIndex, quoted, read_table
-from exactsink_postgres.fits import Column, cast_for, column_type, json_text, matches, misfit
+from exactsink_postgres.rows.fits import Column, cast_for, column_type, json_text, matches, misfit
+from exactsink_postgres.tables.catalog import Table, TableName, quoted
 
-__all__ = [
-    "Column",
-    "Table",
-    "TableName",
-    "UniqueIndex",
-    "add_column_statements",
-    "chosen_columns",
-    "create_statement",
-    "problems",
-    "quoted",
-    "read_table",
-]
+__all__ = ["add_column_statements", "chosen_columns", "create_statement", "problems"]
 
 
 def create_statement(name: TableName, schema: pa.Schema) -> str:

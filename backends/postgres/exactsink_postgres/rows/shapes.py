@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from exactsink.errors import ConfigError
-from exactsink_postgres.fits import JSON, element_of
+from exactsink_postgres.rows.fits import JSON, element_of
 
 __all__ = ["shaped"]
 

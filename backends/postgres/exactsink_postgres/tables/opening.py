@@ -11,8 +11,7 @@ import pyarrow as pa
 from exactsink.errors import ExactsinkError, Fatal
 from exactsink.model import JobContext, Txn
 from exactsink_postgres.backend import PostgresOptions
-from exactsink_postgres.blocked import blocked, timed_out
-from exactsink_postgres.blockers import LockWatch
+from exactsink_postgres.locks import LockWatch, blocked, timed_out
 from exactsink_postgres.server import explained
 from exactsink_postgres.tables import Table, add_column_statements, create_statement, problems, read_table
 

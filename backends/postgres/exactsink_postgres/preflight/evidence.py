@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 
 from exactsink.model import Finding, JobContext
-from exactsink_postgres.limits import duration
+from exactsink_postgres.preflight.limits import duration
 from exactsink_postgres.server import ask
 
 __all__ = ["evidence_findings"]

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from exactsink.model import Finding, JobContext, Txn
 from exactsink_postgres.backend import PostgresOptions
-from exactsink_postgres.evidence import evidence_findings
-from exactsink_postgres.grants import table_findings
-from exactsink_postgres.limits import duration, session_findings, setting_findings, timeout_findings, unset
+from exactsink_postgres.preflight.evidence import evidence_findings
+from exactsink_postgres.preflight.grants import table_findings
+from exactsink_postgres.preflight.limits import duration, session_findings, setting_findings, timeout_findings, unset
 from exactsink_postgres.server import ask, explained
 
 __all__ = ["OLDEST_VERSION", "findings"]

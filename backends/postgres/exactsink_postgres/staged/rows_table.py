@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from exactsink.errors import Fatal
-from exactsink_postgres.markers import Ledger
+from exactsink_postgres.staged.ledger import Ledger
 from exactsink_postgres.tables import quoted
 
 __all__ = ["ATTEMPT", "RowsTable", "UniqueKey", "drop_idle", "staged_columns"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink_postgres.fits import TEXTS, Column, json_text
+from exactsink_postgres.rows.fits import TEXTS, Column, json_text
 
 __all__ = ["Conversion", "conversion", "decoded"]
 

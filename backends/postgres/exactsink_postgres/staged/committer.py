@@ -25,17 +25,18 @@ from exactsink.model import (
 )
 from exactsink.staged import Marker
 from exactsink_postgres.backend import PostgresOptions
-from exactsink_postgres.blockers import LockWatch
-from exactsink_postgres.late import late_constraints
 from exactsink_postgres.load import Ticket
-from exactsink_postgres.markers import Ledger, in_query
-from exactsink_postgres.opening import open_table
-from exactsink_postgres.rows_tables import ATTEMPT, RowsTable, drop_idle, staged_columns
+from exactsink_postgres.locks import LockWatch
+from exactsink_postgres.rows import Column
 from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
-from exactsink_postgres.staging import DURABLE, StagedTicket, StagingWriter
+from exactsink_postgres.staged.late import late_constraints
+from exactsink_postgres.staged.ledger import Ledger, in_query
+from exactsink_postgres.staged.rows_table import ATTEMPT, RowsTable, drop_idle, staged_columns
+from exactsink_postgres.staged.writer import DURABLE, StagedTicket, StagingWriter
 from exactsink_postgres.sweeping import list_in_doubt, roll_back
-from exactsink_postgres.tables import Column, Table, chosen_columns, quoted
+from exactsink_postgres.tables import Table, chosen_columns, quoted
+from exactsink_postgres.tables.opening import open_table
 
 __all__ = ["StagingCommitter", "StagingWriter", "late_constraints"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from exactsink_postgres.fits import Column
+from exactsink_postgres.rows.fits import Column
 
 __all__ = ["Table", "TableName", "UniqueIndex", "quoted", "read_table"]
 
