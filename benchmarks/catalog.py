@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.cases import coordinator, epoch, files, journal, null, second_sink
+from benchmarks.cases import coordinator, epoch, files, journal, null, postgres, postgres_loads, second_sink
 from benchmarks.plan import Benchmark
 
 __all__ = ["CATALOG"]
@@ -16,5 +16,9 @@ CATALOG: dict[str, Benchmark] = {
         null.BENCHMARK,
         files.BENCHMARK,
         second_sink.BENCHMARK,
+        postgres_loads.LOAD,
+        postgres_loads.PREPARE,
+        postgres_loads.COMMIT,
+        postgres.BENCHMARK,
     )
 }
