@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -72,6 +72,25 @@ class PostgresTarget(ConformanceTarget):
         with psycopg.connect(self.there(folder)) as session:
             return session.execute(there, (_foreign(folder),)).fetchone() == (len(_foreign(folder)),)
 
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())[self.strategy]]
+
+    def _prepare(self, folder: Path, recording: Mapping[str, Any]) -> Committable:
+        """Prepare as a release did; what its payload says of the server is this server's."""
+        txn = Txn.parse(recording["txn"])
+        assert txn is not None
+        end = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(txn.id)) if recording["prepared"] else "COMMIT"
+        with psycopg.connect(self.there(folder), autocommit=True) as session:
+            session.execute("BEGIN")
+            for statement in recording["statements"]:
+                session.execute(statement)
+            row = session.execute("SELECT pg_current_xact_id()::text").fetchone()
+            assert row is not None
+            here = asdict(History.of(session))
+            session.execute(end)
+        payload = recording["payload"] % {**here, "xid": row[0]}
+        return Committable(txn, recording["rows"], payload.encode(), recording["version"])
+
     def there(self, folder: Path) -> str:
         return make_conninfo(self.conninfo, dbname=_database(folder))
 
@@ -100,24 +119,6 @@ class TwoPhaseTarget(PostgresTarget):
             session.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
             session.execute(sql.SQL("CREATE DATABASE {}").format(name))
         self.run(folder, _TABLE)
-
-    def previous(self, folder: Path) -> Sequence[Committable]:
-        return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())[self.strategy]]
-
-    def _prepare(self, folder: Path, recording: Mapping[str, str]) -> Committable:
-        """Prepare as a release did; what its payload says of the server is this server's."""
-        txn = Txn.parse(recording["txn"])
-        assert txn is not None
-        with psycopg.connect(self.there(folder), autocommit=True) as session:
-            session.execute("BEGIN")
-            ids = session.execute("INSERT INTO flights (id) VALUES (%s), (%s)", json.loads(recording["ids"]))
-            row = session.execute("SELECT pg_current_xact_id()::text").fetchone()
-            assert row is not None
-            history = History.of(session)
-            session.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(txn.id)))
-        server = {"xid": row[0], "system": history.system, "database": history.database}
-        payload = recording["payload"] % {**server, "timeline": history.timeline}
-        return Committable(txn, ids.rowcount, payload.encode(), int(recording["version"]))
 
 
 @dataclass(frozen=True)

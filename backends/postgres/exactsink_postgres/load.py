@@ -9,18 +9,21 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 
 from exactsink.errors import ExactsinkError, Fatal
-from exactsink.model import Txn
+from exactsink.model import Committable, Txn
 from exactsink_postgres.locks import TAG, LockWatch, blocked, timed_out
 from exactsink_postgres.rows import Column, RowEncoder
 from exactsink_postgres.server import History, Server, explained
 from exactsink_postgres.tables import quoted
 
-__all__ = ["TAG", "Load", "Ticket"]
+__all__ = ["PAYLOAD_VERSION", "TAG", "Load", "Ticket", "payload_of"]
+
+PAYLOAD_VERSION = 1
 
 _UNDECIDED = "the epoch is not decided yet, and is written again"
 
@@ -143,3 +146,15 @@ class Load:
         row = self.connection.execute(f"{self.tag} SELECT pg_current_xact_id()::text".encode()).fetchone()
         assert row is not None
         return int(row[0])
+
+
+def payload_of(committable: Committable) -> dict[str, Any]:
+    """Read what a participant said with its vote. Raises Fatal for a later release's."""
+    if committable.version != PAYLOAD_VERSION:
+        raise Fatal(
+            f"{committable.txn.id}: can't read a vote of version {committable.version}",
+            why=f"this release reads version {PAYLOAD_VERSION}",
+            next="start the job with the release of exactsink that wrote the epoch",
+        )
+    voted: dict[str, Any] = json.loads(committable.payload)
+    return voted

@@ -26,7 +26,7 @@ from exactsink.model import (
     Unknown,
 )
 from exactsink_postgres.backend import PostgresOptions
-from exactsink_postgres.load import Load, Ticket
+from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
 from exactsink_postgres.prepared import Prepared, finish, list_prepared, same_xid
 from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
@@ -34,9 +34,7 @@ from exactsink_postgres.sweeping import list_in_doubt, roll_back
 from exactsink_postgres.tables import chosen_columns
 from exactsink_postgres.tables.opening import open_table
 
-__all__ = ["PAYLOAD_VERSION", "TwoPhaseCommitter", "TwoPhaseWriter"]
-
-PAYLOAD_VERSION = 1
+__all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 
 _UNDECIDED = "the epoch is not decided yet, and is written again"
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
@@ -56,13 +54,7 @@ class _Vote:
 
     @classmethod
     def load(cls, committable: Committable) -> _Vote:
-        if committable.version != PAYLOAD_VERSION:
-            raise Fatal(
-                f"{committable.txn.id}: can't read a vote of version {committable.version}",
-                why=f"this release reads version {PAYLOAD_VERSION}",
-                next="start the job with the release of exactsink that wrote the epoch",
-            )
-        voted = json.loads(committable.payload)
+        voted = payload_of(committable)
         return cls(committable.txn.id, voted.pop("xid"), History(**voted))
 
     def __str__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from exactsink.model import (
 )
 from exactsink.staged import Marker
 from exactsink_postgres.backend import PostgresOptions
-from exactsink_postgres.load import Ticket
+from exactsink_postgres.load import Ticket, payload_of
 from exactsink_postgres.locks import LockWatch
 from exactsink_postgres.rows import Column
 from exactsink_postgres.server import History
@@ -264,7 +263,7 @@ def _by_table(committables: Sequence[Committable]) -> list[_Staged]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables."""
     found: dict[tuple[str, str], list[Committable]] = {}
     for committable in committables:
-        payload = json.loads(committable.payload)
+        payload = payload_of(committable)
         found.setdefault((payload["schema"], payload["rows_table"]), []).append(committable)
     return [_Staged(schema, table, tuple(waiting)) for (schema, table), waiting in sorted(found.items())]
 
@@ -272,7 +271,7 @@ def _by_table(committables: Sequence[Committable]) -> list[_Staged]:
 def _elsewhere(here: History, committables: Sequence[Committable]) -> str | None:
     """Say when the rows wait in another database than this session's."""
     for committable in committables:
-        payload = json.loads(committable.payload)
+        payload = payload_of(committable)
         if (payload["system"], payload["database"]) != (here.system, here.database):
             return (
                 f"{committable.txn.id} is staged in system {payload['system']}, database {payload['database']}; "

@@ -14,7 +14,7 @@ from exactsink.backend import Writer
 from exactsink.errors import ExactsinkError, Fatal, Retryable
 from exactsink.model import Committable, Txn
 from exactsink_postgres.backend import PostgresOptions
-from exactsink_postgres.load import Load, Ticket
+from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket
 from exactsink_postgres.server import explained
 from exactsink_postgres.staged.ledger import Ledger, StagedRows, in_query
 from exactsink_postgres.staged.rows_table import ATTEMPT, UniqueKey
@@ -99,7 +99,7 @@ class StagingWriter(Writer):
             )
         place = {"system": load.history.system, "database": load.history.database}
         payload = {"rows_table": ticket.rows_table, "schema": ticket.schema, **place}
-        return Committable(self._txn, rows, json.dumps(payload).encode())
+        return Committable(self._txn, rows, json.dumps(payload).encode(), PAYLOAD_VERSION)
 
     def _check_key(self, key: UniqueKey) -> None:
         """Look whether one of this attempt's rows has a key that stands in the sink's table already.
