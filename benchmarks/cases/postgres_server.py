@@ -14,7 +14,8 @@ import psycopg
 from psycopg import sql
 from tests.servers.postgres import PostgresServer
 
-from exactsink_postgres.backend import PostgresBackend, PostgresOptions
+from exactsink_postgres.backend import PostgresBackend
+from exactsink_postgres.options import PostgresOptions
 
 __all__ = ["PARTICIPANTS_AT_MOST", "Served", "serving"]
 

@@ -1,69 +1,18 @@
-"""The `postgres` backend: its options, what it promises, and how rows are shaped before they become Arrow."""
+"""The `postgres` backend: what its strategies promise, and how rows are shaped before they become Arrow."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-import psycopg
 import pyarrow as pa
-from pydantic import Field, SecretStr, field_validator
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
+from exactsink.backend import Backend, Committer, Writer
 from exactsink.model import JobContext, Traits, Txn
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.rows.shapes import shaped
-from exactsink_postgres.server import Server, pinned, place
-from exactsink_postgres.tables import TableName
+from exactsink_postgres.server import place
+from exactsink_postgres.staged import StagingCommitter, StagingWriter
+from exactsink_postgres.two_phase import TwoPhaseCommitter, TwoPhaseWriter
 
 __all__ = ["PostgresBackend", "PostgresOptions"]
-
-
-class PostgresOptions(BackendOptions):
-    """Options of a sink that inserts into one table.
-
-    TLS, passfiles, service names and libpq's environment work as psycopg has them. Where `conninfo` leaves out the
-    host, port, database or user, the driver's environment gives them to the tasks, too; a password travels only when it
-    stands in `conninfo` (see `${executor:NAME}`).
-    """
-
-    conninfo: SecretStr = Field(default=SecretStr(""), validate_default=True)
-    """libpq's connection string or URI: `host=db dbname=shop`, `postgresql://db/shop`, `service=shop`."""
-    table: str = Field(min_length=1)
-    """The table, as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`."""
-    create: bool = False
-    """Make the table where there is none, from the rows' schema."""
-    on_schema_change: Literal["fail", "add_columns"] = "fail"
-    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
-    strategy: Literal["two_phase", "staged"] = "two_phase"
-    """How an epoch is committed: tasks prepare transactions, or rows wait in a staging table."""
-    lock_timeout_seconds: float = Field(default=10, gt=0, le=86_400)
-    """How long to wait for a lock, an orphan's say, before the task fails and names who holds it."""
-
-    @field_validator("conninfo")
-    @classmethod
-    def _readable(cls, conninfo: SecretStr) -> SecretStr:
-        """Check the string and pin the place. No error repeats it."""
-        try:
-            return SecretStr(pinned(conninfo.get_secret_value()))
-        except psycopg.ProgrammingError:
-            raise ValueError(
-                "no libpq connection string: write host=db dbname=shop, or postgresql://user@db/shop"
-            ) from None
-
-    @field_validator("table")
-    @classmethod
-    def _named(cls, table: str) -> str:
-        name = TableName.parse(table)
-        if name.name.startswith("exactsink_"):
-            raise ValueError(f"{table}: names that begin with exactsink_ are taken")
-        return table
-
-    @property
-    def name(self) -> TableName:
-        return TableName.parse(self.table)
-
-    @property
-    def server(self) -> Server:
-        return Server(self.conninfo)
 
 
 class PostgresBackend(Backend):
@@ -92,18 +41,10 @@ class PostgresBackend(Backend):
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         if self.options.strategy == "staged":
-            from exactsink_postgres.staged import StagingWriter
-
             return StagingWriter(self.options, txn, schema, ticket)
-        from exactsink_postgres.two_phase import TwoPhaseWriter
-
         return TwoPhaseWriter(self.options, txn, schema, ticket)
 
     def committer(self, ctx: JobContext) -> Committer:
         if self.options.strategy == "staged":
-            from exactsink_postgres.staged import StagingCommitter
-
             return StagingCommitter(self.options, ctx)
-        from exactsink_postgres.two_phase import TwoPhaseCommitter
-
         return TwoPhaseCommitter(self.options, ctx)

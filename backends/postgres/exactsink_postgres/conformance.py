@@ -20,7 +20,8 @@ from psycopg.conninfo import make_conninfo
 from exactsink.backend import Backend
 from exactsink.model import Committable, Txn
 from exactsink.testing import ConformanceTarget
-from exactsink_postgres.backend import PostgresBackend, PostgresOptions
+from exactsink_postgres.backend import PostgresBackend
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import History
 
 if TYPE_CHECKING:

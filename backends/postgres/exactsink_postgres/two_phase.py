@@ -25,8 +25,9 @@ from exactsink.model import (
     Undecided,
     Unknown,
 )
-from exactsink_postgres.backend import PostgresOptions
 from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
+from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.preflight import findings
 from exactsink_postgres.prepared import Prepared, finish, list_prepared, same_xid
 from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
@@ -131,8 +132,6 @@ class TwoPhaseCommitter(Committer):
         self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        from exactsink_postgres.preflight import findings
-
         with self._session.use(f"sink {self._ctx.sink}: check table {self._options.name}") as connection:
             return list(findings(self._options, self._ctx, connection, schema, participants))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from exactsink.model import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.two_phase import TwoPhaseCommitter, TwoPhaseWriter
 
 __all__ = ["ROWS", "TOKEN", "Branches", "kinds", "proven", "rows", "voted", "xid_of"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 
 from exactsink.model import Finding, JobContext, Txn
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from tests.servers.postgres import PostgresServer
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["SECRET", "Site", "Task", "open_site"]

@@ -13,7 +13,8 @@ from psycopg.conninfo import make_conninfo
 
 from exactsink.backend import Committer, Writer
 from exactsink.model import Committable, JobContext, Outcome, Txn
-from exactsink_postgres.backend import PostgresBackend, PostgresOptions
+from exactsink_postgres.backend import PostgresBackend
+from exactsink_postgres.options import PostgresOptions
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 TOKEN = "aa"

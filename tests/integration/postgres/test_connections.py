@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink_postgres.backend import PostgresBackend, PostgresOptions
+from exactsink_postgres.backend import PostgresBackend
+from exactsink_postgres.options import PostgresOptions
 from tests.integration.postgres.secured_site import SECRET, Site, Task, open_site
 
 

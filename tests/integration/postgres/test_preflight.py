@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from exactsink.errors import Retryable
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from tests.integration.postgres.preflight_checks import (
     ROWS,

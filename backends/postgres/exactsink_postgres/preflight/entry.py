@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 
 from exactsink.model import Finding, JobContext, Txn
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight.evidence import evidence_findings
 from exactsink_postgres.preflight.grants import table_findings
 from exactsink_postgres.preflight.limits import duration, session_findings, setting_findings, timeout_findings, unset

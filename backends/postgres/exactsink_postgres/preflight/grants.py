@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from exactsink.errors import Fatal
 from exactsink.model import Finding, JobContext
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.rows.fits import matches
 from exactsink_postgres.server import ask
 from exactsink_postgres.staged.late import late_constraints

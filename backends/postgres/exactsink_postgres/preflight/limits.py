@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 
 from exactsink.model import Finding, JobContext
-from exactsink_postgres.backend import PostgresOptions
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import ask
 from exactsink_postgres.tables import quoted
 

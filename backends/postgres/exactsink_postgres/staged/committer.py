@@ -23,9 +23,10 @@ from exactsink.model import (
     Unknown,
 )
 from exactsink.staged import Marker
-from exactsink_postgres.backend import PostgresOptions
 from exactsink_postgres.load import Ticket, payload_of
 from exactsink_postgres.locks import LockWatch
+from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.preflight import findings
 from exactsink_postgres.rows import Column
 from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
@@ -88,8 +89,6 @@ class StagingCommitter(Committer):
         self._left: set[str] = set()  # staging tables that could not be dropped: not tried again with every epoch
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        from exactsink_postgres.preflight import findings
-
         with self._session.use(f"{self._doing}: check table {self._options.name}") as connection:
             return list(findings(self._options, self._ctx, connection, schema, participants))
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from exactsink.backend import Writer
 from exactsink.errors import ExactsinkError, Fatal, Retryable
 from exactsink.model import Committable, Txn
-from exactsink_postgres.backend import PostgresOptions
 from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import explained
 from exactsink_postgres.staged.ledger import Ledger, StagedRows, in_query
 from exactsink_postgres.staged.rows_table import ATTEMPT, UniqueKey

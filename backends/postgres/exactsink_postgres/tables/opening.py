@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from exactsink.errors import ExactsinkError, Fatal
 from exactsink.model import JobContext, Txn
-from exactsink_postgres.backend import PostgresOptions
 from exactsink_postgres.locks import LockWatch, blocked, timed_out
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import explained
 from exactsink_postgres.tables import Table, add_column_statements, create_statement, problems, read_table
 

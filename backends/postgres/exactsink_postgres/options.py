@@ -1,0 +1,63 @@
+"""The options of a sink that writes to Postgres."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import psycopg
+from pydantic import Field, SecretStr, field_validator
+
+from exactsink.backend import BackendOptions
+from exactsink_postgres.server import Server, pinned
+from exactsink_postgres.tables import TableName
+
+__all__ = ["PostgresOptions"]
+
+
+class PostgresOptions(BackendOptions):
+    """Options of a sink that inserts into one table.
+
+    TLS, passfiles, service names and libpq's environment work as psycopg has them. Where `conninfo` leaves out the
+    host, port, database or user, the driver's environment gives them to the tasks, too; a password travels only when it
+    stands in `conninfo` (see `${executor:NAME}`).
+    """
+
+    conninfo: SecretStr = Field(default=SecretStr(""), validate_default=True)
+    """libpq's connection string or URI: `host=db dbname=shop`, `postgresql://db/shop`, `service=shop`."""
+    table: str = Field(min_length=1)
+    """The table, as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`."""
+    create: bool = False
+    """Make the table where there is none, from the rows' schema."""
+    on_schema_change: Literal["fail", "add_columns"] = "fail"
+    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+    strategy: Literal["two_phase", "staged"] = "two_phase"
+    """How an epoch is committed: tasks prepare transactions, or rows wait in a staging table."""
+    lock_timeout_seconds: float = Field(default=10, gt=0, le=86_400)
+    """How long to wait for a lock, an orphan's say, before the task fails and names who holds it."""
+
+    @field_validator("conninfo")
+    @classmethod
+    def _readable(cls, conninfo: SecretStr) -> SecretStr:
+        """Check the string and pin the place. No error repeats it."""
+        try:
+            return SecretStr(pinned(conninfo.get_secret_value()))
+        except psycopg.ProgrammingError:
+            raise ValueError(
+                "no libpq connection string: write host=db dbname=shop, or postgresql://user@db/shop"
+            ) from None
+
+    @field_validator("table")
+    @classmethod
+    def _named(cls, table: str) -> str:
+        name = TableName.parse(table)
+        if name.name.startswith("exactsink_"):
+            raise ValueError(f"{table}: names that begin with exactsink_ are taken")
+        return table
+
+    @property
+    def name(self) -> TableName:
+        return TableName.parse(self.table)
+
+    @property
+    def server(self) -> Server:
+        return Server(self.conninfo)
