@@ -1,4 +1,4 @@
-"""One driver life: `exactsink run`, with at most one fault at a protocol point.
+"""One driver life: `exactsink run`, with faults at protocol points, each of them once.
 
 It attaches to the JVM that PYSPARK_GATEWAY_PORT names, or starts its own.
 """
@@ -6,6 +6,7 @@ It attaches to the JVM that PYSPARK_GATEWAY_PORT names, or starts its own.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import signal
 import sys
@@ -62,28 +63,32 @@ def _fill(file: Path) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("job")
-    parser.add_argument("--point")
-    parser.add_argument("--edge")
-    parser.add_argument("--epoch", type=int)
-    parser.add_argument("--action", choices=["kill", "stall"])
+    parser.add_argument("--fault", action="append", type=json.loads, default=[], help="where, what, and its mark: JSON")
     parser.add_argument("--first", help="a point whose `after` must have come before")
     parser.add_argument("--fill", type=Path, help="the file to fill its file system with, instead of the action")
-    parser.add_argument("--mark", type=Path)
     return parser.parse_args()
 
 
 def _live(given: argparse.Namespace) -> int:
-    if given.point is None:
+    if not given.fault:
         return main(["run", given.job])
     acts: Mapping[str, Callable[[], object]] = {
         "kill": lambda: _send(signal.SIGKILL),
         "stall": lambda: _send(signal.SIGSTOP),
     }
-    act = acts[given.action] if given.fill is None else lambda: _fill(given.fill)
-    logging.basicConfig(level=logging.WARNING)
+    faults = [
+        _At(
+            (fault["point"], fault["edge"], fault["epoch"]),
+            acts[fault["action"]] if given.fill is None else lambda: _fill(given.fill),
+            Path(fault["mark"]),
+            given.first,
+        )
+        for fault in given.fault
+    ]
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("exactsink").setLevel(logging.DEBUG)  # all points, for tests that look for what did not happen
     try:
-        run(given.job, [_At((given.point, given.edge, given.epoch), act, given.mark, given.first)])
+        run(given.job, faults)
     except ExactsinkError as error:
         print(f"exactsink: {error}", file=sys.stderr)
         return error.exit_code

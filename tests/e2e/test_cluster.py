@@ -8,12 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.e2e import slow_tasks
-from tests.e2e.jobs import SOURCE, SPARK, write_job, write_source
+from tests.e2e.jobs import SPARK, write_job, write_source
 from tests.e2e.lives import Lives
-from tests.e2e.rows import THREE_SINKS, leftovers, wrong_rows
+from tests.e2e.postgres_job import TWO_FILES, Database
+from tests.e2e.rows import LINES, THREE_SINKS, leftovers, wrong_rows
 from tests.e2e.standalone import Standalone
 
-TWO_FILES = SOURCE.replace("maxFilesPerTrigger = 1", "maxFilesPerTrigger = 2")  # and so two tasks
+pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures"]
+
 SPECULATION = """
 "spark.speculation" = true
 "spark.speculation.interval" = "100ms"
@@ -24,10 +26,10 @@ SPECULATION = """
 """
 
 
-def test_executor_killed_in_the_middle_of_its_write(tmp_path: Path, lives: Lives) -> None:
+def test_executor_killed_in_the_middle_of_its_write(tmp_path: Path, lives: Lives, database: Database) -> None:
     write_source(tmp_path, 6)
     spark = SPARK.replace("local[2]", "local-cluster[2,1,1024]") + slow_tasks.CONF % ("hold", "0,1")
-    job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, TWO_FILES, spark)
+    job = write_job(tmp_path, database.sinks() + LINES, slow_tasks.TRANSFORM, TWO_FILES, spark)
     life = lives.start(job)
     marks = [slow_tasks.mark(tmp_path, partition) for partition in (0, 1)]
     life.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
@@ -40,8 +42,7 @@ def test_executor_killed_in_the_middle_of_its_write(tmp_path: Path, lives: Lives
     assert life.exit_code() == 0, life.told
     assert not victim.has_won(tmp_path)
     assert other.has_won(tmp_path)
-    assert wrong_rows(tmp_path) == {}
-    assert leftovers(tmp_path) == []
+    assert database.amiss(tmp_path, lines=True) == {}
 
 
 def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_path: Path, lives: Lives) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.jobs import SPARK, write_job, write_source
 from tests.e2e.lives import Life, Lives
-from tests.e2e.rows import THREE_SINKS, leftovers, wrong_rows
+from tests.e2e.postgres_job import Database
+from tests.e2e.rows import LINES
 from tests.e2e.warm_jvm import WarmJvm
+
+pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures"]
 
 
 @pytest.mark.parametrize(
@@ -22,58 +26,61 @@ from tests.e2e.warm_jvm import WarmJvm
     ids=["before-its-decision", "decided-before-its-commits"],
 )
 def test_stalled_driver_wakes_fenced_and_writes_nothing(
-    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm, point: str, edge: str
+    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm, database: Database, point: str, edge: str
 ) -> None:
     write_source(tmp_path, 3)
-    job = write_job(tmp_path, THREE_SINKS)
+    job = write_job(tmp_path, database.sinks() + LINES)
     stalled = lives.start(job, Fault(point, edge, "stall", 1), jvm=jvm)  # type: ignore[arg-type]
     stalled.stopped()
-    assert stalled.mark.exists()
-    before = _taken_over(job, lives, other_jvm)
+    assert not stalled.unfired
+    before = _taken_over(job, lives, other_jvm, database)
 
     stalled.send(signal.SIGCONT)
-    _fenced(stalled, job, before)
+    _fenced(stalled, job, database, before)
     assert "decide after job=e2e epoch=0" in stalled.told
     assert ("decide after job=e2e epoch=1" in stalled.told) == (edge == "after"), "what is fenced can't decide"
 
 
 def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
-    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm
+    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm, database: Database
 ) -> None:
     write_source(tmp_path, 3)
-    job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
+    sinks = database.sinks() + LINES
+    job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
     stalled = lives.start(job, jvm=jvm)
     stalled.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
     stalled.send(signal.SIGSTOP)
     stalled.stopped()
-    before = _taken_over(job, lives, other_jvm)
+    before = _taken_over(job, lives, other_jvm, database)
 
     (tmp_path / "go").touch()
     jvm.wait_idle()
     stalled.send(signal.SIGCONT)
-    _fenced(stalled, job, before)
+    _fenced(stalled, job, database, before)
 
 
-def _taken_over(job: Path, lives: Lives, jvm: WarmJvm) -> dict[str, tuple[int, int]]:
-    """Run another driver to the end; give the files that stand then."""
+def _taken_over(job: Path, lives: Lives, jvm: WarmJvm, database: Database) -> Mapping[str, object]:
+    """Run another driver to the end; give what stands then."""
     code, told = lives.run(job, jvm=jvm)
     assert code == 0, told
-    assert wrong_rows(job.parent) == {}
-    assert leftovers(job.parent) == []
-    return _files(job.parent)
+    assert database.amiss(job.parent, lines=True) == {}
+    return _standing(job.parent, database)
 
 
-def _fenced(woken: Life, job: Path, before: dict[str, tuple[int, int]]) -> None:
+def _fenced(woken: Life, job: Path, database: Database, before: Mapping[str, object]) -> None:
     assert woken.exit_code() == Fenced.exit_code, woken.told
     assert "has claimed the job" in woken.told
-    assert _files(job.parent) == before, "the woken driver wrote something"
-    assert wrong_rows(job.parent) == {}
+    assert _standing(job.parent, database) == before, "the woken driver wrote something"
+    assert database.amiss(job.parent, lines=True) == {}
 
 
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file of the targets, the journal and the staged rows, with its inode and the time of its last change."""
+def _standing(folder: Path, database: Database) -> Mapping[str, object]:
+    """Every file of the targets, the journal and the staged rows, with its inode and the time of its last change; and
+    every row version in the database.
+    """
     places = [
         folder / name for name in ("lake", "lines", "checkpoint.exactsink/journal", "checkpoint.exactsink/staging")
     ]
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in [*files, folder / "table.db"]}
+    stats = {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in [*files, folder / "table.db"]}
+    return {**stats, **database.trace()}

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from exactsink.errors import Fatal
 from exactsink.model import Unknown
-from exactsink_postgres.staged.late import late_constraints
+from exactsink_postgres.preflight.late import late_constraints
 from exactsink_postgres.tables import TableName, read_table
 from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
 from tests.servers.postgres import Postgres

@@ -12,9 +12,9 @@ import pyarrow as pa
 from exactsink.errors import Fatal
 from exactsink.model import Finding, JobContext
 from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.preflight.late import late_constraints
 from exactsink_postgres.rows.fits import matches
 from exactsink_postgres.server import ask
-from exactsink_postgres.staged.late import late_constraints
 from exactsink_postgres.tables import Table, add_column_statements, create_statement, problems, quoted, read_table
 
 __all__ = ["table_findings"]

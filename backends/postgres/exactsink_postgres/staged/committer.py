@@ -30,15 +30,14 @@ from exactsink_postgres.preflight import findings
 from exactsink_postgres.rows import Column
 from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
-from exactsink_postgres.staged.late import late_constraints
 from exactsink_postgres.staged.ledger import Ledger, in_query
 from exactsink_postgres.staged.rows_table import ATTEMPT, RowsTable, drop_idle, staged_columns
-from exactsink_postgres.staged.writer import DURABLE, StagedTicket, StagingWriter
+from exactsink_postgres.staged.writer import DURABLE, StagedTicket
 from exactsink_postgres.sweeping import list_in_doubt, roll_back
 from exactsink_postgres.tables import Table, chosen_columns, quoted
 from exactsink_postgres.tables.opening import open_table
 
-__all__ = ["StagingCommitter", "StagingWriter", "late_constraints"]
+__all__ = ["StagingCommitter"]
 
 _ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
 _SCHEMA = """
