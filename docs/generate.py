@@ -202,7 +202,7 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return "required"
-    if value is None or value in ((), {}):
+    if value is None or value in ((), {}) or not str(value):  # an empty SecretStr is no string
         return "-"
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
 

@@ -1,14 +1,15 @@
-"""One warm JVM for all pages of a test process."""
+"""One warm JVM for all pages of a test process, and one PostgreSQL for those of all processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.warm_jvm import WarmJvm
+from tests.servers.postgres import Postgres, shared_postgres
 
 
 class LazyJvm:
@@ -33,7 +34,32 @@ class LazyJvm:
             self._jvm.close()
 
 
+class LazyPostgres:
+    """The run's server, which is started by the first page that needs one."""
+
+    def __init__(self, basetemp: Path) -> None:
+        self._basetemp = basetemp
+        self._server: Postgres | None = None
+        self._until_end = ExitStack()
+
+    def environment(self, database: str) -> dict[str, str]:
+        """Make a database; give libpq's variables that lead there."""
+        if self._server is None:
+            self._server = self._until_end.enter_context(shared_postgres(self._basetemp))
+        self._server.create_database(database)
+        return {"PGHOST": str(self._server.folder), "PGUSER": "postgres", "PGDATABASE": database}
+
+    def close(self) -> None:
+        self._until_end.close()
+
+
 @pytest.fixture(scope="session")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LazyJvm]:
     with closing(LazyJvm(tmp_path_factory.mktemp("jvm"))) as lazy:
+        yield lazy
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LazyPostgres]:
+    with closing(LazyPostgres(tmp_path_factory.getbasetemp())) as lazy:
         yield lazy

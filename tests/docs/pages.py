@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)(?: +(?P<mark>.*\S))?\s*")
 _STAND_IN = re.compile(r"<!-- run: (?P<command>.*) -->\s*")
 _MARK = re.compile(
-    r"file=(?P<file>[\w./-]+)|run(?P<spark> spark)?(?: exit=(?P<codes>\d+(?:,\d+)*))?|no-run: (?P<reason>\S.*)"
+    r"file=(?P<file>[\w./-]+)|no-run: (?P<reason>\S.*)|"
+    r"run(?P<spark> spark)?(?P<postgres> postgres)?(?: exit=(?P<codes>\d+(?:,\d+)*))?"
 )
 
 
@@ -21,7 +22,8 @@ _MARK = re.compile(
 class Step:
     """One thing that a reader of a page does: writes a file, runs commands, or (with a reason) neither.
 
-    `codes` are the exit codes that the last command may end with. `spark` says that a command starts a driver.
+    `codes` are the exit codes that the last command may end with. `spark` says that a command starts a driver,
+    `postgres` that one connects to a server.
     """
 
     place: str
@@ -30,6 +32,7 @@ class Step:
     file: str = ""
     runs: bool = False
     spark: bool = False
+    postgres: bool = False
     codes: frozenset[int] = frozenset({0})
 
 
@@ -99,7 +102,7 @@ def shown(command: Command) -> re.Pattern[str]:
 def _step(place: str, language: str, mark: str, text: str) -> Step:
     known = _MARK.fullmatch(mark)
     if known is None:
-        raise ValueError(f"{place}: mark the block with file=NAME, run [spark] [exit=N], or no-run: REASON")
+        raise ValueError(f"{place}: mark the block with file=NAME, run [spark] [postgres] [exit=N], or no-run: REASON")
     if known["file"]:
         return Step(place, language, text, file=known["file"])
     if known["reason"]:
@@ -107,4 +110,5 @@ def _step(place: str, language: str, mark: str, text: str) -> Step:
     if language != "console":
         raise ValueError(f"{place}: only console blocks are run; give this one file=NAME and a command that uses it")
     codes = frozenset(map(int, (known["codes"] or "0").split(",")))
-    return Step(place, language, text, runs=True, spark=bool(known["spark"]), codes=codes)
+    needs = {name: bool(known[name]) for name in ("spark", "postgres")}
+    return Step(place, language, text, runs=True, **needs, codes=codes)

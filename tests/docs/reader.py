@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -21,13 +22,23 @@ _BORDER = "=====exactsink-docs====="
 
 
 class Reader:
-    """One reader of one page. `spark` gives the environment in which a command finds a running JVM."""
+    """One reader of one page.
 
-    def __init__(self, folder: Path, spark: Callable[[], Mapping[str, str]]) -> None:
+    `spark` gives the environment in which a command finds a running JVM, `postgres` the one in which it finds a
+    database: that is asked for once, and the page keeps it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spark: Callable[[], Mapping[str, str]] = dict,
+        postgres: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._folder = folder / "reader"
         self._folder.mkdir()
         self._site = folder / "site"
         self._spark = spark
+        self._postgres = functools.cache(postgres)
 
     def do(self, step: Step) -> None:
         """Do one step. Raises AssertionError when the page says something else than what happens."""
@@ -42,7 +53,8 @@ class Reader:
 
     def _run(self, step: Step) -> None:
         chosen = commands(step)
-        output = self._shell(_script(chosen), self._spark() if step.spark else {}, step.place)
+        servers = {**(self._spark() if step.spark else {}), **(self._postgres() if step.postgres else {})}
+        output = self._shell(_script(chosen), servers, step.place)
         parts = output.split(_BORDER + "\n")
         assert len(parts) == 2 * len(chosen) + 2, f"{step.place}: the shell ended early:\n{output}"
         for index, command in enumerate(chosen):
@@ -56,9 +68,9 @@ class Reader:
             )
         self._folder = Path(parts[-2].strip())
 
-    def _shell(self, script: str, spark: Mapping[str, str], place: str) -> str:
+    def _shell(self, script: str, servers: Mapping[str, str], place: str) -> str:
         binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, **_QUICK_JAVA, "PATH": binaries, "PYSPARK_PYTHON": sys.executable, **spark}
+        environment = {**os.environ, **_QUICK_JAVA, "PATH": binaries, "PYSPARK_PYTHON": sys.executable, **servers}
         environment |= {SITE: str(self._site), "PYTHONPATH": os.pathsep.join([str(self._site), str(ROOT)])}
         process = subprocess.Popen(
             ["bash", "-c", script],

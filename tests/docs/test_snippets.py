@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.conftest import LazyJvm
+from tests.docs.conftest import LazyJvm, LazyPostgres
 from tests.docs.pages import ROOT, Command, pages, shown, steps
 from tests.docs.reader import Reader
 
@@ -14,8 +14,10 @@ _PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
 
 
 @pytest.mark.parametrize("name", list(_PAGES))
-def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(name: str, tmp_path: Path, jvm: LazyJvm) -> None:
-    reader = Reader(tmp_path, jvm.address)
+def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(
+    name: str, tmp_path: Path, jvm: LazyJvm, postgres: LazyPostgres
+) -> None:
+    reader = Reader(tmp_path, jvm.address, lambda: postgres.environment(f"docs {name}"))
     for step in steps(_PAGES[name]):
         try:
             reader.do(step)
@@ -46,9 +48,28 @@ def test_dots_stand_for_what_differs_from_run_to_run() -> None:
 def test_a_page_that_lies_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```console run\n$ echo one\ntwo\n```\n")
-    reader = Reader(tmp_path, dict)
+    reader = Reader(tmp_path)
     with pytest.raises(AssertionError, match="`echo one` printed:\none"):
         reader.do(steps(page)[0])
     page.write_text("```console run\n$ false\n```\n")
     with pytest.raises(AssertionError, match="`false` ended with 1"):
         reader.do(steps(page)[0])
+
+
+def test_a_page_gets_its_servers_when_a_step_asks_for_them_and_one_database_for_all_its_steps(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console run\n$ echo ${PGDATABASE:-none} ${JVM:-none}\nnone none\n```\n"
+        "```console run postgres\n$ echo $PGDATABASE ${JVM:-none}\ndocs1 none\n```\n"
+        "```console run spark postgres exit=1\n$ echo $PGDATABASE $JVM; false\ndocs1 warm\n```\n"
+    )
+    made: list[str] = []
+
+    def database() -> dict[str, str]:
+        made.append(f"docs{len(made) + 1}")
+        return {"PGDATABASE": made[-1]}
+
+    reader = Reader(tmp_path, lambda: {"JVM": "warm"}, database)
+    for step, known in zip(steps(page), ([], ["docs1"], ["docs1"]), strict=True):
+        reader.do(step)
+        assert made == known

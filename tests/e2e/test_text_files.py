@@ -36,16 +36,18 @@ def test_rows_read_back_are_the_rows(spark: SparkSession, tmp_path: Path) -> Non
     rows = given.selectExpr(
         "id",
         "text",
-        "timestamp_micros(1700000000123456 + id) AS at",
+        "CASE WHEN id = 0 THEN timestamp'1800-01-01 00:00:00' ELSE timestamp_micros(1700000000123456 + id) END AS at",
         "named_struct('then', timestamp_micros(1600000000654321 + id)) AS inner",
         "id AS `a(*)`",
     )
     expected = sorted(tuple(row) for row in rows.collect())
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)  # a file ends behind a batch
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # 53 minutes and 28 seconds off, in 1800
     try:
         job.write(rows, run="r")
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     schema = "id BIGINT, text STRING, at TIMESTAMP, inner STRUCT<then: TIMESTAMP>, `a(*)` BIGINT"
     assert sorted(map(tuple, spark.read.schema(schema).json(f"{place}/lines").collect())) == expected

@@ -15,7 +15,7 @@ from exactsink_files.backend import FilesOptions
 
 OPTIONS = (
     "'escape', '\"', 'ignoreLeadingWhiteSpace', 'false', 'ignoreTrailingWhiteSpace', 'false', "
-    "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXX', 'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS'"
+    "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXXXX', 'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS'"
 )
 
 

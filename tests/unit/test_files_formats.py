@@ -158,5 +158,5 @@ def test_names_that_no_commit_could_give_are_refused_before_the_vote(tmp_path: P
 )
 def test_json_lines_keep_the_microseconds_of_times_at_any_depth(kind: pa.DataType, tmp_path: Path) -> None:
     (line,) = a_backend(tmp_path, format="json").shape(pa.schema([("t", kind)])) or ()
-    assert "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXX'" in line
+    assert "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXXXX'" in line
     assert "'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS'" in line

@@ -25,8 +25,8 @@ _LINE = "value"
 
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _SIZE = re.compile(r"(?P<count>[0-9]+) ?(?P<unit>B|KB|MB|GB)")
-_TIME_OPTIONS = {  # Spark's own defaults cut times to milliseconds
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+_TIME_OPTIONS = {  # Spark's own defaults cut times to milliseconds, and old zones' offsets to minutes
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 _CSV_OPTIONS = {  # and trim spaces, and escape as few others do

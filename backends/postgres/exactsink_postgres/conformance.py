@@ -51,7 +51,7 @@ class PostgresTarget(ConformanceTarget):
             session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_database(folder))))
         self.run(folder, _TABLE)
         given = {"conninfo": self.there(folder), "table": "flights", "strategy": self.strategy}
-        return PostgresBackend(PostgresOptions.model_validate({**given, "lock_timeout_seconds": 1}))
+        return PostgresBackend(PostgresOptions.model_validate({**given, "lock_timeout_seconds": 0.5}))
 
     def applied(self, folder: Path) -> Counter[int]:
         return Counter(row for ids in self.order(folder) for row in ids)

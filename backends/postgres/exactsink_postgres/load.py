@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = ["PAYLOAD_VERSION", "TAG", "Load", "Ticket", "payload_of"]
 
 PAYLOAD_VERSION = 1
 
+_CANCEL_SECONDS = 5
 _UNDECIDED = "the epoch is not decided yet, and is written again"
 
 
@@ -51,6 +52,10 @@ class Ticket:
         return cls(History(**given["history"]), given["table"], given["relation"], columns)
 
 
+class _Left(Exception):
+    """The COPY is not to be ended well."""
+
+
 class Load:
     """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session.
 
@@ -67,6 +72,7 @@ class Load:
         self._encoder = RowEncoder(ticket.table, schema, ticket.columns)
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to table {ticket.table}"
         self._rows = 0
+        self._copying: AbstractContextManager[psycopg.Copy] | None = None
         self.tag = TAG.format(txn.id)
         self.connection = server.connect(f"exactsink {txn.job}.{txn.sink}")
         self._watch = LockWatch(server, self.connection.info.backend_pid, lock_timeout_seconds)
@@ -88,7 +94,9 @@ class Load:
         """End the COPY: the server has checked and taken every row. Gives their number."""
         with self.explained(), self._watch.working():
             self._copy.write(self._encoder.finish())
-            self._copying.__exit__(None, None, None)
+            copying, self._copying = self._copying, None
+            assert copying is not None
+            copying.__exit__(None, None, None)
         if self._cursor.rowcount != self._rows:
             raise Fatal(
                 f"{self._doing}: the server took {self._cursor.rowcount} of {self._rows} rows",
@@ -99,6 +107,11 @@ class Load:
 
     def close(self) -> None:
         """End the session, and with it whatever it had not prepared or committed. Idempotent."""
+        copying, self._copying = self._copying, None
+        if copying is not None:  # left in the middle: psycopg would say so in the log, as an error
+            with suppress(psycopg.Error):
+                self.connection.cancel_safe(timeout=_CANCEL_SECONDS)
+                copying.__exit__(_Left, _Left(), None)
         self.connection.close()
         self._watch.close()
 
@@ -130,8 +143,9 @@ class Load:
         self._cursor = self.connection.cursor()
         names = ", ".join(map(quoted, self._encoder.names))
         copy = f"{self.tag} COPY {self._ticket.relation} ({names}) FROM STDIN WITH (FORMAT binary)"
-        self._copying = self._cursor.copy(copy.encode())
-        self._copy = self._copying.__enter__()
+        copying = self._cursor.copy(copy.encode())
+        self._copy = copying.__enter__()
+        self._copying = copying
         self._copy.write(self._encoder.header())
 
     def _check_place(self) -> None:

@@ -18,8 +18,8 @@ class PostgresOptions(BackendOptions):
     """Options of a sink that inserts into one table.
 
     TLS, passfiles, service names and libpq's environment work as psycopg has them. Where `conninfo` leaves out the
-    host, port, database or user, the driver's environment gives them to the tasks, too; a password travels only when it
-    stands in `conninfo` (see `${executor:NAME}`).
+    host, port, database or user, the driver's environment gives them to the tasks, too, unless it holds
+    `${executor:NAME}`: then write them out. A password travels only when it stands in `conninfo`.
     """
 
     conninfo: SecretStr = Field(default=SecretStr(""), validate_default=True)

@@ -224,7 +224,7 @@ def _ours(error: psycopg.Error, doing: str, safe: str) -> ExactsinkError:
     ]
     where.append(diag.constraint_name and f"constraint {diag.constraint_name}")
     named = ", ".join(filter(None, where))
-    why = "; ".join(part.replace("\n", "; ") for part in (*parts, safe) if part)
+    why = "; ".join(part.rstrip(".").replace("\n", "; ") for part in (*parts, safe) if part)
     what = f"{doing}: {named + ': ' if named else ''}{said}"
     entry = _no_entry(error, state)
     mend = _MEND.get(state) or _MEND.get(state[:2]) or entry

@@ -218,6 +218,8 @@ def cast_for(field: pa.Field, column: Column) -> str | None:
         return f"to_json({name})" if column.base in TEXTS else None
     if list_of is None and column.array:
         return f"array({name})" if _scalar_misfit(field.type, column) is None else None
+    if not _can_cast(list_of or field.type, column):
+        return None
     spark = "STRING" if column.base in TEXTS or column.kind == "e" else _SPARK.get(column.base)
     if column.base == "numeric":
         precision, scale = column.digits or (38, 18)
@@ -225,6 +227,25 @@ def cast_for(field: pa.Field, column: Column) -> str | None:
     if spark is None:
         return None
     return f"CAST({name} AS {f'ARRAY<{spark}>' if column.array else spark})"
+
+
+def _can_cast(type: pa.DataType, column: Column) -> bool:
+    """Say whether Spark casts values of a type to what a column takes."""
+    if json_text(type):
+        return False
+    if _is_text(type):
+        return True
+    if column.base in ("uuid", "json", "jsonb"):
+        return False
+    if column.base in ("date", "timestamp", "timestamptz"):
+        return bool(_is.is_date(type) or _is.is_timestamp(type))
+    if column.base in ("time", "interval"):
+        return bool(_is.is_time(type) or _is.is_duration(type) or _is.is_interval(type))
+    if column.base == "bytea":
+        return False
+    if column.base == "bool":
+        return bool(_is.is_integer(type) or _is.is_floating(type) or _is.is_decimal(type))
+    return column.base in TEXTS or column.kind == "e" or not (_is_bytes(type) or _is.is_temporal(type))
 
 
 def _shown(type: pa.DataType) -> str:

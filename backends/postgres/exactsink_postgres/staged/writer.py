@@ -133,7 +133,8 @@ class StagingWriter(Writer):
             if isinstance(cause, psycopg.errors.UniqueViolation):
                 for key in self._ticket.keys:
                     if cause.diag.constraint_name == key.index:
-                        raise self._doubled(key, cause.diag.message_detail or "a key comes twice") from cause
+                        detail = cause.diag.message_detail or "a key comes twice"
+                        raise self._doubled(key, detail.rstrip(".")) from cause
             renamed = [self._renamed(text) for text in (error.what, error.why, error.next)]
             raise type(error)(renamed[0], why=renamed[1], next=renamed[2]) from cause
 
