@@ -72,7 +72,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
             Bound("rows_per_cpu_s", "two_phase", _JDBC),
             Bound("rows_per_s", "staged", _JDBC),
             Bound("rows_per_cpu_s", "staged", _JDBC),
-            Bound("rows_per_s", "ten columns, two_phase", f"ten columns, {_JDBC}"),
+            Bound("rows_per_s", "ten columns, two_phase", f"ten columns, {_JDBC}", at_least=1.8),
             Bound("rows_per_cpu_s", "ten columns, two_phase", f"ten columns, {_JDBC}"),
         ]
         notes = [
