@@ -7,7 +7,7 @@ import pytest
 from exactsink.testing import ConformanceSuite, ConformanceTarget
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
-from exactsink_postgres.conformance import targets as postgres_targets
+from exactsink_postgres.conformance import targets_on
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -26,6 +26,6 @@ class TestIdempotentUpsert(ConformanceSuite):
 
 
 class TestPostgres(ConformanceSuite):
-    @pytest.fixture(params=list(postgres_targets()))
+    @pytest.fixture(params=list(targets_on("")))
     def target(self, request: pytest.FixtureRequest, postgres: Postgres) -> ConformanceTarget:
-        return postgres_targets(postgres.conninfo())[request.param]
+        return targets_on(postgres.conninfo())[request.param]

@@ -18,6 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from exactsink.backend import Backend
+from exactsink.errors import ConfigError
 from exactsink.model import Committable, Txn
 from exactsink.testing import ConformanceTarget
 from exactsink_postgres.backend import PostgresBackend
@@ -27,15 +28,39 @@ from exactsink_postgres.server import History
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
-__all__ = ["PostgresTarget", "StagedTarget", "TwoPhaseTarget", "targets"]
+__all__ = ["PostgresTarget", "StagedTarget", "TwoPhaseTarget", "targets", "targets_on"]
 
+_SLOTS = 16
+_USE = """
+    SELECT rolcreatedb OR rolsuper, current_setting('max_prepared_transactions')::int
+    FROM pg_roles WHERE rolname = current_user
+"""
+_A_SERVER = (
+    "set PGHOST, PGUSER, PGDATABASE and the like to a server for tests, whose role may make databases, with "
+    f"max_prepared_transactions = {_SLOTS} or more"
+)
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 _TABLE = "CREATE TABLE flights (id bigint, kind text, amount float8, n bigserial)"
 _HELD = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 
 
-def targets(conninfo: str = "") -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name; without `conninfo` on the server of libpq's environment."""
+def targets() -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name, on the server of libpq's environment. Raises ConfigError when it is of no use."""
+    try:
+        with psycopg.connect() as session:
+            row = session.execute(_USE).fetchone()
+    except psycopg.OperationalError as error:
+        raise ConfigError(
+            "no PostgreSQL server for the kit", why=" ".join(str(error).split()), next=_A_SERVER
+        ) from None
+    if row is None or not row[0] or row[1] < _SLOTS:
+        why = f"the role may make no databases, or max_prepared_transactions is below {_SLOTS}"
+        raise ConfigError("this PostgreSQL server is of no use for the kit", why=why, next=_A_SERVER)
+    return targets_on("")
+
+
+def targets_on(conninfo: str) -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name, on this server."""
     return {"two_phase": TwoPhaseTarget("two_phase", conninfo), "staged": StagedTarget("staged", conninfo)}
 
 
