@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from exactsink.cli.table import print_table
-from exactsink.errors import ConfigError, Fatal
+from exactsink.errors import ConfigError, ExactsinkError, Fatal
 from exactsink.registry import Registry, installed_plugins
 from exactsink.testing import SCENARIOS, ConformanceTarget, Player, Result
 
@@ -77,6 +77,8 @@ def _targets(name: str, registry: Registry) -> Mapping[str, ConformanceTarget]:
     module, _, function = spec.conformance.partition(":")
     try:
         targets: Mapping[str, ConformanceTarget] = getattr(importlib.import_module(module), function)()
+    except ExactsinkError:
+        raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(f"the targets of backend {name} can't be had", why=why, next=spec.install) from error

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.cli.conformance import conformance
+from exactsink.errors import ConfigError, ExactsinkError, Fatal, Retryable
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
 from tests.integration.postgres.secured_site import SECRET, Site, Task, open_site
+from tests.servers.postgres import own_postgres
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +249,15 @@ def test_a_task_of_another_user_logs_in_as_the_driver_does(
     assert pickle.loads(pickle.dumps(options)).conninfo.get_secret_value() == own
     monkeypatch.setenv("PGUSER", "sales")
     assert "user=sales" in site.options(f"host=127.0.0.1 port={site.port} dbname=shop").conninfo.get_secret_value()
+
+
+def test_the_kit_without_a_server_of_use_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PGHOST", str(tmp_path))
+    with pytest.raises(ConfigError, match="no PostgreSQL server for the kit") as none:
+        conformance("postgres", [], as_json=False)
+    assert "max_prepared_transactions = 16" in none.value.next
+    with own_postgres({"max_prepared_transactions": "15"}) as server:
+        monkeypatch.setenv("PGHOST", str(server.folder))
+        monkeypatch.setenv("PGUSER", "postgres")
+        with pytest.raises(ConfigError, match="max_prepared_transactions is below 16"):
+            conformance("postgres", [], as_json=False)
