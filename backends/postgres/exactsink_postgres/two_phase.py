@@ -26,6 +26,7 @@ from exactsink.model import (
     Unknown,
 )
 from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
+from exactsink_postgres.opening import open_table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from exactsink_postgres.prepared import Prepared, finish, list_prepared, same_xid
@@ -33,7 +34,6 @@ from exactsink_postgres.server import History
 from exactsink_postgres.session import KeptSession
 from exactsink_postgres.sweeping import list_in_doubt, roll_back
 from exactsink_postgres.tables import chosen_columns
-from exactsink_postgres.tables.opening import open_table
 
 __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 

@@ -25,6 +25,7 @@ from exactsink.model import (
 from exactsink.staged import Marker
 from exactsink_postgres.load import Ticket, payload_of
 from exactsink_postgres.locks import LockWatch
+from exactsink_postgres.opening import open_table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from exactsink_postgres.rows import Column
@@ -35,7 +36,6 @@ from exactsink_postgres.staged.rows_table import ATTEMPT, RowsTable, drop_idle, 
 from exactsink_postgres.staged.writer import DURABLE, StagedTicket
 from exactsink_postgres.sweeping import list_in_doubt, roll_back
 from exactsink_postgres.tables import Table, chosen_columns, quoted
-from exactsink_postgres.tables.opening import open_table
 
 __all__ = ["StagingCommitter"]
 
