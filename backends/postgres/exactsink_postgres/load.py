@@ -18,7 +18,7 @@ from exactsink.errors import ExactsinkError, Fatal
 from exactsink.model import Committable, Txn
 from exactsink_postgres.locks import TAG, LockWatch, blocked, timed_out
 from exactsink_postgres.rows import Column, RowEncoder
-from exactsink_postgres.server import History, Server, explained
+from exactsink_postgres.server import UNDECIDED, History, Server, explained
 from exactsink_postgres.tables import quoted
 
 __all__ = ["PAYLOAD_VERSION", "TAG", "Load", "Ticket", "payload_of"]
@@ -26,7 +26,6 @@ __all__ = ["PAYLOAD_VERSION", "TAG", "Load", "Ticket", "payload_of"]
 PAYLOAD_VERSION = 1
 
 _CANCEL_SECONDS = 5
-_UNDECIDED = "the epoch is not decided yet, and is written again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Load:
         if self._cursor.rowcount != self._rows:
             raise Fatal(
                 f"{self._doing}: the server took {self._cursor.rowcount} of {self._rows} rows",
-                why="a trigger on the table drops rows silently; " + _UNDECIDED,
+                why="a trigger on the table drops rows silently; " + UNDECIDED,
                 next=f"take the trigger off table {self._ticket.table}, then start the job again",
             )
         return self._rows
@@ -119,7 +118,7 @@ class Load:
     def explained(self) -> Iterator[None]:
         """Turn the server's errors into ours; a lock that did not come is told with its holder."""
         try:
-            with explained(self._doing, _UNDECIDED):
+            with explained(self._doing, UNDECIDED):
                 yield
         except ExactsinkError as error:
             cause, names = error.__cause__, self._encoder.names

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from exactsink.errors import ExactsinkError, Fatal, Retryable
 from exactsink.model import Txn
-from exactsink_postgres.server import CONNECT_SECONDS, Server, explained
+from exactsink_postgres.server import CONNECT_SECONDS, UNDECIDED, Server, explained
 
 __all__ = ["LOOKS", "TAG", "Blocker", "LockWatch", "blocked", "timed_out", "writer_of"]
 
@@ -20,7 +20,6 @@ TAG = "/* exactsink {} */"
 LOOKS = 4
 """How often the watch may look within one lock timeout."""
 
-_UNDECIDED = "the epoch is not decided yet, and is written again"
 _AGAIN = "start the job again"
 _SHOWN = 3
 
@@ -188,10 +187,10 @@ def blocked(doing: str, mine: Txn, blocker: Blocker, columns: Sequence[str] = ()
     other = None if blocker.gid is None else Txn.parse(blocker.gid)
     if other is None:
         mend = f"let its owner end it ({blocker.ended_by}), or wait; then {_AGAIN}"
-        return Retryable(what, why=f"it is not this job's; {_UNDECIDED}", next=mend)
+        return Retryable(what, why=f"it is not this job's; {UNDECIDED}", next=mend)
     if other.job != mine.job:
         mend = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {_AGAIN}"
-        return Retryable(what, why=f"it is job {other.job}'s; {_UNDECIDED}", next=mend)
+        return Retryable(what, why=f"it is job {other.job}'s; {UNDECIDED}", next=mend)
     if other.generation < mine.generation:
         return Retryable(what, why="an earlier driver of this job began it; the next start rolls it back", next=_AGAIN)
     if other.generation > mine.generation or (mine.token and other.token != mine.token):
@@ -215,4 +214,4 @@ def timed_out(doing: str, writers: Sequence[Blocker]) -> ExactsinkError:
     """Give the error where nobody saw the lock's holder, with those that have written to the table."""
     some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
     why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
-    return Retryable(f"{doing}: a lock did not come in time", why=f"{why}; {_UNDECIDED}", next=_AGAIN)
+    return Retryable(f"{doing}: a lock did not come in time", why=f"{why}; {UNDECIDED}", next=_AGAIN)

@@ -12,17 +12,10 @@ from exactsink.errors import ExactsinkError, Fatal
 from exactsink.model import JobContext, Txn
 from exactsink_postgres.locks import LockWatch, blocked, timed_out
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import explained
+from exactsink_postgres.server import MADE_MEANWHILE, explained
 from exactsink_postgres.tables import Table, add_column_statements, create_statement, problems, read_table
 
 __all__ = ["open_table"]
-
-_MADE_MEANWHILE = (
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateColumn,
-    psycopg.errors.DuplicateObject,
-    psycopg.errors.UniqueViolation,  # of the catalog's own index
-)
 
 
 def open_table(
@@ -63,7 +56,7 @@ def _created(options: PostgresOptions, schema: pa.Schema) -> str:
 
 
 class _Opening:
-    """Reads and changes a table's definition, and waits for no lock longer than the options say.
+    """Reads and changes a table's definition, on a session that waits for no lock longer than the options say.
 
     Reading one waits, too, behind whoever changes the table.
     """
@@ -75,21 +68,14 @@ class _Opening:
         self._driver = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1)
 
     def read(self) -> Table | None:
-        with self._bounded():
+        with self._connection.transaction():
             return read_table(self._connection, self._options.name)
 
     def change(self, statements: Sequence[str]) -> None:
         """Run the statements, in one transaction. What another process made meanwhile stands."""
-        with suppress(*_MADE_MEANWHILE), self._bounded():
+        with suppress(*MADE_MEANWHILE), self._connection.transaction():
             for statement in statements:
                 self._connection.execute(statement.encode())
-
-    @contextmanager
-    def _bounded(self) -> Iterator[None]:
-        milliseconds = max(1, round(self._options.lock_timeout_seconds * 1000))  # 0 would wait for ever
-        with self._connection.transaction():
-            self._connection.execute(f"SET LOCAL lock_timeout = {milliseconds}".encode())
-            yield
 
     @contextmanager
     def in_time(self) -> Iterator[None]:

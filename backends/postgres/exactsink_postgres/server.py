@@ -20,9 +20,20 @@ from exactsink.errors import ExactsinkError, Fatal, Retryable
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
-__all__ = ["CONNECT_SECONDS", "History", "Server", "ask", "explained", "pinned", "place"]
+__all__ = ["CONNECT_SECONDS", "History", "MADE_MEANWHILE", "Server", "UNDECIDED", "ask", "explained", "pinned", "place"]
 
 CONNECT_SECONDS = 10
+
+UNDECIDED = "the epoch is not decided yet, and is written again"
+"""What becomes of the rows when a task fails."""
+
+MADE_MEANWHILE = (
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateColumn,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.UniqueViolation,  # of the catalog's own index
+)
+"""What a server answers to one of two processes that make the same thing at once."""
 
 _PINNED = {
     "host": "PGHOST",

@@ -30,14 +30,13 @@ from exactsink_postgres.opening import open_table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from exactsink_postgres.prepared import Prepared, finish, list_prepared, same_xid
-from exactsink_postgres.server import History
+from exactsink_postgres.server import UNDECIDED, History
 from exactsink_postgres.session import KeptSession
 from exactsink_postgres.sweeping import list_in_doubt, roll_back
 from exactsink_postgres.tables import chosen_columns
 
 __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 
-_UNDECIDED = "the epoch is not decided yet, and is written again"
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
 
 
@@ -98,7 +97,7 @@ class TwoPhaseWriter(Writer):
         if answer != "PREPARE TRANSACTION":
             raise Retryable(
                 f"{self._doing}: the server answered {answer}",
-                why=f"the transaction was broken before it could be prepared; {_UNDECIDED}",
+                why=f"the transaction was broken before it could be prepared; {UNDECIDED}",
                 next="see the server's log; where a connection pooler is in between, connect past it",
             )
 
@@ -115,7 +114,7 @@ class TwoPhaseWriter(Writer):
         if isinstance(cause, psycopg.errors.OutOfMemory) and cause.diag.source_function == "MarkAsPreparing":
             return Retryable(
                 f"{self._doing}: {cause.diag.message_primary}",
-                why=f"{cause.diag.message_hint}; {_UNDECIDED}",
+                why=f"{cause.diag.message_hint}; {UNDECIDED}",
                 next="start the job again once slots are free; or ALTER SYSTEM SET max_prepared_transactions = N, at "
                 "least twice max_participants of all jobs, then restart the server; or set max_participants lower",
             )

@@ -231,7 +231,6 @@ class StagingCommitter(Committer):
     def _transaction(self, connection: psycopg.Connection) -> Iterator[None]:
         with connection.transaction():
             connection.execute("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
-            connection.execute(f"SET LOCAL lock_timeout = {max(1, round(self._options.lock_timeout_seconds * 1000))}")
             yield
 
     @contextmanager

@@ -9,6 +9,7 @@ import psycopg
 
 from exactsink.model import InDoubt, Txn
 from exactsink.staged import Marker
+from exactsink_postgres.server import MADE_MEANWHILE
 from exactsink_postgres.tables import quoted
 
 __all__ = ["Ledger", "StagedRows", "in_query"]
@@ -19,7 +20,6 @@ _TABLES = {
     "exactsink_staged": """(participant text PRIMARY KEY, rows_table text NOT NULL, rows bigint NOT NULL,
         staged_at timestamptz NOT NULL DEFAULT clock_timestamp())""",
 }
-_MADE_MEANWHILE = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
 _TRIES = 5
 _NEVER = -1  # the epoch of a marker that its first transaction has just made
 
@@ -52,7 +52,7 @@ class Ledger:
                 try:
                     with connection.transaction():
                         connection.execute(f"CREATE TABLE IF NOT EXISTS {self._sql(name)} {columns}")
-                except _MADE_MEANWHILE:  # the server does not serialize them: the other one's is there when it commits
+                except MADE_MEANWHILE:  # the server does not serialize them: the other one's is there when it commits
                     if attempt + 1 == _TRIES:
                         raise
 

@@ -15,7 +15,7 @@ from exactsink.errors import ExactsinkError, Fatal, Retryable
 from exactsink.model import Committable, Txn
 from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import explained
+from exactsink_postgres.server import UNDECIDED, explained
 from exactsink_postgres.staged.ledger import Ledger, StagedRows, in_query
 from exactsink_postgres.staged.rows_table import ATTEMPT, UniqueKey
 from exactsink_postgres.tables import quoted
@@ -24,7 +24,6 @@ __all__ = ["DURABLE", "StagedTicket", "StagingWriter"]
 
 DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 """Makes a transaction's COMMIT wait for the disk; what asks for more stays."""
-_AGAIN = "the epoch is not decided yet, and is written again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class StagingWriter(Writer):
             done = load.connection.execute(f"{load.tag} COMMIT").statusmessage
         if done != "COMMIT":
             raise Retryable(
-                f"{self._doing}: the server answered {done} to COMMIT", why=_AGAIN, next="start the job again"
+                f"{self._doing}: the server answered {done} to COMMIT", why=UNDECIDED, next="start the job again"
             )
         place = {"system": load.history.system, "database": load.history.database}
         payload = {"rows_table": ticket.rows_table, "schema": ticket.schema, **place}
@@ -117,7 +116,7 @@ class StagingWriter(Writer):
             found = f"key ({', '.join(key.columns)})={row[0]}"
             raise Fatal(
                 f"{self._doing}: {self._named(key)}: {found} stands in the table already",
-                why=f"SQLSTATE 23505; {_AGAIN}",
+                why=f"SQLSTATE 23505; {UNDECIDED}",
                 next="drop such rows before this sink, or take them out of the table, then start the job again",
             )
 
@@ -155,15 +154,16 @@ class StagingWriter(Writer):
         what = f"{self._doing}: {self._named(key)}: {detail}"
         if any(txn.partition == self._txn.partition and txn.attempt != self._txn.attempt for txn in others):
             why = f"an earlier attempt of partition {self._txn.partition} has staged its rows, and its vote got lost"
-            return Retryable(what, why=f"{why}; {_AGAIN}", next="start the job again: the epoch starts over")
+            return Retryable(what, why=f"{why}; {UNDECIDED}", next="start the job again: the epoch starts over")
         mend = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then start the job again"
         other = next((txn.partition for txn in others if txn.attempt in holders), None)
         if other is None:
             return Fatal(
-                what, why=f"partition {self._txn.partition} of this epoch has the key twice; {_AGAIN}", next=mend
+                what, why=f"partition {self._txn.partition} of this epoch has the key twice; {UNDECIDED}", next=mend
             )
-        why = f"partitions {other} and {self._txn.partition} of this epoch have rows with the same unique key; {_AGAIN}"
+        both = f"partitions {other} and {self._txn.partition}"
         seen = 'to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
+        why = f"{both} of this epoch have rows with the same unique key; {UNDECIDED}"
         return Fatal(what, why=why, next=f"{mend}; {seen}")
 
     def _holders(self, session: psycopg.Connection, key: UniqueKey, detail: str) -> set[int]:
