@@ -38,6 +38,14 @@ class Checkpoint:
                 next="set asyncProgressTrackingEnabled to false",
             ) from None
 
+    def source_ends(self, batch: int) -> tuple[str, ...]:
+        """Give where a batch ends, source by source, in each one's own words.
+
+        Empty for a log that keeps offsets by the sources' names (version 2): what a line of it means is Spark's own.
+        """
+        version, _, *sources = (self._folder / "offsets" / str(batch)).read_text().splitlines()
+        return tuple(line for line in sources if line != "-") if version == "v1" else ()
+
     def is_done(self, batch: int) -> bool:
         """Say whether Spark has recorded the batch as done: it never comes again."""
         return (self._folder / "commits" / str(batch)).exists()

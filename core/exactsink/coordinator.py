@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from exactsink.backend import Committer
 from exactsink.commit import Parallel, Retry, commit_decision, in_threads
-from exactsink.errors import Fenced, InDoubt, LineageError, Refused, Retryable
+from exactsink.errors import ExactsinkError, Fenced, InDoubt, LineageError, Refused, Retryable
 from exactsink.events import Events
 from exactsink.journal.journal import Journal
 from exactsink.journal.log import Decision, fenced_by
@@ -24,7 +24,7 @@ from exactsink.model import Committable
 from exactsink.sinks import Sink, check_decided_sinks, committer_of, is_bound
 from exactsink.state import State
 from exactsink.sweep import sweep_losers, sweep_older
-from exactsink.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, sum_digests
+from exactsink.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
 
 __all__ = ["Batch", "Coordinator", "EpochResult"]
 
@@ -37,13 +37,15 @@ class Batch:
     """One micro-batch as the source hands it over.
 
     `fingerprint` is equal exactly for a replay of the same input; `schemas` are the sinks' shaped frames; `write` runs
-    an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again.
+    an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again. `ends` are the
+    sources' end offsets, in their own words.
     """
 
     epoch: int
     fingerprint: str
     schemas: Mapping[str, pa.Schema]
     write: Callable[[EpochPlan], Sequence[Vote]]
+    ends: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Coordinator:
         else:
             decision = self._decide(claim, batch)
         self._finish(claim, decision, batch)
-        self._complete(claim, batch.epoch)
+        self._complete(claim, batch)
         if skipped:
             self._events.tell("epoch_skipped", epoch=batch.epoch, reason="it was decided before, and is finished")
         rows = self._decision().rows
@@ -209,10 +211,10 @@ class Coordinator:
         only = frozenset(c.txn.partition for c in gone) if kept else None
         plan = self._open(claim, batch, {sink: only})
         again = self._accept(plan, batch.write(plan))[sink]
-        if not _same_rows(gone, again, by_partition=bool(kept)):
+        if not same_rows(gone, again, by_partition=bool(kept)):
             raise InDoubt(
                 f"epoch {decision.epoch} lost {len(gone)} votes of sink {sink}, and its replay has other rows",
-                why=f"decided were {_total(gone)}, the replay gave {_total(again)} (rows, digest)"
+                why=f"decided were {total(gone)}, the replay gave {total(again)} (rows, digest)"
                 + (", or cut them into other partitions" if kept else ""),
                 next="make the source and the plan replay the same batch (see the job's transform), then start again",
             )
@@ -232,19 +234,36 @@ class Coordinator:
         margins = {name: sink.backend.traits.max_commit_seconds for name, sink in self._sinks.items()}
         left = check_deadlines(committables, margins, self._now())
         for sink, seconds in left.items():
-            self._events.tell("deadline", epoch=plan.epoch, level=logging.DEBUG, sink=sink, seconds=round(seconds, 3))
+            self._tell_deadline(plan.epoch, sink, seconds)
         return committables
+
+    def _tell_deadline(self, epoch: int, sink: str, seconds: float) -> None:
+        """Tell what is left of the time that a sink's store keeps participants; aloud, once half of it is used."""
+        fields = {"sink": sink, "seconds": round(seconds, 3)}
+        self._events.tell("deadline", epoch=epoch, level=logging.DEBUG, **fields)
+        of = self._sinks[sink].backend.traits.prepared_seconds
+        if of is not None and seconds < of / 2:
+            self._events.tell("deadline_near", epoch=epoch, level=logging.WARNING, **fields, of=of)
 
     def _commit(self, decision: Decision, *, source_done: bool = False) -> Mapping[str, Sequence[Committable]]:
         bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
         return commit_decision(decision, bound, self._events, self._retry, self._parallel, source_done=source_done)
 
-    def _complete(self, claim: Claim, epoch: int) -> None:
+    def _complete(self, claim: Claim, batch: Batch) -> None:
         sweep_losers(self._committers, self._decision(), claim, self._events)
         self._journal.trim()
-        with self._events.point("complete", epoch):
-            self._complete_epoch = epoch
+        with self._events.point("complete", batch.epoch):
+            self._complete_epoch = batch.epoch
             self._tell_state()
+        self._tell_source(batch)
+
+    def _tell_source(self, batch: Batch) -> None:
+        for sink, committer in self._committers.items():
+            try:
+                committer.source_reached(batch.epoch, batch.ends)
+            except ExactsinkError as error:  # advisory: no epoch fails for it
+                fields = {"sink": sink, "error": str(error)}
+                self._events.tell("source_not_reported", epoch=batch.epoch, level=logging.WARNING, **fields)
 
     @contextmanager
     def _fenced_instead(self, claim: Claim) -> Iterator[None]:
@@ -294,16 +313,3 @@ def _out_of_order(epoch: int, expected: int) -> LineageError:
         why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
         mend = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
     return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=mend)
-
-
-def _total(committables: Sequence[Committable]) -> tuple[int, int]:
-    return sum(c.rows for c in committables), sum_digests([c.digest for c in committables])
-
-
-def _same_rows(gone: Sequence[Committable], again: Sequence[Committable], *, by_partition: bool) -> bool:
-    """Hold a replay against what was lost: in all, or partition by partition when others of the sink stay."""
-    if not by_partition:
-        return _total(gone) == _total(again)
-    old = {c.txn.partition: (c.rows, c.digest) for c in gone}
-    new = {c.txn.partition: (c.rows, c.digest) for c in again}
-    return old == new

@@ -57,6 +57,9 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         ),
         "swept": EventKind("undecided participants were aborted", ("sink", "participants")),
         "deadline": EventKind("seconds until a sink's earliest deadline, told at the vote", ("sink", "seconds")),
+        "deadline_near": EventKind(
+            "an epoch has used half of the time that a sink's store keeps what was prepared", ("sink", "seconds", "of")
+        ),
         "commit_retried": EventKind("a commit failed and is tried again", ("sink", "attempt", "error")),
         "vote_lost": EventKind(
             "a decided participant is proven lost: it is written again", ("sink", "txn", "evidence")
@@ -66,6 +69,9 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             "a sink no longer knows of a commit that the source has recorded as done", ("sink", "evidence")
         ),
         "epoch_skipped": EventKind("a batch was decided before: it was finished, not written again", ("reason",)),
+        "source_not_reported": EventKind(
+            "a sink could not pass on where the source stands; it is advisory", ("sink", "error")
+        ),
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
         "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
         "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),

@@ -169,6 +169,8 @@ class Traits:
     `atomic_visibility`: a sink's whole epoch appears at one moment. `can_lose_votes`: the store may drop a prepared
     participant (a timeout, say). `visible_early`: rows show before the decision, so the sink is only effectively once.
     `max_commit_seconds`: what a commit may take; an epoch whose earliest deadline is nearer is refused.
+    `prepared_seconds`: how long after its begin the store keeps a participant that nobody ends, None when for ever; an
+    epoch that has used half of it is told as a warning.
     `needs_shared_staging`: executors and driver must see the same staging folder. `needs_epoch_order`: rows are guarded
     by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
     """
@@ -177,6 +179,7 @@ class Traits:
     can_lose_votes: bool = False
     visible_early: bool = False
     max_commit_seconds: float = 60.0
+    prepared_seconds: float | None = None
     needs_shared_staging: bool = False
     needs_epoch_order: bool = False
 

@@ -84,6 +84,8 @@ def _visible(traits: Traits) -> str:
 def _needs(traits: Traits) -> Iterable[str]:
     if traits.needs_shared_staging:
         yield "a staging folder that the driver and every executor share"
+    if traits.prepared_seconds is not None:
+        yield f"every epoch committed within {traits.prepared_seconds:g} s of its first row"
     if traits.can_lose_votes:
         yield "a source and a plan that give the same rows again, should the store drop a vote"
     if traits.needs_epoch_order:

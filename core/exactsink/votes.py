@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from exactsink.errors import ExactsinkError, Retryable
 from exactsink.model import Committable, Txn
 
-__all__ = ["EpochPlan", "SinkPlan", "Vote", "check_deadlines", "check_votes", "sum_digests"]
+__all__ = ["EpochPlan", "SinkPlan", "Vote", "check_deadlines", "check_votes", "same_rows", "sum_digests", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,20 @@ def check_deadlines(
                 next="give the backend a longer transaction timeout, or the trigger smaller batches",
             )
     return left
+
+
+def total(committables: Sequence[Committable]) -> tuple[int, int]:
+    """Sum up (rows, digest)."""
+    return sum(c.rows for c in committables), sum_digests([c.digest for c in committables])
+
+
+def same_rows(gone: Sequence[Committable], again: Sequence[Committable], *, by_partition: bool) -> bool:
+    """Hold a replay against what was lost: in all, or partition by partition when others of the sink stay."""
+    if not by_partition:
+        return total(gone) == total(again)
+    old = {c.txn.partition: (c.rows, c.digest) for c in gone}
+    new = {c.txn.partition: (c.rows, c.digest) for c in again}
+    return old == new
 
 
 def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committable:

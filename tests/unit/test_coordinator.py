@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.backend import MemoryBackend
+from tests.simulation.backend import MemoryBackend, MemoryCommitter
 from tests.simulation.drivers import frame_of
 from tests.simulation.world import SCHEMA, SINKS, Schedule, Store, World, partitions_of
 
@@ -174,6 +174,37 @@ def test_deadline_that_leaves_too_little_time_refuses_the_epoch(deadline: float,
     else:
         driver.run_epoch(bench.batch(0, spoil=due))
     assert (bench.journal().read().decision is None) == refused
+
+
+@pytest.mark.parametrize(("used", "told"), [(299.0, []), (301.0, [("deadline_near", 299.0, 600.0)])])
+def test_an_epoch_that_has_used_half_of_its_transactions_time_is_told_aloud(used: float, told: list[Any]) -> None:
+    def due(spoiled: Vote) -> Vote:
+        assert spoiled.committable is not None
+        return replace(spoiled, committable=replace(spoiled.committable, deadline=1600.0))
+
+    bench = Bench()
+    sinks = bench.sinks()
+    sinks["lake"].backend.traits = replace(MemoryBackend.traits, prepared_seconds=600.0)  # type: ignore[misc]
+    bench.driver(sinks, now=1000.0 + used).run_epoch(bench.batch(0, spoil=due))
+    near = [event for event in bench.told if event.name == "deadline_near"]
+    assert [(event.name, event.fields["seconds"], event.fields["of"]) for event in near] == told
+    assert [event.fields["sink"] for event in near] == ["lake"] * len(told), "the others' stores keep what is prepared"
+
+
+def test_sinks_hear_where_the_source_stands_once_the_epoch_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    heard = []
+
+    def hear(committer: MemoryCommitter, epoch: int, ends: Sequence[str]) -> None:
+        heard.append((epoch, *ends, sum(event.name == "complete" and event.edge == "after" for event in bench.told)))
+        if len(heard) == 1:
+            raise Retryable("the group's coordinator is away")
+
+    monkeypatch.setattr(MemoryCommitter, "source_reached", hear)
+    bench.driver().run_epoch(replace(bench.batch(0), ends=("17",)))
+    bench.driver().run_epoch(replace(bench.batch(0), ends=("17",)))
+    assert heard == [(0, "17", 1)] * len(SINKS) + [(0, "17", 2)] * len(SINKS), "an epoch that is skipped tells it too"
+    assert bench.names().count("source_not_reported") == 1, "advisory: the epoch stands"
 
 
 @pytest.mark.parametrize("change", ["absent", "other target"])

@@ -90,7 +90,8 @@ class ForeachBatch:
         # Before the first batch has run, nothing tells yet whether the query keeps state.
         with passes.batch(frame, keeps_state=batch_id == 0 or self._checkpoint.is_stateful()) as write:
             told = ExplainedWrite(write)
-            coordinator.run_epoch(Batch(epoch, self._checkpoint.fingerprint(batch_id), passes.schemas(), told))
+            fingerprint, ends = self._checkpoint.fingerprint(batch_id), self._checkpoint.source_ends(batch_id)
+            coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), told, ends))
         if not told.ran and self._checkpoint.is_stateful():
             frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
         self._last_epoch = epoch

@@ -82,6 +82,9 @@ class WrappedCommitter(Committer):
     def in_doubt(self) -> Iterable[InDoubt]:
         return self.real.in_doubt()
 
+    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
+        self.real.source_reached(epoch, ends)
+
     def close(self) -> None:
         self.real.close()
 
