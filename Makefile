@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up themselves. Root or sudo is used only where Python or Java is missing.
+# `make demo` and `make test` do all the set-up themselves. Root or sudo is used only where something is missing.
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,7 +48,9 @@ $(VENV)/.ready: pyproject.toml
 	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/postgresql-common/createcluster.d && \
 	    echo 'create_main_cluster = false' | $(SUDO) tee /etc/postgresql-common/createcluster.d/exactsink.conf >/dev/null && \
 	    $(SUDO) apt-get install -y --no-install-recommends postgresql; }  # no cluster of Debian's own
+	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || \
+	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends maven openssl; }  # for Kafka's tests
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,idempotent-upsert,postgres]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,idempotent-upsert,postgres,kafka]' --group dev
 	@touch $@

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.servers.kafka import Kafka, shared_kafka
 from tests.servers.postgres import Postgres, shared_postgres
 
-__all__ = ["postgres"]
+__all__ = ["kafka", "postgres"]
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """The Kafka that all workers of this run share: make topics and transactional ids, and leave the broker alone."""
+    with shared_kafka(tmp_path_factory.getbasetemp()) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,19 @@
 """PostgreSQL servers for tests: private, on a unix socket only, and gone with the last process that uses them.
 
-A server dies with the process that started it, also when that is killed. One that a whole run shares is started by a
-keeper, a process that waits until the kernel says that no user is left: `python -m tests.servers.postgres FOLDER`.
+A server dies with the process that started it, also when that is killed. One that a whole run shares is kept by
+`python -m tests.servers.postgres FOLDER`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +21,14 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
+from tests.servers.keeper import keep, shared
+from tests.servers.waiting import PATIENCE, wait_until
+
 __all__ = ["Postgres", "PostgresServer", "own_postgres", "shared_postgres", "wait_until"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
 PORT = "5432"
-PATIENCE = 120  # seconds until a server that does not come says so
 SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 SETTINGS = {"max_prepared_transactions": "64", "max_connections": "200", "shared_buffers": "32MB", "fsync": "on"}
 
@@ -165,49 +165,8 @@ def shared_postgres(basetemp: Path) -> Iterator[Postgres]:
 
     Each user makes databases of its own, and must not change what belongs to the whole server.
     """
-    folder = basetemp.parent if "PYTEST_XDIST_WORKER" in os.environ else basetemp
-    with open(folder / "postgres.users", "a") as users, open(folder / "postgres.guard", "a") as guard:
-        fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is stopping its server already
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        place = folder / "postgres.folder"
-        if not place.exists():
-            _start_keeper(folder, place)
-        fcntl.flock(guard, fcntl.LOCK_UN)
-        yield Postgres(Path(place.read_text()))
-
-
-def _start_keeper(folder: Path, place: Path) -> None:
-    log = folder / "postgres.keeper.log"
-    root = Path(__file__).parents[2]
-    with open(log, "wb") as output:  # never a pipe of the worker's: its reader would wait for the keeper's end
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "tests.servers.postgres", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=root,
-            start_new_session=True,
-        )
-
-    def ready() -> bool:
-        if keeper.poll() is not None and not place.exists():
-            raise RuntimeError(f"the tests' PostgreSQL did not start:\n{log.read_text(errors='replace')}")
-        return place.exists()
-
-    wait_until(ready, "the tests' PostgreSQL to start")
-    keeper.returncode = 0  # not this process's to wait for: it ends after it
-
-
-def _keep(folder: Path) -> None:
-    """Run a server until no process holds the users' lock any more, however each of them ended."""
-    place = folder / "postgres.folder"
-    with own_postgres() as server, open(folder / "postgres.users", "a") as users:
-        written = folder / "postgres.folder.new"
-        written.write_text(str(server.folder))
-        written.rename(place)
-        fcntl.flock(users, fcntl.LOCK_EX)
-        place.unlink()
-        server.remove()  # under the lock: whoever comes now waits, and starts another
+    with shared(basetemp, "postgres", "tests.servers.postgres") as folder:
+        yield Postgres(Path(folder))
 
 
 def _programs() -> Path:
@@ -229,14 +188,6 @@ def _server_user() -> dict[str, Any]:
     return {"user": "postgres", "group": "postgres", "extra_groups": []}
 
 
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    """Look again and again until it is so. Raises TimeoutError."""
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE} s for {what}")
-        time.sleep(0.02)
-
-
 if __name__ == "__main__":
-    _keep(Path(sys.argv[1]))
+    with own_postgres() as kept:
+        keep(Path(sys.argv[1]), "postgres", str(kept.folder), kept.remove)

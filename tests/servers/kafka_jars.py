@@ -1,0 +1,128 @@
+"""The jars of Apache Kafka for tests: fetched once per version by Maven, and kept outside the tree."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BROKER", "TOOLS", "VERSION", "JarSet", "java", "jars"]
+
+VERSION = "4.3.1"
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+INSTALL = "apt-get update && apt-get install -y --no-install-recommends maven"
+FETCHED_WITHIN = 400  # seconds: below pytest's own time limit
+_LOGS = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Some artifacts (group:artifact:version) with all they need, and the folder's name that they are kept under."""
+
+    name: str
+    artifacts: tuple[str, ...]
+
+
+BROKER = JarSet(f"kafka-{VERSION}", (f"org.apache.kafka:kafka_2.13:{VERSION}", _LOGS))
+TOOLS = JarSet(f"kafka-tools-{VERSION}", (f"org.apache.kafka:kafka-tools:{VERSION}", _LOGS))
+
+
+def java() -> str:
+    """Find the java to run brokers with."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if found is None:
+        raise RuntimeError("these tests need Java 17 or newer; run: make setup")
+    return found
+
+
+def jars(
+    wanted: JarSet = BROKER, cache: Path | None = None, fetch: Callable[[JarSet, Path], None] | None = None
+) -> Path:
+    """Give the folder that holds the jars, and fetch them where it is missing: 44 MB, once per machine and version.
+
+    The folder is there whole or not at all. Of processes that come at the same time one fetches, the others wait.
+    `cache` is where to keep them (else $XDG_CACHE_HOME/exactsink), `fetch` another way to get them.
+    """
+    cache = cache or _cache()
+    folder = cache / wanted.name
+    if folder.exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f"{wanted.name}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _fill(wanted, folder, fetch or _fetch)
+    return folder
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
+
+
+def _fill(wanted: JarSet, folder: Path, fetch: Callable[[JarSet, Path], None]) -> None:
+    for left in folder.parent.glob(f"{wanted.name}.new-*"):  # of a process that was killed: the lock is ours
+        shutil.rmtree(left)
+    new = Path(tempfile.mkdtemp(prefix=f"{wanted.name}.new-", dir=folder.parent))
+    try:
+        fetch(wanted, new)
+        (new / "pom.xml").unlink(missing_ok=True)
+        names = [artifact.split(":") for artifact in wanted.artifacts]
+        missing = [
+            f"{name}-{version}.jar" for _, name, version in names if not (new / f"{name}-{version}.jar").exists()
+        ]
+        broken = [jar.name for jar in sorted(new.glob("*.jar")) if not zipfile.is_zipfile(jar)]
+        if missing or broken:
+            raise RuntimeError(
+                f"fetching {wanted.name} left no whole set: missing {missing}, broken {broken}; try again"
+            )
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _fetch(wanted: JarSet, folder: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise RuntimeError(f"tests with Kafka need Maven to fetch {', '.join(wanted.artifacts)}; run: {INSTALL}")
+    (folder / "pom.xml").write_text(_pom(wanted.artifacts))
+    command = [maven, "-B", "-q", "-C", PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            timeout=FETCHED_WITHIN,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"Maven did not fetch {wanted.name} in {FETCHED_WITHIN} s; run the tests again") from late
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"Maven could not fetch {', '.join(wanted.artifacts)} into {folder.parent / wanted.name}:\n"
+            f"{done.stdout[-3000:]}\ncheck the network and Maven's settings, then run the tests again"
+        )
+
+
+def _pom(artifacts: Sequence[str]) -> str:
+    entries = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
+            *artifact.split(":")
+        )
+        for artifact in artifacts
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>exactsink.tests</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{entries}</dependencies></project>\n"
+    )

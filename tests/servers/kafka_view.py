@@ -1,0 +1,153 @@
+"""What a test sees of a running Kafka: topics of its own, and an independent reading of what is committed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka.admin import KafkaAdminClient
+
+from tests.servers.waiting import wait_until
+
+__all__ = ["Kafka", "Record"]
+
+_ANSWER = 30  # seconds for one call, of a broker that is up
+_DECIDED = ["PrepareCommit", "PrepareAbort"]  # answered so, and not yet marked in the partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One committed record. The timestamp is in milliseconds; headers keep their order and their doubles."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+
+class Kafka:
+    """A running broker, as those see it who may use it but not stop it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap  # host:port, the same after each restart
+
+    def admin(self) -> AdminClient:
+        """Give a new client of confluent-kafka's, without any limits."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # its calls raise
+
+    def new_topic(self, stem: str, partitions: int = 2, **configs: str) -> str:
+        """Make a topic that no other test has, and wait until it takes records; give its name.
+
+        A config's dots are underscores here: `max_message_bytes="1000"`.
+        """
+        name = f"{stem}-{uuid.uuid4().hex[:12]}"
+        admin = self.admin()
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_ANSWER)
+        wait_until(lambda: _led(admin, name) == partitions, f"topic {name} to have leaders")
+        return name
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        admin = self.admin()
+        admin.delete_topics([topic])[topic].result(_ANSWER)
+        wait_until(lambda: _led(admin, topic) == 0, f"topic {topic} to be gone")
+
+    def settle(self) -> None:
+        """Wait until all transactions that are decided by now are so for readers too, in all their partitions."""
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+
+        def decided() -> set[str]:
+            listed = client.list_transactions(state_filters=_DECIDED).values()
+            return {transaction.transactional_id for on_broker in listed for transaction in on_broker}
+
+        try:
+            waited_for = decided()
+            wait_until(lambda: not waited_for or not (waited_for & decided()), "decided transactions to be marked")
+        finally:
+            client.close()
+
+    def rows(self, topic: str) -> list[Record]:
+        """Read all that is committed now, from every partition's first record to where an open transaction begins.
+
+        Ordered by partition and offset. What was committed before the call is there: Kafka answers a commit before its
+        rows can be seen, which is waited for. A read that could not be made whole raises: it never gives fewer rows.
+        """
+        self.settle()
+        ends = self._ends(topic, IsolationLevel.READ_COMMITTED)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": f"reader-{uuid.uuid4().hex}",  # never joined: partitions are assigned
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "check.crcs": True,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        try:
+            return sorted(_read(consumer, topic, ends), key=lambda record: (record.partition, record.offset))
+        finally:
+            consumer.close()
+
+    def held(self, topic: str) -> bool:
+        """Say whether an open transaction holds readers back in any partition; one that was decided does not."""
+        self.settle()
+        highs = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)  # first: what comes after it holds nothing back
+        return any(end < highs[number] for number, end in self._ends(topic, IsolationLevel.READ_COMMITTED).items())
+
+    def _ends(self, topic: str, isolation: IsolationLevel) -> dict[int, int]:
+        admin = self.admin()
+        partitions = admin.list_topics(topic, timeout=_ANSWER).topics[topic].partitions
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        if not wanted:
+            raise LookupError(f"there is no topic {topic}")
+        found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER)
+        return {partition.partition: answer.result(_ANSWER).offset for partition, answer in found.items()}
+
+
+def _read(consumer: Consumer, topic: str, ends: Mapping[int, int]) -> list[Record]:
+    """Read until every partition's end was passed: by a record, or by the client's word that none is before it."""
+    passed = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=_ANSWER)[0] for n in ends}
+    consumer.assign([TopicPartition(topic, number, first) for number, first in passed.items()])
+    records: list[Record] = []
+
+    def done() -> bool:
+        for message in consumer.consume(10_000, timeout=0.02):
+            error, record = message.error(), _record(message)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if error is None and record.offset < ends[record.partition]:
+                records.append(record)
+            passed[record.partition] = record.offset + (error is None)
+        return all(passed[number] >= end for number, end in ends.items())
+
+    wait_until(done, f"all records of {topic} up to {dict(ends)}")
+    return records
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        message.timestamp()[1],
+    )
+
+
+def _led(admin: AdminClient, topic: str) -> int:
+    """Count the topic's partitions that have a leader."""
+    found = admin.list_topics(timeout=_ANSWER).topics.get(topic)
+    return 0 if found is None else sum(partition.leader >= 0 for partition in found.partitions.values())

@@ -1,0 +1,68 @@
+"""A server that all workers of a test run share, started by the first user and gone with the last.
+
+Its keeper is a process that waits until the kernel says that no user is left, however each of them ended. The server's
+module is the keeper's program: `python -m MODULE FOLDER` calls `keep`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.waiting import wait_until
+
+__all__ = ["keep", "shared"]
+
+
+@contextmanager
+def shared(basetemp: Path, name: str, module: str) -> Iterator[str]:
+    """Give the address of the run's server; `basetemp` is pytest's. The last user's end stops the server."""
+    folder = basetemp.parent if "PYTEST_XDIST_WORKER" in os.environ else basetemp
+    with open(folder / f"{name}.users", "a") as users, open(folder / f"{name}.guard", "a") as guard:
+        fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is stopping its server already
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        place = folder / f"{name}.place"
+        if not place.exists():
+            _start_keeper(folder, name, module)
+        fcntl.flock(guard, fcntl.LOCK_UN)
+        yield place.read_text()
+
+
+def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> None:
+    """Tell the users a running server's address, wait until no process holds their lock any more, and remove it."""
+    place = folder / f"{name}.place"
+    with open(folder / f"{name}.users", "a") as users:
+        written = folder / f"{name}.place.new"
+        written.write_text(address)
+        written.rename(place)
+        fcntl.flock(users, fcntl.LOCK_EX)
+        place.unlink()
+        remove()  # under the lock: whoever comes now waits, and starts another
+
+
+def _start_keeper(folder: Path, name: str, module: str) -> None:
+    place = folder / f"{name}.place"
+    log = folder / f"{name}.keeper.log"
+    root = Path(__file__).parents[2]
+    with open(log, "wb") as output:  # never a pipe of the worker's: its reader would wait for the keeper's end
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", module, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=root,
+            start_new_session=True,
+        )
+
+    def ready() -> bool:
+        if keeper.poll() is not None and not place.exists():
+            raise RuntimeError(f"the tests' shared {name} did not start:\n{log.read_text(errors='replace')}")
+        return place.exists()
+
+    wait_until(ready, f"the tests' shared {name} to start")
+    keeper.returncode = 0  # not this process's to wait for: it ends after it

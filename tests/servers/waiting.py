@@ -1,0 +1,19 @@
+"""Waiting for a condition, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["PATIENCE", "wait_until"]
+
+PATIENCE = 120  # seconds until what does not come says so
+
+
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    """Look again and again until it is so. Raises TimeoutError."""
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {PATIENCE} s for {what}")
+        time.sleep(0.02)
