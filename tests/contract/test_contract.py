@@ -74,7 +74,7 @@ def mypy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mypy]:
 
 
 def test_there_are_skeletons_of_every_kind_of_store() -> None:
-    expected = ["kafka_transactions", "keyed_store", "mysql_xa", "s3_multipart", "staged_sql"]
+    expected = ["keyed_store", "mysql_xa", "s3_multipart", "staged_sql"]
     assert expected == SKELETONS
 
 

@@ -1,4 +1,4 @@
-"""One warm JVM for all pages of a test process, and one PostgreSQL for those of all processes."""
+"""One warm JVM for all pages of a test process; one PostgreSQL and one Kafka for those of all processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.warm_jvm import WarmJvm
+from tests.servers.kafka import Kafka, shared_kafka
 from tests.servers.postgres import Postgres, shared_postgres
 
 
@@ -53,6 +54,24 @@ class LazyPostgres:
         self._until_end.close()
 
 
+class LazyKafka:
+    """The run's broker, which is started by the first page that needs one."""
+
+    def __init__(self, basetemp: Path) -> None:
+        self._basetemp = basetemp
+        self._broker: Kafka | None = None
+        self._until_end = ExitStack()
+
+    def environment(self) -> dict[str, str]:
+        """Say where the broker is. Pages name topics of their own."""
+        if self._broker is None:
+            self._broker = self._until_end.enter_context(shared_kafka(self._basetemp))
+        return {"KAFKA": self._broker.bootstrap}
+
+    def close(self) -> None:
+        self._until_end.close()
+
+
 @pytest.fixture(scope="session")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LazyJvm]:
     with closing(LazyJvm(tmp_path_factory.mktemp("jvm"))) as lazy:
@@ -62,4 +81,10 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LazyJvm]:
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LazyPostgres]:
     with closing(LazyPostgres(tmp_path_factory.getbasetemp())) as lazy:
+        yield lazy
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LazyKafka]:
+    with closing(LazyKafka(tmp_path_factory.getbasetemp())) as lazy:
         yield lazy

@@ -6,15 +6,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Command", "Step", "commands", "pages", "shown", "steps"]
+__all__ = ["ROOT", "SERVERS", "Command", "Step", "commands", "pages", "shown", "steps"]
 
 ROOT = Path(__file__).parents[2]
+
+SERVERS = ("spark", "postgres", "kafka")
+"""What a block may need: a running JVM for a driver, a database, a broker."""
 
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)(?: +(?P<mark>.*\S))?\s*")
 _STAND_IN = re.compile(r"<!-- run: (?P<command>.*) -->\s*")
 _MARK = re.compile(
     r"file=(?P<file>[\w./-]+)|no-run: (?P<reason>\S.*)|"
-    r"run(?P<spark> spark)?(?P<postgres> postgres)?(?: exit=(?P<codes>\d+(?:,\d+)*))?"
+    rf"run(?P<needs>(?: (?:{'|'.join(SERVERS)}))*)(?: exit=(?P<codes>\d+(?:,\d+)*))?"
 )
 
 
@@ -22,8 +25,7 @@ _MARK = re.compile(
 class Step:
     """One thing that a reader of a page does: writes a file, runs commands, or (with a reason) neither.
 
-    `codes` are the exit codes that the last command may end with. `spark` says that a command starts a driver,
-    `postgres` that one connects to a server.
+    `codes` are the exit codes that the last command may end with. `needs` are the SERVERS that its commands use.
     """
 
     place: str
@@ -31,8 +33,7 @@ class Step:
     text: str
     file: str = ""
     runs: bool = False
-    spark: bool = False
-    postgres: bool = False
+    needs: tuple[str, ...] = ()
     codes: frozenset[int] = frozenset({0})
 
 
@@ -102,7 +103,7 @@ def shown(command: Command) -> re.Pattern[str]:
 def _step(place: str, language: str, mark: str, text: str) -> Step:
     known = _MARK.fullmatch(mark)
     if known is None:
-        raise ValueError(f"{place}: mark the block with file=NAME, run [spark] [postgres] [exit=N], or no-run: REASON")
+        raise ValueError(f"{place}: mark the block with file=NAME, run [spark] [postgres] [kafka] [exit=N], or no-run: REASON")
     if known["file"]:
         return Step(place, language, text, file=known["file"])
     if known["reason"]:
@@ -110,5 +111,4 @@ def _step(place: str, language: str, mark: str, text: str) -> Step:
     if language != "console":
         raise ValueError(f"{place}: only console blocks are run; give this one file=NAME and a command that uses it")
     codes = frozenset(map(int, (known["codes"] or "0").split(",")))
-    needs = {name: bool(known[name]) for name in ("spark", "postgres")}
-    return Step(place, language, text, runs=True, **needs, codes=codes)
+    return Step(place, language, text, runs=True, needs=tuple((known["needs"] or "").split()), codes=codes)

@@ -24,21 +24,15 @@ _BORDER = "=====exactsink-docs====="
 class Reader:
     """One reader of one page.
 
-    `spark` gives the environment in which a command finds a running JVM, `postgres` the one in which it finds a
-    database: that is asked for once, and the page keeps it.
+    `servers` give, by the name that a block needs them under, the environment in which a command finds each. Each is
+    asked once, and the page keeps it; `spark` alone is asked by every block, as a JVM is not a page's own.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        spark: Callable[[], Mapping[str, str]] = dict,
-        postgres: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
+    def __init__(self, folder: Path, **servers: Callable[[], Mapping[str, str]]) -> None:
         self._folder = folder / "reader"
         self._folder.mkdir()
         self._site = folder / "site"
-        self._spark = spark
-        self._postgres = functools.cache(postgres)
+        self._servers = {name: at if name == "spark" else functools.cache(at) for name, at in servers.items()}
 
     def do(self, step: Step) -> None:
         """Do one step. Raises AssertionError when the page says something else than what happens."""
@@ -53,7 +47,7 @@ class Reader:
 
     def _run(self, step: Step) -> None:
         chosen = commands(step)
-        servers = {**(self._spark() if step.spark else {}), **(self._postgres() if step.postgres else {})}
+        servers = {key: value for name in step.needs for key, value in self._servers[name]().items()}
         output = self._shell(_script(chosen), servers, step.place)
         parts = output.split(_BORDER + "\n")
         assert len(parts) == 2 * len(chosen) + 2, f"{step.place}: the shell ended early:\n{output}"

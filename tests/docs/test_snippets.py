@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.conftest import LazyJvm, LazyPostgres
+from tests.docs.conftest import LazyJvm, LazyKafka, LazyPostgres
 from tests.docs.pages import ROOT, Command, pages, shown, steps
 from tests.docs.reader import Reader
 
@@ -15,14 +15,19 @@ _PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
 
 @pytest.mark.parametrize("name", list(_PAGES))
 def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(
-    name: str, tmp_path: Path, jvm: LazyJvm, postgres: LazyPostgres
+    name: str, tmp_path: Path, jvm: LazyJvm, postgres: LazyPostgres, kafka: LazyKafka
 ) -> None:
-    reader = Reader(tmp_path, jvm.address, lambda: postgres.environment(f"docs {name}"))
+    reader = Reader(
+        tmp_path,
+        spark=jvm.address,
+        postgres=lambda: postgres.environment(f"docs {name}"),
+        kafka=kafka.environment,
+    )
     for step in steps(_PAGES[name]):
         try:
             reader.do(step)
         finally:
-            if step.spark:
+            if "spark" in step.needs:
                 jvm.settle()
 
 
@@ -69,7 +74,7 @@ def test_a_page_gets_its_servers_when_a_step_asks_for_them_and_one_database_for_
         made.append(f"docs{len(made) + 1}")
         return {"PGDATABASE": made[-1]}
 
-    reader = Reader(tmp_path, lambda: {"JVM": "warm"}, database)
+    reader = Reader(tmp_path, spark=lambda: {"JVM": "warm"}, postgres=database)
     for step, known in zip(steps(page), ([], ["docs1"], ["docs1"]), strict=True):
         reader.do(step)
         assert made == known

@@ -43,6 +43,10 @@ class Stage:
         self.faults: list[str] = []
         self._numbers = itertools.count()
 
+    def job(self, name: str = JOB) -> str:
+        """Give the full name of a job of this scenario."""
+        return self.target.job_prefix(self.place) + name
+
     def rows(self, *counts: Sequence[int], first: int = 0) -> list[list[pa.Table]]:
         """Make batches of rows as the writer gets them: `counts` are the rows of each partition, batch by batch."""
         raw, start = [], first
@@ -52,8 +56,9 @@ class Stage:
             start = bounds[-1]
         return ask(lambda: [[self.target.shaped(table) for table in batch] for batch in raw])
 
-    def script(self, *counts: Sequence[int], job: str = JOB, first: int = 0, chunk: int = 7) -> Script:
-        """Make a job of one sink; its rows are numbered from `first`."""
+    def script(self, *counts: Sequence[int], job: str | None = None, first: int = 0, chunk: int = 7) -> Script:
+        """Make a job of one sink; its rows are numbered from `first`. `job` is a full name."""
+        job = job or self.job()
         sink = Sink(SINK, "conformance", self.backend, str(self.place / "staging"))
         folder = self.folder / "jobs" / job
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,9 +68,9 @@ class Stage:
         """Give the script with its sink's backend wrapped."""
         return replace(script, sinks={SINK: replace(script.sinks[SINK], backend=backend)})
 
-    def hand(self, generation: int, token: str, job: str = JOB, sink: str = SINK, lineage: str = "") -> Hand:
+    def hand(self, generation: int, token: str, job: str | None = None, sink: str = SINK, lineage: str = "") -> Hand:
         """Work on the target by hand; `lineage` is a journal's name, by default one of this token's own."""
-        ctx = JobContext(job, sink, str(self.place / "staging"), generation, lineage or token)
+        ctx = JobContext(job or self.job(), sink, str(self.place / "staging"), generation, lineage or token)
         return Hand(self.backend, ctx, token)
 
     def play(self, script: Script, *faults: Fault) -> None:
@@ -137,6 +142,12 @@ class Stage:
     def check_rows(self, *expected: Iterable[int]) -> None:
         """Hold the target against these ids, each once; a sink that shows rows early may repeat, never lose, one."""
         self.check_read(self.read(), *expected)
+
+    def check_rows_behind(self, *expected: Iterable[int]) -> None:
+        """Hold the target against these ids while others are undecided: readers that wait at those may see fewer."""
+        found = self.read()
+        waiting = self.target.holds_readers
+        self.check_read(found, *([row for row in ids if not waiting or row in found] for ids in expected))
 
     def check_read(self, found: Counter[int], *expected: Iterable[int]) -> None:
         right = Counter(itertools.chain(*expected))

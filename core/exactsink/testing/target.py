@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -30,6 +31,9 @@ class ConformanceTarget(ABC):
     the scenarios that need it are skipped, and say so.
     """
 
+    holds_readers: ClassVar[bool] = False
+    """Whether readers wait at undecided rows, as in a Kafka partition: what is committed behind these shows later."""
+
     @abstractmethod
     def backend(self, folder: Path) -> Backend:
         """Make a fresh target, its table say, and give a backend that writes there. Called once in a scenario."""
@@ -41,6 +45,13 @@ class ConformanceTarget(ABC):
         Count applications, never the last write only: let triggers log every change of a table, say. Called at any
         moment, also while a driver is stopped before a decision or inside a commit.
         """
+
+    def job_prefix(self, folder: Path) -> str:
+        """Give what the names of the scenario's jobs begin with, `abc123-` say; at most 20 of a job name's characters.
+
+        Scenarios are played side by side. Needed where several of them meet in one store that lists work by its name.
+        """
+        return ""
 
     def shaped(self, rows: pa.Table) -> pa.Table:
         """Play the JVM's part where the backend has a `shape`: give the rows as its writer gets them."""

@@ -8,7 +8,7 @@ from exactsink.testing.faults import Fault
 from exactsink.testing.hand import Hand
 from exactsink.testing.lives import Script
 from exactsink.testing.processes import ask
-from exactsink.testing.stage import JOB, SINK, Broken, Stage
+from exactsink.testing.stage import SINK, Broken, Stage
 
 __all__ = ["SCENARIOS"]
 
@@ -27,8 +27,8 @@ def _job_that_sweeps(stage: Stage) -> Script:
 def _others_untouched(stage: Stage) -> None:
     """Another job, its name beginning like this one's, and another sink of this job have prepared work, and keep it."""
     others = [
-        stage.hand(1, _TOKEN, job="other"),
-        stage.hand(1, _TOKEN, job=f"{JOB}-{SINK}"),
+        stage.hand(1, _TOKEN, job=stage.job("other")),
+        stage.hand(1, _TOKEN, job=f"{stage.job()}-{SINK}"),
         stage.hand(1, _TOKEN, sink="other"),
         stage.hand(1, _TOKEN, sink=f"{SINK}-{SINK}"),
     ]
@@ -75,7 +75,7 @@ def _another_journal(stage: Stage) -> None:
 def _in_turn(stage: Stage) -> None:
     """Two jobs, one after the other, from their first epoch to their last."""
     for job, first in (("first", 0), ("second", 1000)):
-        script = stage.script([10, 10], [10, 10], job=job, first=first)
+        script = stage.script([10, 10], [10, 10], job=stage.job(job), first=first)
         stage.killed(script, Fault(_COMMIT, "before", "kill", 1))
         stage.whole(script)
     stage.check_rows(range(40), range(1000, 1040))
@@ -83,14 +83,14 @@ def _in_turn(stage: Stage) -> None:
 
 def _interleaved(stage: Stage) -> None:
     """Each of two jobs stands before its decision, or its commit, while the other one is swept or finished."""
-    one = stage.script([10, 10], [10, 10], [10, 10], job="first")
-    two = stage.script([10, 10], [10, 10], [10, 10], job="second", first=1000)
+    one = stage.script([10, 10], [10, 10], [10, 10], job=stage.job("first"))
+    two = stage.script([10, 10], [10, 10], [10, 10], job=stage.job("second"), first=1000)
     deciding = stage.stopped(one, Fault("decide", "before", "stall", 1))
     committing = stage.stopped(two, Fault(_COMMIT, "before", "stall", 1))
     stage.woken(deciding)
     stage.whole(one)
     if not stage.backend.traits.visible_early:
-        stage.check_rows(range(60), range(1000, 1020))
+        stage.check_rows_behind(range(60), range(1000, 1020))
     stage.woken(committing)
     stage.whole(two)
     stage.check_rows(range(60), range(1000, 1060))

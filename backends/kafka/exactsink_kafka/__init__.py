@@ -1,0 +1,3 @@
+"""The `kafka` backend of exactsink."""
+
+__all__: list[str] = []

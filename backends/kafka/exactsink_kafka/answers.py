@@ -1,0 +1,184 @@
+"""What brokers answer, as values, and the requests whose form takes some care."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.producer.transaction import EndTxnRequest
+from kafka.record import MemoryRecords
+
+from exactsink_kafka.vote import Transaction
+
+__all__ = [
+    "Cluster",
+    "Described",
+    "OpenProducer",
+    "Seen",
+    "Topic",
+    "bounds_requests",
+    "cluster_of",
+    "described",
+    "fetch_request",
+    "metadata_request",
+    "seen",
+    "seen_beyond",
+    "versions_request",
+]
+
+_READ_COMMITTED = 1
+_EARLIEST, _LATEST = -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a cluster says of itself. `end_txn` is the highest version of EndTxn that all its brokers take;
+    `transaction_version` the finalized feature, 0 where there is none."""
+
+    id: str
+    brokers: tuple[int, ...]
+    end_txn: int
+    transaction_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's own id (a UUID as text) and its partitions."""
+
+    name: str
+    id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A transactional id as its coordinator knows it. `state` is the broker's word: Ongoing, PrepareCommit,
+    CompleteAbort, Empty... `started` in Unix seconds of the broker's clock, None when nothing is open."""
+
+    transaction: Transaction
+    state: str
+    timeout_seconds: float
+    started: float | None
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProducer:
+    """A producer with an open transaction in a partition, and where its rows begin there."""
+
+    id: int
+    epoch: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a partition's leader shows at an offset to a reader with isolation.level=read_committed.
+
+    `error` is the broker's code (0: none; 100 UNKNOWN_TOPIC_ID; 1 OFFSET_OUT_OF_RANGE). `log_start` and `stable` (the
+    last stable offset) bound what is settled; -1 where the broker knows no such topic. `producer` is (id, epoch) of
+    the transactional batch that holds the offset, None when none does or it is not settled. `aborted` are (producer
+    id, first offset) of aborted transactions that overlap what was read.
+    """
+
+    error: int
+    log_start: int
+    stable: int
+    producer: tuple[int, int] | None
+    aborted: frozenset[tuple[int, int]]
+
+
+def cluster_of(id: str, brokers: tuple[int, ...], versions: Iterable[Any]) -> Cluster:
+    """Read all brokers' ApiVersions answers: what a cluster takes is what its oldest broker does."""
+    end_txn, transaction = [], []
+    for answer in versions:
+        end_txn.append(
+            max((api.max_version for api in answer.api_keys if api.api_key == EndTxnRequest.API_KEY), default=0)
+        )
+        features = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        transaction.append(features.get("transaction.version", 0))
+    return Cluster(id, brokers, min(end_txn, default=0), min(transaction, default=0))
+
+
+def described(state: Any) -> Described:
+    """Read one entry of a DescribeTransactions answer."""
+    transaction = Transaction(state.transactional_id, state.producer_id, state.producer_epoch)
+    partitions = ((topic.topic, partition) for topic in state.topics for partition in topic.partitions)
+    started = state.transaction_start_time_ms
+    return Described(
+        transaction,
+        state.transaction_state,
+        state.transaction_timeout_ms / 1000,
+        started / 1000 if started >= 0 else None,
+        tuple(sorted(partitions)),
+    )
+
+
+def versions_request() -> Any:
+    """Ask what a broker takes; one that is not told who asks answers with an error."""
+    return ApiVersionsRequest(client_software_name="exactsink", client_software_version="1")
+
+
+def metadata_request(*, names: Iterable[str] = (), ids: Iterable[str] = ()) -> Any:
+    """Ask for topics by name or by their own ids; none is made by asking."""
+    entry = MetadataRequest.MetadataRequestTopic
+    topics = [entry(name=name) for name in names] + [entry(name=None, topic_id=uuid.UUID(one)) for one in ids]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=12)
+
+
+def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
+    """Ask for the batch at an offset as a reader of what is committed, who is told which transactions were aborted."""
+    topic = FetchRequest.FetchTopic
+    wanted = topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)  # a batch at least
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=_READ_COMMITTED,
+        topics=[topic(topic_id=uuid.UUID(topic_id), partitions=[wanted])],
+        forgotten_topics_data=[],
+        min_version=13,
+    )
+
+
+def seen(told: Any, offset: int) -> Seen:
+    """Read the partition's part of a Fetch answer."""
+    aborted = frozenset((one.producer_id, one.first_offset) for one in told.aborted_transactions or ())
+    return Seen(0, told.log_start_offset, told.last_stable_offset, _producer_at(told.records, offset), aborted)
+
+
+def bounds_requests(topic: str, partition: int) -> list[Any]:
+    """Ask where a partition begins, and where its last stable offset is: two requests."""
+    entry = ListOffsetsRequest.ListOffsetsTopic
+    return [
+        ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=_READ_COMMITTED,
+            topics=[
+                entry(name=topic, partitions=[entry.ListOffsetsPartition(partition_index=partition, timestamp=at)])
+            ],
+        )
+        for at in (_EARLIEST, _LATEST)
+    ]
+
+
+def seen_beyond(error: int, answers: Iterable[Any]) -> Seen:
+    """Make the answer for an offset that the partition doesn't have, from those to `bounds_requests`."""
+    log_start, stable = (answer.topics[0].partitions[0].offset for answer in answers)
+    return Seen(error, log_start, stable, None, frozenset())
+
+
+def _producer_at(records: Any, offset: int) -> tuple[int, int] | None:
+    if not records:
+        return None
+    for batch in MemoryRecords(records):
+        if batch.base_offset > offset:
+            return None  # the batch that held it is gone
+        if batch.magic >= 2 and offset <= batch.last_offset:
+            rows = batch.is_transactional and not batch.is_control_batch
+            return (batch.producer_id, batch.producer_epoch) if rows else None
+    return None

@@ -1,0 +1,45 @@
+"""The `kafka` backend: what it promises, and how rows are shaped before they become Arrow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from exactsink.backend import Backend, Committer, Writer
+from exactsink.model import JobContext, Traits, Txn
+from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.shapes import shaped
+from exactsink_kafka.writer import KafkaWriter
+
+__all__ = ["KafkaBackend", "KafkaOptions"]
+
+
+class KafkaBackend(Backend):
+    """Write rows as records of a topic, an epoch exactly once for readers with isolation.level=read_committed."""
+
+    Options = KafkaOptions
+    options: KafkaOptions
+
+    @property
+    def strategy(self) -> str:
+        return self.options.strategy
+
+    @property
+    def target(self) -> str:
+        """Name the topic, not the brokers, whose list changes; each vote carries the cluster's own id."""
+        return f"kafka:{self.options.topic or '*'}"
+
+    @property
+    def traits(self) -> Traits:
+        """Say that the broker drops a prepared transaction after its timeout."""
+        return Traits(can_lose_votes=True, prepared_seconds=self.options.transaction_timeout_seconds)
+
+    def shape(self, schema: pa.Schema) -> list[str] | None:
+        """Let the JVM make the record's columns. Raises ConfigError for rows that no record can be made of."""
+        return shaped(self.options, schema)
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return KafkaWriter(self.options, txn, schema, ticket)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return KafkaCommitter(self.options, ctx)

@@ -1,0 +1,207 @@
+"""The driver's side: end what tasks began, all with one version of EndTxn, and say what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from exactsink.backend import Committer
+from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.model import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Finding,
+    InDoubt,
+    JobContext,
+    Lost,
+    Outcome,
+    Undecided,
+    Unknown,
+)
+from exactsink_kafka.failures import NOT_AUTHORIZED, named, refused_id
+from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.preflight import findings
+from exactsink_kafka.settle import look_back, settle
+from exactsink_kafka.vote import Transaction, Vote
+from exactsink_kafka.wire import Described, Wire
+
+__all__ = ["KafkaCommitter"]
+
+_DECIDED = "the epoch is decided, and is committed again; no row is lost"
+_INVALID_STATE, _UNSUPPORTED = 48, 35
+_MOVED_ON = frozenset({47, 49, 90})
+"""INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
+_NOT_OPEN = _MOVED_ON | {0, _INVALID_STATE}
+_MARKERS_SECONDS = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+
+
+class KafkaCommitter(Committer):
+    """Commit transactions by producer id and epoch, and settle by reading what is no longer there to be committed."""
+
+    def __init__(self, options: KafkaOptions, ctx: JobContext) -> None:
+        self._options = options
+        self._ctx = ctx
+        self._wire = Wire(options.connection, f"exactsink {ctx.job}.{ctx.sink} driver")
+        self._rounds = 0
+        self._cluster: str | None = None
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        with self._doing("check the target", ""):
+            return list(findings(self._options, self._ctx, self._wire, schema, participants))
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        with self._doing(f"open epoch {epoch}", "the epoch has not begun"):
+            self._check_topic()
+            if self._cluster is None:
+                self._cluster = self._wire.cluster().id
+        slots = slots_of(participants, self._options.ids_per_participant)
+        ticket = Ticket.of_round(self._rounds, slots, self._cluster)
+        self._rounds += 1
+        return ticket.dump()
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        votes = [Vote.load(committable) for committable in committables]
+        with self._doing(f"commit epoch {epoch}", _DECIDED):
+            here = self._wire.cluster().id
+            ended = self._commit([vote for vote in votes if vote.cluster == here])
+        return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
+
+    def abort(self, undecided: Undecided) -> None:
+        wanted = [self._ours(participant.ref) for participant in undecided]
+        with self._doing(f"abort {len(wanted)} undecided transactions", "they are undecided, and stay so"):
+            for one, code in zip(wanted, self._wire.end(wanted, commit=False), strict=True):
+                if code not in _NOT_OPEN:
+                    raise self._refused(one, code)
+            self._await_markers(wanted, "PrepareAbort")
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        with self._doing("list open transactions", ""):
+            listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
+        now = time.time()
+        return [entry for one in listed if (entry := self._entry(one, now)) is not None]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _commit(self, votes: Sequence[Vote]) -> Mapping[Transaction, Outcome]:
+        before = self._wire.describe(vote.transaction.id for vote in votes)
+        ended = [vote.transaction for vote in votes]
+        codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
+        self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit")
+        return {
+            vote.transaction: self._outcome(vote, codes[vote.transaction], before.get(vote.transaction.id))
+            for vote in votes
+        }
+
+    def _outcome(self, vote: Vote, code: int, before: Described | None) -> Outcome:
+        one = vote.transaction
+        if code == 0 and before is not None and before.state == "Ongoing" and before.transaction == one:
+            return Committed()
+        if code == 0:  # also when somebody mixed versions of EndTxn on this id: what readers see is stronger
+            return look_back(self._wire, vote)[0] or AlreadyCommitted()
+        if code == _INVALID_STATE:
+            told = self._wire.describe([one.id]).get(one.id)
+            said = _said(one, told)
+            if said is not None:
+                return look_back(self._wire, vote)[0] or said
+            state = "an unknown id" if told is None else f"{told.state} (now {told.transaction.ref})"
+            return settle(self._wire, vote, f"{named(code)} to a commit, and is at {state}")
+        if code in _MOVED_ON:
+            return settle(self._wire, vote, f"{named(code)} to a commit")
+        raise self._refused(one, code)
+
+    def _await_markers(self, ended: Iterable[Transaction], state: str) -> None:
+        """Wait until readers see the end: EndTxn's success says only that it can't be undone."""
+        until, pause = time.monotonic() + _MARKERS_SECONDS, _FIRST_PAUSE
+        left = {one.id: one.producer_id for one in ended}
+        while left:
+            told = self._wire.describe(left)
+            left = {
+                one.transaction.id: one.transaction.producer_id
+                for one in told.values()
+                if one.state == state and one.transaction.producer_id == left[one.transaction.id]
+            }
+            if left and time.monotonic() >= until:
+                raise Retryable(
+                    f"transaction {next(iter(left))} is ended, and not yet for readers",
+                    why=f"its markers are not in all partitions after {_MARKERS_SECONDS:.0f} s (state {state})",
+                    next="see that all partitions of its topics have a leader: kafka-topics.sh --bootstrap-server "
+                    f"{self._options.bootstrap_servers} --describe --unavailable-partitions",
+                )
+            if left:
+                time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _check_topic(self) -> None:
+        topic, servers = self._options.topic, self._options.bootstrap_servers
+        if topic is not None and topic not in self._wire.topics([topic]):
+            raise Fatal(
+                f"there is no topic {topic}",
+                why=f"Kafka at {servers} does not know it, and no sink makes topics",
+                next=f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4",
+            )
+
+    def _ours(self, ref: str) -> Transaction:
+        """Read a ref of this sink's. Raises ValueError for any other."""
+        one = Transaction.of_ref(ref)
+        pooled = PoolId.parse(one.id)
+        if pooled is None or (pooled.job, pooled.sink) != (self._ctx.job, self._ctx.sink):
+            raise ValueError(f"{ref!r} is no participant of sink {self._ctx.sink} of job {self._ctx.job}")
+        return one
+
+    def _entry(self, one: Described, now: float) -> InDoubt | None:
+        """Make a listing's entry; age and deadline by the broker's clock, as far as this one agrees with it."""
+        pooled = PoolId.parse(one.transaction.id)
+        if pooled is None or (pooled.job, pooled.sink) != (self._ctx.job, self._ctx.sink):
+            return None
+        started = now if one.started is None else one.started
+        return InDoubt(
+            one.transaction.ref,
+            pooled.generation,
+            pooled.token,
+            age_seconds=max(now - started, 0.0),
+            deadline=started + one.timeout_seconds,
+        )
+
+    def _refused(self, one: Transaction, code: int) -> ExactsinkError:
+        if code in NOT_AUTHORIZED:
+            return refused_id("end a transaction", one.id, code, self._options.connection)
+        if code == _UNSUPPORTED:
+            return Fatal("end a transaction", why=named(code), next="use brokers of Apache Kafka 4.0 or newer")
+        return Retryable(f"transaction {one.ref} can't be ended now", why=named(code), next="start the job again")
+
+    @contextmanager
+    def _doing(self, doing: str, safe: str) -> Iterator[None]:
+        """Say in errors what was being done, and what that leaves."""
+        try:
+            yield
+        except ExactsinkError as error:
+            why = "; ".join(part for part in (error.why, safe) if part)
+            what = f"sink {self._ctx.sink}: {doing}: {error.what}"
+            raise type(error)(what, why=why, next=error.next) from error.__cause__
+
+
+def _said(one: Transaction, told: Described | None) -> Outcome | None:
+    """Take a coordinator's word where it speaks of this very use: its epoch, or the one that its end raised it to."""
+    if told is None or told.transaction.producer_id != one.producer_id:
+        return None
+    if told.transaction.producer_epoch not in (one.producer_epoch, one.producer_epoch + 1):
+        return None
+    if told.state in ("CompleteAbort", "PrepareAbort"):
+        return Lost(f"transaction {one.ref} was aborted: its coordinator says {told.state} ({told.transaction.ref})")
+    if told.state in ("CompleteCommit", "PrepareCommit"):
+        return AlreadyCommitted()
+    return None
+
+
+def _elsewhere(vote: Vote, here: str) -> Unknown:
+    return Unknown(
+        f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}, and bootstrap_servers leads to "
+        f"cluster {here}"
+    )

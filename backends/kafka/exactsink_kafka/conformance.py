@@ -1,0 +1,275 @@
+"""Targets of the `kafka` backend for the conformance kit: a topic of its own a scenario, one target a writer.
+
+The brokers are those that KAFKA_BOOTSTRAP_SERVERS names; they take a client without a login.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from base64 import urlsafe_b64decode
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import UUID
+
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from exactsink.backend import Backend
+from exactsink.errors import ConfigError
+from exactsink.model import Committable, Txn
+from exactsink.testing import ConformanceTarget
+from exactsink_kafka.backend import KafkaBackend
+from exactsink_kafka.clients import Connection
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.vote import Vote
+from exactsink_kafka.wire import Wire
+
+__all__ = ["KafkaTarget", "targets", "targets_on"]
+
+_A_BROKER = (
+    "set KAFKA_BOOTSTRAP_SERVERS to brokers for tests, host:port, of Apache Kafka 4.0 or newer, that take a client "
+    "without a login and let it make topics"
+)
+_ANSWER_SECONDS = 30
+_PARTITIONS = 3
+_RECORDINGS = Path(__file__).with_name("conformance.json")
+_LOOK_ALIKES = (  # after the job's name: another job's, another sink's, and what only looks like the sink's own
+    "-x.out.g1-abcdef012345.s0",
+    ".out-x.g1-abcdef012345.s0",
+    ".out.something",
+    ".out.gx",
+    ".out.g1-abcdef012345.s00",
+    ".out.g1-abcdef012345.s0.more",
+    ".out.g1-ABCDEF.s0",
+)
+
+
+def targets() -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name, on the brokers of the environment. Raises ConfigError when they are of no use."""
+    servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "")
+    if not servers:
+        raise ConfigError("no Kafka for the kit", why="KAFKA_BOOTSTRAP_SERVERS is not set", next=_A_BROKER)
+    client = _Brokers(servers).admin()
+    try:
+        trial = client.create_topics([NewTopic("exactsink-kit", _PARTITIONS)], validate_only=True, request_timeout=10)
+        trial["exactsink-kit"].result(_ANSWER_SECONDS)
+    except KafkaException as error:
+        raise ConfigError(f"no Kafka for the kit at {servers}", why=error.args[0].str(), next=_A_BROKER) from None
+    return targets_on(servers)
+
+
+def targets_on(bootstrap: str) -> Mapping[str, ConformanceTarget]:
+    """Give the targets by name, on these brokers."""
+    return {writer: KafkaTarget(writer, bootstrap) for writer in ("plain", "fast")}
+
+
+@dataclass(frozen=True)
+class KafkaTarget(ConformanceTarget):
+    """A topic to which nothing else writes: each record that its readers get is one application."""
+
+    writer: str
+    bootstrap: str
+    holds_readers: ClassVar[bool] = True
+
+    def backend(self, folder: Path) -> Backend:
+        self._brokers.make_topic(_topic(folder))
+        given = {"bootstrap_servers": self.bootstrap, "topic": _topic(folder), "writer": self.writer}
+        return KafkaBackend(KafkaOptions.model_validate({**given, "value_format": "json", "key": ("kind",)}))
+
+    def job_prefix(self, folder: Path) -> str:
+        """Transactional ids are the cluster's: a scenario would take another one's for another journal's."""
+        return f"{_digest(folder)}-"
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        values = pa.array([json.dumps(row) for row in rows.to_pylist()], pa.string())
+        return pa.table({"key": rows["kind"], "value": values})
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        """Read every partition as a consumer does that waits for commits, up to where it would wait."""
+        return self._brokers.read(_topic(folder))
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Abort the first one as the broker does after its timeout; begin another use of the others' ids."""
+        first, *others = [Vote.load(committable).transaction for committable in committables]
+        with closing(self._brokers.wire()) as wire:
+            codes = wire.end([first], commit=False)
+        assert codes == [0], codes
+        for other in others:
+            self._brokers.move_on(other.id)
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Put another topic in the place of this one, with the ids in another use."""
+        for committable in committables:
+            self._brokers.move_on(Vote.load(committable).transaction.id)
+        self._brokers.delete_topic(_topic(folder))
+        self._brokers.make_topic(_topic(folder))
+
+    def foreign(self, folder: Path) -> None:
+        topic = f"{_topic(folder)}-theirs"
+        self._brokers.make_topic(topic)
+        for stranger in _strangers(folder):
+            self._brokers.leave_open(stranger, topic, [(0, "k0", '{"id": 1}')])
+        (folder / "foreign.json").write_text(json.dumps(self._brokers.still_open(_strangers(folder))))
+
+    def foreign_stands(self, folder: Path) -> bool:
+        stood = json.loads((folder / "foreign.json").read_text())
+        strangers = _strangers(folder)
+        return len(stood) == len(strangers) and self._brokers.still_open(strangers) == stood
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())]
+
+    def _prepare(self, folder: Path, recording: Mapping[str, Any]) -> Committable:
+        """Write as a release did; what its payload says of the cluster and the producer is what is here."""
+        job, topic = self.job_prefix(folder) + "kit", _topic(folder)
+        txn = Txn.parse(recording["txn"] % {"job": job})
+        assert txn is not None
+        name = recording["id"] % {"job": job}
+        offsets = self._brokers.leave_open(name, topic, recording["records"])
+        with closing(self._brokers.wire()) as wire:
+            told = wire.describe([name])[name].transaction
+        here = {
+            "id": name,
+            "producer_id": told.producer_id,
+            "producer_epoch": told.producer_epoch,
+            "topic": topic,
+            "first_offsets": json.dumps(offsets),
+            **self._brokers.names(topic),
+        }
+        payload, ref = (recording[field] % here for field in ("payload", "store_ref"))
+        return Committable(txn, len(recording["records"]), payload.encode(), recording["version"], store_ref=ref)
+
+    @property
+    def _brokers(self) -> _Brokers:
+        return _Brokers(self.bootstrap)
+
+
+@dataclass(frozen=True)
+class _Brokers:
+    """What the target does with a cluster, by public clients; only ends and descriptions are asked for by the wire."""
+
+    bootstrap: str
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self._settings())
+
+    def wire(self) -> Wire:
+        return Wire(Connection(self.bootstrap), "exactsink-kit")
+
+    def make_topic(self, topic: str) -> None:
+        """Make a topic, and wait until each of its partitions has a leader."""
+        client = self.admin()
+        client.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(_ANSWER_SECONDS)
+        while True:
+            found = client.list_topics(timeout=_ANSWER_SECONDS).topics.get(topic)
+            if found and [p.leader >= 0 for p in found.partitions.values()] == [True] * _PARTITIONS:
+                return
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        client = self.admin()
+        client.delete_topics([topic])[topic].result(_ANSWER_SECONDS)
+        while topic in client.list_topics(timeout=_ANSWER_SECONDS).topics:
+            client.poll(0.01)
+
+    def names(self, topic: str) -> Mapping[str, str]:
+        """Give the cluster's own id, and the topic's."""
+        client = self.admin()
+        cluster = client.describe_cluster().result(_ANSWER_SECONDS).cluster_id
+        uuid = str(client.describe_topics(TopicCollection([topic]))[topic].result(_ANSWER_SECONDS).topic_id)
+        return {"cluster": cluster, "topic_id": str(UUID(bytes=urlsafe_b64decode(uuid + "==")))}
+
+    def leave_open(self, id: str, topic: str, records: Iterable[Sequence[Any]]) -> Mapping[int, int]:
+        """Write (partition, key, value) in a transaction that nobody ends; give each partition's first offset."""
+        offsets: dict[int, int] = {}
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                raise KafkaException(error)
+            offsets.setdefault(message.partition(), message.offset())
+
+        producer = self._producer(id)
+        producer.begin_transaction()
+        for partition, key, value in records:
+            producer.produce(topic, value, key, partition, on_delivery=delivered)
+        if producer.flush(_ANSWER_SECONDS):
+            raise TimeoutError(f"{topic} took no records")
+        return offsets
+
+    def move_on(self, id: str) -> None:
+        """Begin another use of a transactional id: the broker aborts what is open and forgets the last end."""
+        self._producer(id)
+
+    def still_open(self, ids: Iterable[str]) -> list[str]:
+        """Give the open transactions of these ids: id, producer id and epoch."""
+        with closing(self.wire()) as wire:
+            told = wire.describe(ids).values()
+        return sorted(one.transaction.ref for one in told if one.state == "Ongoing")
+
+    def read(self, topic: str) -> list[list[int]]:
+        """Give the ids in each partition, in their order, up to the first open transaction."""
+        settings = {
+            "group.id": "exactsink-kit",  # never joined: partitions are assigned
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+        with closing(Consumer(self._settings() | settings)) as consumer:
+            found = consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic].partitions
+            ids: dict[int | None, list[int]] = {partition: [] for partition in found}
+            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found])
+            unread: set[int | None] = set(found)
+            while unread:
+                message = consumer.poll(_ANSWER_SECONDS)
+                if message is None:
+                    raise TimeoutError(f"no end of {topic} came")
+                error = message.error()
+                if error is None:
+                    ids[message.partition()].append(json.loads(message.value() or b"")["id"])
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+        return list(ids.values())
+
+    def _producer(self, id: str) -> Producer:
+        """Give a producer with its transactional id; to be dropped, never closed, which would abort."""
+        producer = Producer(self._settings() | {"transactional.id": id})
+        producer.init_transactions(_ANSWER_SECONDS)
+        return producer
+
+    def _settings(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}  # what fails is raised
+
+
+def _strangers(folder: Path) -> list[str]:
+    return ["somebody's own " + _digest(folder), *(f"{_digest(folder)}-kit{rest}" for rest in _LOOK_ALIKES)]
+
+
+def _topic(folder: Path) -> str:
+    return f"exactsink-kit-{_digest(folder)}"
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(str(folder).encode()).hexdigest()[:16]

@@ -1,0 +1,193 @@
+"""The options of a sink that writes to Kafka."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from exactsink.backend import BackendOptions
+from exactsink_kafka.clients import Connection
+
+__all__ = ["KafkaOptions"]
+
+_OURS: Mapping[str, str] = {
+    "acks": "a row is written when all in-sync replicas have it",
+    "bootstrap.servers": "write bootstrap_servers",
+    "client.id": "the broker's log names clients by it",
+    "delivery.report.only.error": "a task counts its rows as they are delivered",
+    "enable.gapless.guarantee": "a row that is not delivered fails its task",
+    "enable.idempotence": "a repeated request must not double rows",
+    "enable.ssl.certificate.verification": "a broker whose certificate is not trusted gets no rows",
+    "max.in.flight": "a repeated request must not double rows",
+    "max.in.flight.requests.per.connection": "a repeated request must not double rows",
+    "message.send.max.retries": "a row that is not delivered fails its task",
+    "metadata.broker.list": "write bootstrap_servers",
+    "partitioner": "equal keys go where other clients put them, and rows may say their partition",
+    "plugin.library.paths": "a plugin may drop or change rows",
+    "queuing.strategy": "rows keep their order",
+    "request.required.acks": "a row is written when all in-sync replicas have it",
+    "retries": "a row that is not delivered fails its task",
+    "statistics.interval.ms": "nobody reads them",
+    "transaction.timeout.ms": "write transaction_timeout_seconds",
+    "transactional.id": "each task attempt has its own",
+}
+"""librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
+
+_OUR_KINDS: Mapping[str, str] = {
+    "security.": "write security_protocol",
+    "sasl.": "write sasl_mechanism, sasl_username and sasl_password",
+    "ssl.": "write ssl_ca_location and its like",
+    "ssl_": "write ssl_ca_location and its like",
+    "test.": "rows would go to a broker that is none",
+}
+"""The same, by what a setting's name begins with."""
+
+_LIFETIMES = ("message.timeout.ms", "delivery.timeout.ms")
+"""How long librdkafka tries to deliver a row: two names of one setting."""
+
+_SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TLS_OPTIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password")
+
+
+class KafkaOptions(BackendOptions):
+    """Options of a sink that writes rows as records.
+
+    Rows follow Spark's own Kafka sink: columns `key`, `value`, `topic`, `partition`, `headers`, and `timestamp`. The
+    options of the connection have librdkafka's names, with underscores, and serve driver and tasks alike.
+    """
+
+    bootstrap_servers: str = Field(min_length=1)
+    """Brokers to ask first: `host:port,host:port`."""
+    topic: str | None = Field(default=None, min_length=1)
+    """The topic of every row. Without it each row says its own, in a column `topic`."""
+    value_format: Literal["columns", "json"] = "columns"
+    """What a record's value is: the column `value`, or the whole row as JSON."""
+    key: tuple[str, ...] = ()
+    """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
+    strategy: Literal["transactions"] = "transactions"
+    """How an epoch is committed: each task attempt writes in a transaction, which the driver ends."""
+    writer: Literal["auto", "plain", "fast"] = "auto"
+    """Which writer tasks use: `fast` hands whole Arrow batches to librdkafka, `plain` is a call per row; `auto` takes
+    the fast one where it loads and the rows allow it."""
+    transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
+    """How long the broker keeps a transaction that nobody ends. Later its rows are lost, and are written again."""
+    ids_per_participant: int = Field(default=4, ge=2, le=64)
+    """How many transactional ids there are in a round for each of `max_participants`: see docs/how-to/kafka.md."""
+    producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+    """librdkafka's settings for the producers: `{"compression.type" = "zstd", "linger.ms" = 50}`."""
+    report_offsets_to: str | None = Field(default=None, min_length=1)
+    """A consumer group (on the same cluster) that the source's end offsets are committed to after every epoch, for
+    tools that show lag. Nothing is ever read from there."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """Whether to use TLS (SSL), and whether to log in (SASL)."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """How to log in."""
+    sasl_username: str | None = None
+    """Who logs in."""
+    sasl_password: SecretStr | None = None
+    """Their password: `${KAFKA_PASSWORD}`."""
+    ssl_ca_location: str | None = None
+    """A PEM file of certificates to trust, on the driver and on every executor; the system's own where left out."""
+    ssl_certificate_location: str | None = None
+    """A PEM file with the client's certificate, where brokers ask for one."""
+    ssl_key_location: str | None = None
+    """A PEM file with the key of that certificate."""
+    ssl_key_password: SecretStr | None = None
+    """The password of that key."""
+    ssl_check_hostname: bool = True
+    """Refuse a broker whose certificate has another name."""
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _reachable(cls, servers: str) -> str:
+        """Check each host and port, and write the list as both clients read it."""
+        listed = [server.strip() for server in servers.split(",")]
+        for server in listed:
+            found = _SERVER.fullmatch(server)
+            if found is None or not 0 < int(found["port"]) < 2**16:
+                raise ValueError("no list of host:port: write kafka-1:9092,kafka-2:9092")
+        return ",".join(dict.fromkeys(listed))
+
+    @field_validator("topic")
+    @classmethod
+    def _named(cls, topic: str | None) -> str | None:
+        if topic is None:
+            return None
+        if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+            raise ValueError("no name of a topic: up to 249 letters, digits, dots, underscores and hyphens")
+        if topic.startswith("__"):
+            raise ValueError(f"{topic}: names that begin with __ are Kafka's own")
+        return topic
+
+    @model_validator(mode="after")
+    def _fitting(self) -> KafkaOptions:
+        """Refuse settings that the promise hangs on, keys without JSON, and half a login."""
+        self._check_producer()
+        if self.key and self.value_format != "json":
+            raise ValueError('key: only with value_format = "json"; rows of columns have a column `key`')
+        if self.value_format == "json" and self.topic is None:
+            raise ValueError('topic: needed with value_format = "json"')
+        self._check_login()
+        return self
+
+    def _check_producer(self) -> None:
+        for name in sorted(self.producer):
+            kinds = [why for kind, why in _OUR_KINDS.items() if name.startswith(kind)]
+            if why := _OURS.get(name) or (kinds[0] if kinds else ""):
+                raise ValueError(f"producer: {name}: set by exactsink, take it out ({why})")
+            if name.endswith("_cb") or name == "logger":
+                raise ValueError(f"producer: {name}: takes a function, which a config has not")
+            if name in _LIFETIMES:
+                self._check_lifetime(name, self.producer[name])
+
+    def _check_lifetime(self, name: str, told: str | float | bool) -> None:
+        """Refuse to try a row for longer than its transaction can live: the task would learn of it too late."""
+        try:
+            milliseconds = float(told)
+        except ValueError:
+            raise ValueError(f"producer: {name}: no number of milliseconds") from None
+        if not 0 < milliseconds <= self.transaction_timeout_seconds * 1000:
+            raise ValueError(
+                f"producer: {name} is {milliseconds:.15g}, write more than 0 (which means for ever) and no more than "
+                f"transaction_timeout_seconds, which is {self.transaction_timeout_seconds:g}"
+            )
+
+    def _check_login(self) -> None:
+        """Refuse half a login, and what would be left unused without a word."""
+        wants = self.security_protocol.startswith("SASL")
+        given = [self.sasl_mechanism, self.sasl_username, self.sasl_password]
+        if wants and None in given:
+            raise ValueError(f"{self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if not wants and any(value is not None for value in given):
+            raise ValueError("sasl_mechanism, sasl_username, sasl_password: only with SASL_SSL or SASL_PLAINTEXT")
+        if self.sasl_username == "" or self.sasl_password == SecretStr(""):
+            raise ValueError("sasl_username, sasl_password: empty")
+        if not self.security_protocol.endswith("SSL"):
+            unused = [name for name in _TLS_OPTIONS if getattr(self, name) is not None]
+            unused += [] if self.ssl_check_hostname else ["ssl_check_hostname"]
+            if unused:
+                raise ValueError(f"{', '.join(unused)}: only with SSL or SASL_SSL")
+        if (self.ssl_certificate_location is None) != (self.ssl_key_location is None):
+            raise ValueError("ssl_certificate_location and ssl_key_location: both or none (they may name one file)")
+        if self.ssl_key_password is not None and self.ssl_key_location is None:
+            raise ValueError("ssl_key_password: only with ssl_key_location")
+
+    @property
+    def connection(self) -> Connection:
+        """What both clients need to reach the cluster."""
+        return Connection(
+            servers=self.bootstrap_servers,
+            protocol=self.security_protocol,
+            mechanism=self.sasl_mechanism,
+            username=self.sasl_username,
+            password=self.sasl_password,
+            ca=self.ssl_ca_location,
+            certificate=self.ssl_certificate_location,
+            key=self.ssl_key_location,
+            key_password=self.ssl_key_password,
+            check_hostname=self.ssl_check_hostname,
+        )

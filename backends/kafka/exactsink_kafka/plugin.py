@@ -1,0 +1,22 @@
+"""Announce the backend `kafka` without importing it."""
+
+from __future__ import annotations
+
+from exactsink.hooks import BackendSpec, hookimpl
+
+__all__ = ["exactsink_backends"]
+
+
+@hookimpl
+def exactsink_backends() -> list[BackendSpec]:
+    """Give the one backend of this package."""
+    transactions = "tasks write in transactions that outlive them; the decision ends each with one request"
+    return [
+        BackendSpec(
+            "kafka",
+            load="exactsink_kafka.backend:KafkaBackend",
+            install="pip install 'exactsink[kafka]'",
+            strategies={"transactions": transactions},
+            conformance="exactsink_kafka.conformance:targets",
+        )
+    ]

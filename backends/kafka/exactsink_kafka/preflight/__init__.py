@@ -1,0 +1,5 @@
+"""What would stop a job, or weaken it, looked for before its first row; each finding with what mends it."""
+
+from exactsink_kafka.preflight.entry import findings
+
+__all__ = ["findings"]

@@ -1,0 +1,173 @@
+"""Rows as records: the columns of Spark's own Kafka sink, or the whole row as JSON text, made by the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from exactsink.errors import ConfigError
+from exactsink_kafka.options import KafkaOptions
+
+__all__ = ["plain_only", "shaped"]
+
+_JSON_OPTIONS = {  # Spark's defaults leave out NULLs, cut times to milliseconds, and zones to minutes
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_is = pa.types
+_TEXT_KEYS = (_is.is_string, _is.is_large_string, _is.is_integer, _is.is_decimal, _is.is_boolean, _is.is_floating)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(_is.is_string(kind) or _is.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(_is_text(kind) or _is.is_binary(kind) or _is.is_large_binary(kind))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (_is.is_list(kind) or _is.is_large_list(kind)) or not _is.is_struct(kind.value_type):
+        return False
+    fields = list(kind.value_type)
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and _is_text(fields[0].type)
+        and _is_bytes(fields[1].type)
+        and not _is_text(fields[1].type)
+    )
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[pa.DataType], bool], str]] = {
+    "key": ("string or binary", _is_bytes, "CAST({} AS STRING)"),
+    "value": ("string or binary", _is_bytes, "CAST({} AS STRING), or to_json({})"),
+    "topic": ("string", _is_text, "CAST({} AS STRING)"),
+    "partition": ("int", _is.is_int32, "CAST({} AS INT)"),
+    "headers": (
+        "array<struct<key: string, value: binary>>",
+        _is_headers,
+        "transform({}, h -> named_struct('key', CAST(h.key AS STRING), 'value', CAST(h.value AS BINARY)))",
+    ),
+    "timestamp": (
+        "timestamp (of a moment, with the session's time zone)",
+        lambda kind: bool(_is.is_timestamp(kind) and kind.tz is not None),
+        "CAST({} AS TIMESTAMP)",
+    ),
+}
+"""A record's columns: the type in Spark's words, the test, and the expression that mends another type."""
+
+
+def shaped(options: KafkaOptions, schema: pa.Schema) -> list[str] | None:
+    """Give Spark's expressions for a frame; None where its columns are a record's already.
+
+    A column `topic` stays beside the option `topic`, which wins as in Spark: preflight sees the two and warns. Raises
+    ConfigError, with the way to mend it, for rows that no record can be made of, or not by the writer asked for.
+    """
+    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        raise ConfigError(f"more than one column is named {twice[0]}", next="rename one, or name others in `columns`")
+    if options.value_format == "json":
+        return _json_record(options.key, schema)
+    _check_columns(options, schema)
+    if options.writer == "fast" and (slow := plain_only(options, schema)):
+        raise ConfigError(
+            f'writer = "fast" takes no rows with a column {slow[0]}',
+            why="whole batches go to one topic, and carry keys, values and partitions only",
+            next='set writer = "auto", or leave the column out: columns = ['
+            + ", ".join(f'"{name}"' for name in schema.names if name not in slow)
+            + "]",
+        )
+    return None
+
+
+def plain_only(options: KafkaOptions, schema: pa.Schema) -> Sequence[str]:
+    """Name the columns that only the plain writer takes, a call per row."""
+    slow = ("headers", "timestamp") if options.topic is not None else ("topic", "headers", "timestamp")
+    return [name for name in slow if name in schema.names]
+
+
+def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:
+    _check_names(options, schema.names)
+    for field in schema:
+        if field.name == "topic" and options.topic is not None:
+            continue  # not looked at
+        wanted, fits, mended = _COLUMNS[field.name]
+        if not fits(field.type):
+            raise ConfigError(
+                f"column {field.name} is of Arrow type {field.type}, and has to be {wanted}",
+                next=f"make it so in the frame: {mended.format(field.name, field.name)} AS {field.name}",
+            )
+
+
+def _check_names(options: KafkaOptions, names: Sequence[str]) -> None:
+    known = [name for name in names if name in _COLUMNS]
+    if "value" not in known:
+        raise ConfigError(
+            f"there is no column `value` among {', '.join(names) or 'none'}",
+            why=f"a record is made of the columns {', '.join(_COLUMNS)}",
+            next='make one in the frame, or set value_format = "json" for the whole row as JSON',
+        )
+    if options.topic is None and "topic" not in known:
+        raise ConfigError("the rows say no topic", next='set topic = "..." for the sink, or make a column `topic`')
+    if len(known) < len(names):
+        odd = ", ".join(name for name in names if name not in _COLUMNS)
+        kept = ", ".join(f'"{name}"' for name in known)
+        raise ConfigError(
+            f"a record has no place for column {odd}",
+            why=f"it is made of the columns {', '.join(_COLUMNS)}",
+            next=f'leave it out: columns = [{kept}]; or set value_format = "json" for the whole row as JSON',
+        )
+
+
+def _json_record(keys: Sequence[str], schema: pa.Schema) -> list[str]:
+    if not schema.names:
+        raise ConfigError("the rows have no columns", next="name some in `columns`, or mend the job's transform")
+    for field in schema:
+        bad = _bad_key(field.type)
+        if bad is not None:
+            raise ConfigError(
+                f"column {field.name} holds a map with keys of type {bad}, which Spark writes as no JSON text",
+                next=f"make them strings in the frame, with transform_keys({_quoted(field.name)}, (k, v) -> ...) say",
+            )
+    if unknown := [key for key in keys if key not in schema.names]:
+        raise ConfigError(
+            f"key: there is no column {', '.join(unknown)}", next=f"name some of {', '.join(schema.names)}"
+        )
+    value = f"{_json(schema.names)} AS value"
+    return [f"{_key(keys, schema)} AS key", value] if keys else [value]
+
+
+def _key(names: Sequence[str], schema: pa.Schema) -> str:
+    if len(names) > 1:
+        return _json(names)
+    kind = schema.field(names[0]).type
+    if _is_bytes(kind):
+        return _quoted(names[0])
+    if _is.is_nested(kind):
+        raise ConfigError(
+            f"key: column {names[0]} is of Arrow type {kind}, of which Spark makes no text that can be read back",
+            next="name plain columns, or make the text in the frame, with to_json say",
+        )
+    return f"CAST({_quoted(names[0])} AS STRING)"
+
+
+def _json(names: Sequence[str]) -> str:
+    options = ", ".join(f"{_literal(key)}, {_literal(value)}" for key, value in _JSON_OPTIONS.items())
+    return f"to_json(struct({', '.join(map(_quoted, names))}), map({options}))"
+
+
+def _bad_key(kind: pa.DataType) -> pa.DataType | None:
+    """Find the type of a map's keys, at any depth, that come out as a bare number, or as the name of an object."""
+    if _is.is_map(kind) and not any(test(kind.key_type) for test in _TEXT_KEYS):
+        return kind.key_type
+    inner = (_bad_key(kind.field(index).type) for index in range(kind.num_fields))
+    return next((bad for bad in inner if bad is not None), None)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

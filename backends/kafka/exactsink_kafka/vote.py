@@ -1,0 +1,79 @@
+"""A participant's vote: the transaction that another process ends, and where its rows lie, as evidence afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from exactsink.errors import Fatal
+from exactsink.model import Committable
+
+__all__ = ["PAYLOAD_VERSION", "Transaction", "Vote", "Written"]
+
+PAYLOAD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One use of a transactional id: nothing else ever has the same producer id and epoch."""
+
+    id: str
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def ref(self) -> str:
+        """Name it as committables and listings do."""
+        return f"{self.id}/{self.producer_id}/{self.producer_epoch}"
+
+    @classmethod
+    def of_ref(cls, ref: str) -> Transaction:
+        """Read a `ref` back. Raises ValueError when it is none."""
+        name, producer_id, producer_epoch = ref.rsplit("/", 2)
+        told = cls(name, int(producer_id), int(producer_epoch))
+        if told.ref != ref:
+            raise ValueError(f"{ref!r} is no transaction's ref")  # a leading zero is somebody else's spelling
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where the transaction's rows begin in the partitions of one topic.
+
+    `topic_id` is the broker's own id of it (a UUID), which a topic made again under the same name does not have;
+    `first_offsets` is by partition.
+    """
+
+    topic: str
+    topic_id: str
+    first_offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The payload of a committable. A transaction ends as one, so one readable partition of it tells all."""
+
+    transaction: Transaction
+    cluster: str
+    written: tuple[Written, ...]
+
+    def dump(self) -> bytes:
+        written = [asdict(topic) for topic in self.written]
+        return json.dumps({**asdict(self.transaction), "cluster": self.cluster, "written": written}).encode()
+
+    @classmethod
+    def load(cls, committable: Committable) -> Vote:
+        """Read a committable's payload. Raises Fatal for a later release's."""
+        if committable.version != PAYLOAD_VERSION:
+            raise Fatal(
+                f"{committable.txn.id}: can't read a vote of version {committable.version}",
+                why=f"this release reads version {PAYLOAD_VERSION}",
+                next="start the job with the release of exactsink that wrote the epoch",
+            )
+        told = json.loads(committable.payload)
+        written = tuple(
+            Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
+            for w in told["written"]
+        )
+        return cls(Transaction(told["id"], told["producer_id"], told["producer_epoch"]), told["cluster"], written)

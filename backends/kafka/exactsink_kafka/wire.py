@@ -1,0 +1,269 @@
+"""Requests that no public client makes: end another process's transaction, and ask what became of it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.producer.transaction import EndTxnRequest
+
+from exactsink.errors import Retryable
+from exactsink_kafka.answers import (
+    Cluster,
+    Described,
+    OpenProducer,
+    Seen,
+    Topic,
+    bounds_requests,
+    cluster_of,
+    described,
+    fetch_request,
+    metadata_request,
+    seen,
+    seen_beyond,
+    versions_request,
+)
+from exactsink_kafka.asking import MOVING, Asker
+from exactsink_kafka.channel import Channel
+from exactsink_kafka.clients import Connection
+from exactsink_kafka.failures import NOT_AUTHORIZED, named, refused_id, refused_topic
+from exactsink_kafka.vote import Transaction
+
+__all__ = ["END_TXN_VERSION", "Cluster", "Described", "OpenProducer", "Seen", "Topic", "Wire"]
+
+END_TXN_VERSION = 5
+"""Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
+depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
+
+_ENDING = MOVING | {51}  # CONCURRENT_TRANSACTIONS: markers are being written
+_LEADERLESS = frozenset({5, 6, 9, 56, 74, 75, 76, 78})
+_OUT_OF_RANGE, _NO_TOPIC, _NO_TOPIC_ID, _NO_TRANSACTIONAL_ID = 1, 3, 100, 105
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Wire:
+    """A connection to a cluster for raw requests, made at the first one. For one thread at a time.
+
+    Each request may be sent again: when a connection broke, while a coordinator moves or a partition has no leader,
+    for `patience_seconds`. Then it raises Retryable; Fatal where waiting can't help.
+    """
+
+    def __init__(self, connection: Connection, client_id: str, *, patience_seconds: float = 30.0) -> None:
+        self._asker = Asker(connection, client_id, patience_seconds)
+        self._connection = connection
+
+    @property
+    def admin(self) -> KafkaAdminClient:
+        """Give the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
+        return self._asker.use("connect", lambda channel: channel.admin)
+
+    def cluster(self) -> Cluster:
+        """Ask what cluster this is and what it can do."""
+
+        def once(channel: Channel) -> Cluster:
+            channel.refresh()
+            brokers = channel.brokers
+            return cluster_of(channel.cluster_id, brokers, channel.ask([(versions_request(), b) for b in brokers]))
+
+        return self._asker.use("ask what cluster this is", once)
+
+    def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
+        """Ask for topics by name; one that does not exist is not in the answer."""
+        doing = "ask for topics"
+
+        def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
+            (answer,) = channel.ask([(metadata_request(names=left), None)])
+            return {topic.name: (topic.error_code, topic) for topic in answer.topics}
+
+        told = self._asker.persist(doing, names, _LEADERLESS, once)
+        return {
+            name: Topic(name, str(topic.topic_id), tuple(sorted(p.partition_index for p in topic.partitions)))
+            for name, (code, topic) in told.items()
+            if code != _NO_TOPIC and self._answered(doing, code, topic=name)
+        }
+
+    def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
+        """Send EndTxn for each to its coordinator, side by side, and give the brokers' error codes, in order.
+
+        Waits out coordinators that move or load, and transactions whose markers are being written, for
+        `patience_seconds`; the code of the last try is given then.
+        """
+
+        def once(channel: Channel, left: Sequence[Transaction]) -> dict[Transaction, tuple[int, None]]:
+            brokers, lost = self._asker.coordinators(channel, [one.id for one in left])
+            sent = [one for one in left if one.id in brokers]
+            answers = channel.ask([(_end_request(one, commit), brokers[one.id]) for one in sent])
+            codes = {one: (lost[one.id], None) for one in left if one.id in lost}
+            codes |= {one: (answer.error_code, None) for one, answer in zip(sent, answers, strict=True)}
+            self._asker.forget((one.id, code) for one, (code, _) in codes.items())
+            return codes
+
+        codes = self._asker.persist(f"{'commit' if commit else 'abort'} transactions", transactions, _ENDING, once)
+        return [codes[one][0] for one in transactions]
+
+    def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
+        """Describe transactional ids; one that its coordinator does not know is not in the answer."""
+        doing = "describe transactions"
+
+        def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
+            brokers, lost = self._asker.coordinators(channel, left)
+            requests = [
+                (DescribeTransactionsRequest(transactional_ids=ids), broker)
+                for broker, ids in _grouped(brokers).items()
+            ]
+            told = {one: (code, None) for one, code in lost.items()}
+            for answer in channel.ask(requests):
+                told |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
+            self._asker.forget((one, code) for one, (code, _) in told.items())
+            return told
+
+        told = self._asker.persist(doing, ids, MOVING, once)
+        return {
+            one: described(state)
+            for one, (code, state) in told.items()
+            if code != _NO_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
+        }
+
+    def ongoing(self, prefix: str) -> Sequence[Described]:
+        """Describe all ids with this prefix that have an open transaction, on every broker."""
+        doing = "list open transactions"
+
+        def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
+            wanted: dict[str, Any] = {"state_filters": ["Ongoing"], "producer_id_filters": []}
+            if channel.version(ListTransactionsRequest) >= 2:
+                wanted |= {"transactional_id_pattern": re.escape(prefix) + ".*", "min_version": 2}
+            answers = channel.ask([(ListTransactionsRequest(**wanted), broker) for broker in left])
+            return {broker: (answer.error_code, answer) for broker, answer in zip(left, answers, strict=True)}
+
+        listed = set()
+        for broker, (code, answer) in self._asker.persist(doing, self.cluster().brokers, MOVING, once).items():
+            self._answered(f"{doing} of broker {broker}", code)
+            listed |= {state.transactional_id for state in answer.transaction_states}
+        told = self.describe(sorted(one for one in listed if one.startswith(prefix)))
+        return [one for one in told.values() if one.state == "Ongoing"]
+
+    def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
+        """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
+        doing = "ask who writes"
+
+        def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
+            (told,) = channel.ask([(metadata_request(names={topic for topic, _ in left}), None)])
+            codes, leaders = _leaders(told, left)
+            requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
+            for answer in channel.ask(requests):
+                for topic in answer.topics:
+                    codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
+            return codes
+
+        told = self._asker.persist(doing, partitions, _LEADERLESS, once)
+        return {
+            one: tuple(
+                OpenProducer(active.producer_id, active.producer_epoch, active.current_txn_start_offset)
+                for active in partition.active_producers
+                if active.current_txn_start_offset >= 0
+            )
+            for one, (code, partition) in told.items()
+            if self._answered(f"{doing} in {one[0]}-{one[1]}", code, topic=one[0])
+        }
+
+    def first_offsets(
+        self, transaction: Transaction, partitions: Iterable[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], int]:
+        """Ask the leaders where the open transaction's rows begin; a partition that has none is not in the answer."""
+        producer = (transaction.producer_id, transaction.producer_epoch)
+        return {
+            partition: active.first_offset
+            for partition, writers in self.open_in(partitions).items()
+            for active in writers
+            if (active.id, active.epoch) == producer
+        }
+
+    def look(self, topic_id: str, partition: int, offset: int) -> Seen:
+        """Read the batch at an offset of a topic, by the topic's own id."""
+        doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
+
+        def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
+            (told,) = channel.ask([(metadata_request(ids=[topic_id]), None)])
+            (topic,) = told.topics
+            if topic.error_code:
+                return {offset: (topic.error_code, None)}
+            leader = {p.partition_index: p.leader_id for p in topic.partitions}.get(partition, -1)
+            if leader < 0:
+                return {offset: (5, None)}
+            (fetched,) = channel.ask([(fetch_request(topic_id, partition, offset), leader)])
+            (answer,) = fetched.responses[0].partitions
+            if answer.error_code == _OUT_OF_RANGE:
+                bounds = channel.ask([(request, leader) for request in bounds_requests(topic.name, partition)])
+                return {offset: (_OUT_OF_RANGE, seen_beyond(_OUT_OF_RANGE, bounds))}
+            return {offset: (answer.error_code, seen(answer, offset))}
+
+        ((code, found),) = self._asker.persist(doing, [offset], _LEADERLESS | {_NO_TOPIC}, once).values()
+        if code == _NO_TOPIC_ID:
+            return Seen(code, -1, -1, None, frozenset())
+        if code != _OUT_OF_RANGE:
+            self._answered(doing, code, topic=f"with id {topic_id}")
+        seen_there: Seen = found
+        return seen_there
+
+    def close(self) -> None:
+        """Let go of the connections. Idempotent; the next request opens others."""
+        self._asker.close()
+
+    def _answered(self, doing: str, code: int, *, id: str | None = None, topic: str | None = None) -> bool:
+        """Raise what a code means; True when it means none."""
+        if code in NOT_AUTHORIZED and id is not None:
+            raise refused_id(doing, id, code, self._connection)
+        if code in NOT_AUTHORIZED and topic is not None:
+            raise refused_topic(doing, topic, code, self._connection)
+        if code:
+            about = id or topic
+            raise Retryable(
+                f"{doing}: a broker answered {named(code)}" + (f" for {about}" if about else ""),
+                next="start the job again; if it stays, see the brokers' logs",
+            )
+        return True
+
+
+def _end_request(one: Transaction, commit: bool) -> Any:
+    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
+    return EndTxnRequest(
+        transactional_id=one.id,
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        committed=commit,
+        **version,
+    )
+
+
+def _producers_request(partitions: Iterable[tuple[str, int]]) -> Any:
+    of_topic = defaultdict(list)
+    for topic, partition in partitions:
+        of_topic[topic].append(partition)
+    entry = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(topics=[entry(name=name, partition_indexes=of) for name, of in of_topic.items()])
+
+
+def _grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
+    grouped = defaultdict(list)
+    for key, broker in brokers.items():
+        grouped[broker].append(key)
+    return grouped
+
+
+def _leaders(
+    metadata: Any, wanted: Iterable[tuple[str, int]]
+) -> tuple[dict[tuple[str, int], tuple[int, Any]], dict[tuple[str, int], int]]:
+    """Read who leads: error codes of partitions that nobody does, and the others' leaders."""
+    codes = {topic.name: topic.error_code for topic in metadata.topics}
+    known = {(topic.name, p.partition_index): p.leader_id for topic in metadata.topics for p in topic.partitions}
+    leaders = {one: known[one] for one in wanted if known.get(one, -1) >= 0}
+    return {one: (codes.get(one[0]) or 5, None) for one in wanted if one not in leaders}, leaders

@@ -1,0 +1,120 @@
+"""A task attempt's writer: one transaction, left open for the driver to end."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from exactsink.backend import Writer
+from exactsink.errors import Fatal, Retryable
+from exactsink.model import Committable, Txn
+from exactsink_kafka.ids import Ticket
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.producers import row_producer
+from exactsink_kafka.producers.failures import ENDED, ENDED_NEXT, UNDECIDED
+from exactsink_kafka.vote import PAYLOAD_VERSION, Vote, Written
+from exactsink_kafka.wire import Described, Wire
+
+__all__ = ["KafkaWriter"]
+
+_OPENING_SECONDS = 60.0
+
+
+class KafkaWriter(Writer):
+    """Write a task attempt's rows in a transaction under an id of the pool.
+
+    No end of the transaction is ever asked for here: the vote names it, and the driver ends it, by the decision or in a
+    sweep. Whose the transaction is is asked twice, right after the id was taken and after the last row is with the
+    brokers, and has to be the same both times. The coordinator only ever raises an id's epoch, and lets no partition
+    into a transaction of an epoch that is not its latest: rows that were taken after the first answer prove that this
+    answer was ours, and no later attempt's; the second, that nobody has come since.
+    """
+
+    def __init__(self, options: KafkaOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
+        self._txn = txn
+        self._ticket = Ticket.load(ticket)
+        self._id = str(self._ticket.id(txn))
+        self._rows = 0
+        self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to {options.topic or 'the topics of its rows'}"
+        client_id = f"exactsink.{txn.job}.{txn.sink}"
+        self._wire = Wire(options.connection, client_id)
+        self._producer = row_producer(options, schema, self._id, client_id, self._doing)
+        try:
+            self._check_cluster(self._producer.open(_OPENING_SECONDS))
+            self._mine = self._described().transaction
+            self._deadline = time.time() + options.transaction_timeout_seconds
+            self._until = time.monotonic() + options.transaction_timeout_seconds
+            self._producer.begin()
+        except BaseException:
+            self.abort()
+            raise
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._producer.take(batch, self._left())
+        self._rows += batch.num_rows
+
+    def pre_commit(self) -> Committable:
+        if self._rows == 0:
+            raise ValueError("a participant without rows has no vote")
+        try:
+            self._producer.flush(self._left())
+            vote = self._vote()
+        finally:
+            self.abort()  # lets go of the producer: the transaction stays open
+        return Committable(
+            self._txn,
+            self._rows,
+            vote.dump(),
+            PAYLOAD_VERSION,
+            deadline=self._deadline,
+            store_ref=vote.transaction.ref,
+        )
+
+    def abort(self) -> None:
+        """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
+        self._producer.drop()
+        self._wire.close()
+
+    def _vote(self) -> Vote:
+        """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused."""
+        found = self._described()
+        if found.transaction != self._mine or found.state != "Ongoing":
+            raise self._ended(f"{found.transaction.ref} is {found.state}, this attempt's was {self._mine.ref}")
+        topics = self._wire.topics({topic for topic, _ in found.partitions})  # before the offsets: see above
+        first = self._wire.first_offsets(self._mine, found.partitions)
+        missing = [f"{topic}/{number}" for topic, number in found.partitions if (topic, number) not in first]
+        if missing or not first or topics.keys() != {topic for topic, _ in first}:
+            raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
+        written = tuple(
+            Written(
+                name, topics[name].id, {number: at for (topic, number), at in sorted(first.items()) if topic == name}
+            )
+            for name in sorted(topics)
+        )
+        return Vote(self._mine, self._ticket.cluster, written)
+
+    def _described(self) -> Described:
+        found = self._wire.describe([self._id]).get(self._id)
+        if found is None:
+            raise self._ended(f"the coordinator does not know {self._id}")
+        return found
+
+    def _ended(self, why: str) -> Retryable:
+        return Retryable(
+            f"{self._doing}: {ENDED}",
+            why=f"{why}; {UNDECIDED}",
+            next=ENDED_NEXT,
+        )
+
+    def _check_cluster(self, found: str) -> None:
+        if found != self._ticket.cluster:
+            raise Fatal(
+                f"{self._doing}: this executor reaches another cluster than the driver",
+                why=f"it reaches {found}, the driver {self._ticket.cluster}",
+                next="give brokers in bootstrap_servers that have the same address from everywhere",
+            )
+
+    def _left(self) -> float:
+        """Give what is left of the transaction's time, in seconds."""
+        return max(0.0, self._until - time.monotonic())

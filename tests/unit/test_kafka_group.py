@@ -1,0 +1,112 @@
+"""What of the sources' ends is Kafka's, and what is said when a group takes no offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError, NoError, NotCoordinatorError, UnknownMemberIdError
+from kafka.structs import OffsetAndMetadata
+
+from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink_kafka.group import report_offsets, source_offsets
+
+
+class Admin:
+    """Takes offsets, and answers as it is told."""
+
+    def __init__(self, answers: Mapping[TopicPartition, Any] | Exception) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, Mapping[TopicPartition, OffsetAndMetadata]]] = []
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
+        self.asked.append((group, offsets))
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return self.answers
+
+
+def test_offsets_of_several_sources_are_told_together() -> None:
+    ends = ['{"orders": {"0": 17, "1": 4}, "returns": {"0": 0}}', '{"clicks": {"10": 9223372036854775807}}']
+    assert source_offsets(ends) == {
+        "orders": {0: 17, 1: 4},
+        "returns": {0: 0},
+        "clicks": {10: 9223372036854775807},
+    }
+
+
+def test_of_two_sources_that_read_one_partition_the_one_that_lags_tells() -> None:
+    ahead, behind = '{"orders": {"0": 17, "1": 4}}', '{"orders": {"0": 3, "2": 8}}'
+    for ends in ([ahead, behind], [behind, ahead]):
+        assert source_offsets(ends) == {"orders": {0: 3, 1: 4, 2: 8}}
+
+
+OTHERS = [
+    "",
+    "not json",
+    "7",
+    "null",
+    "[]",
+    '"text"',
+    '{"logOffset": 5}',
+    '{"sourceVersion": 1, "reservoirId": "a", "reservoirVersion": 3, "index": -1, "isStartingVersion": false}',
+    '{"stream": {"shardId-000": {"iteratorType": "AT"}}}',
+    '{"orders": {"0": null}}',
+    '{"orders": {"0": "17"}}',
+    '{"orders": {"0": 1.5}}',
+    '{"orders": {"0": true}}',
+    '{"orders": {"0": -1}}',
+    '{"orders": {"-1": 5}}',
+    '{"orders": {"x": 5}}',
+    '{"orders": {"\u0663": 5}}',
+    '{"orders": {" 1": 5}}',
+    '{"orders": {"2147483648": 5}}',
+    '{"orders": {"0": 9223372036854775808}}',
+    '{"orders": {"0": 5}, "more": 1}',
+]
+
+
+@pytest.mark.parametrize("end", OTHERS)
+def test_an_end_that_is_not_kafkas_is_passed_over_whole(end: str) -> None:
+    assert source_offsets([end, '{"orders": {"1": 6}}', end]) == {"orders": {1: 6}}
+
+
+@pytest.mark.parametrize("ends", [[], ["7"], ["{}"], ['{"orders": {}}', '{"logOffset": 5}']])
+def test_without_a_kafka_source_nothing_is_sent_and_the_error_says_what_the_sources_read(ends: list[str]) -> None:
+    admin = Admin({})
+    with pytest.raises(Fatal, match="no source of this job tells its offsets") as failed:
+        report_offsets(admin, "lag", ends)
+    assert admin.asked == []
+    assert failed.value.why == f"they read {'; '.join(ends) or 'nothing'}"
+    assert "report_offsets_to" in failed.value.next
+
+
+def test_a_partition_that_is_refused_is_named_with_the_cause() -> None:
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    admin = Admin({first: NoError, second: UnknownMemberIdError})
+    with pytest.raises(Retryable) as failed:
+        report_offsets(admin, "lag", [json.dumps({"orders": {"0": 5, "1": 6}})])
+    assert str(failed.value) == (
+        "commit the source's offsets to group lag: the broker answered UnknownMemberIdError for orders/1: "
+        "consumers are members of this group, and it takes no offsets from outside\n"
+        "  next: name a group that nobody consumes with: kafka-consumer-groups.sh --describe --members shows who does"
+    )
+
+
+@pytest.mark.parametrize("answers", [KafkaConnectionError("gone"), ConnectionResetError("gone")])
+def test_a_broker_that_is_away_is_retried(answers: Exception) -> None:
+    with pytest.raises(Retryable, match=r"commit the source's offsets to group lag: .*gone") as failed:
+        report_offsets(Admin(answers), "lag", ['{"orders": {"0": 5}}'])
+    assert failed.value.next == "the next epoch tries again"
+
+
+def test_an_answer_that_nobody_foresaw_is_named_and_retried() -> None:
+    admin = Admin({TopicPartition("orders", n): NotCoordinatorError for n in range(5)})
+    with pytest.raises(ExactsinkError) as failed:
+        report_offsets(admin, "lag", [json.dumps({"orders": {str(n): n for n in range(5)}})])
+    assert isinstance(failed.value, Retryable)
+    assert "NotCoordinatorError for orders/0, orders/1, orders/2, ..." in failed.value.what
+    assert failed.value.next == "the next epoch tries again"

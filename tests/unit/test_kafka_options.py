@@ -1,0 +1,263 @@
+"""The options of a Kafka sink: refused where they are half or weaken the promise, the same for both clients."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+from pydantic import ValidationError
+from tests.servers.certificates import make_authority, make_certificate
+
+from exactsink.errors import ConfigError
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.preflight.reach import check_settings
+
+SECRET = "s3cr3t-Pa55"
+LOGIN = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "shop", "sasl_password": SECRET}
+
+
+def made(**given: Any) -> KafkaOptions:
+    return KafkaOptions.model_validate({"bootstrap_servers": "kafka-1:9092", "topic": "orders", **given})
+
+
+def refused(**given: Any) -> str:
+    with pytest.raises(ValidationError) as failed:
+        made(**given)
+    assert SECRET not in str(failed.value)
+    return str(failed.value)
+
+
+# The brokers and the topic
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("kafka-1:9092", "kafka-1:9092"),
+        (" kafka-1:9092 , kafka_2.example.org:19092", "kafka-1:9092,kafka_2.example.org:19092"),
+        ("[::1]:9092,127.0.0.1:9092", "[::1]:9092,127.0.0.1:9092"),
+        ("kafka-1:9092,kafka-1:9092", "kafka-1:9092"),
+    ],
+)
+def test_brokers_are_read_as_both_clients_read_them(given: str, read: str) -> None:
+    connection = made(bootstrap_servers=given).connection
+    assert connection.librdkafka("me")["bootstrap.servers"] == read
+    assert connection.kafka_python("me")["bootstrap_servers"] == read.split(",")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "kafka-1",
+        "kafka-1:",
+        ":9092",
+        "kafka-1:0",
+        "kafka-1:65536",
+        "SSL://kafka-1:9092",
+        "a:1,,b:2",
+        "a:1 b:2",
+        "a:1,",
+    ],
+)
+def test_what_is_no_list_of_brokers_is_refused(given: str) -> None:
+    assert "bootstrap_servers" in refused(bootstrap_servers=given)
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "ü", ".", "..", "x" * 250, "__consumer_offsets", "__transaction_state"])
+def test_a_topic_that_no_user_has_is_refused(topic: str) -> None:
+    assert "topic" in refused(topic=topic)
+
+
+def test_keys_and_topics_fit_the_format() -> None:
+    assert "key" in refused(key=["id"])
+    assert "topic" in refused(value_format="json", topic=None)
+    assert made(value_format="json", key=["id"]).key == ("id",)
+    assert made(topic=None).topic is None
+
+
+# The producer's settings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acks",
+        "request.required.acks",
+        "enable.idempotence",
+        "enable.gapless.guarantee",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "retries",
+        "message.send.max.retries",
+        "transactional.id",
+        "transaction.timeout.ms",
+        "delivery.report.only.error",
+        "partitioner",
+        "queuing.strategy",
+        "bootstrap.servers",
+        "metadata.broker.list",
+        "client.id",
+        "plugin.library.paths",
+        "statistics.interval.ms",
+        "enable.ssl.certificate.verification",
+        "security.protocol",
+        "sasl.password",
+        "ssl.ca.location",
+        "ssl_key",
+        "test.mock.num.brokers",
+        "error_cb",
+        "logger",
+    ],
+)
+def test_a_setting_that_the_promise_hangs_on_is_not_for_the_user(name: str) -> None:
+    assert f"producer: {name}: " in refused(producer={name: SECRET})
+
+
+def test_settings_of_speed_pass_to_librdkafka() -> None:
+    given = {"compression.type": "zstd", "linger.ms": 50, "batch.size": 1_000_000, "message.timeout.ms": 900_000}
+    check_settings(made(producer=given), "me")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"message.timeout.ms": 900_001}, "no more than transaction_timeout_seconds, which is 900"),
+        ({"delivery.timeout.ms": "900001"}, "no more than transaction_timeout_seconds, which is 900"),
+        ({"message.timeout.ms": 0}, "for ever"),
+        ({"message.timeout.ms": "soon"}, "no number"),
+    ],
+)
+def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: dict[str, Any], said: str) -> None:
+    assert said in refused(producer=given)
+
+
+def test_the_shortest_transaction_is_one_that_librdkafka_takes() -> None:
+    check_settings(made(transaction_timeout_seconds=1), "me")
+
+
+# The login and TLS
+
+
+@pytest.mark.parametrize("left_out", list(LOGIN))
+def test_half_a_login_is_refused(left_out: str) -> None:
+    half = {name: value for name, value in LOGIN.items() if name != left_out}
+    assert "needs sasl_mechanism" in refused(security_protocol="SASL_SSL", **half)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (LOGIN, "only with SASL_SSL"),
+        ({"security_protocol": "SSL", **LOGIN}, "only with SASL_SSL"),
+        ({"security_protocol": "SASL_SSL", **LOGIN, "sasl_password": ""}, "empty"),
+        ({"security_protocol": "SASL_SSL", **LOGIN, "sasl_username": ""}, "empty"),
+        ({"ssl_ca_location": "/ca.pem"}, "ssl_ca_location: only with SSL"),
+        ({"security_protocol": "SASL_PLAINTEXT", **LOGIN, "ssl_check_hostname": False}, "ssl_check_hostname: only"),
+        ({"security_protocol": "SSL", "ssl_certificate_location": "/c.pem"}, "both or none"),
+        ({"security_protocol": "SSL", "ssl_key_location": "/k.pem"}, "both or none"),
+        ({"security_protocol": "SSL", "ssl_key_password": SECRET}, "only with ssl_key_location"),
+        ({"security_protocol": "SASL_SSL", **LOGIN, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
+    ],
+)
+def test_what_would_be_left_unused_or_half_is_refused(given: dict[str, Any], said: str) -> None:
+    assert said in refused(**given)
+
+
+def test_one_login_is_told_to_both_clients_and_shows_nowhere() -> None:
+    options = pickle.loads(pickle.dumps(made(security_protocol="SASL_SSL", ssl_ca_location="/ca.pem", **LOGIN)))
+    rdkafka, python = options.connection.librdkafka("me"), options.connection.kafka_python("me")
+    assert (rdkafka["sasl.username"], rdkafka["sasl.password"]) == ("shop", SECRET)
+    assert (python["sasl_plain_username"], python["sasl_plain_password"]) == ("shop", SECRET)
+    assert (rdkafka["ssl.ca.location"], python["ssl_cafile"]) == ("/ca.pem", "/ca.pem")
+    assert (rdkafka["ssl.endpoint.identification.algorithm"], python["ssl_check_hostname"]) == ("https", True)
+    assert SECRET not in f"{options!r} {options} {options.connection!r} {python!r}"
+
+
+def test_the_name_in_a_certificate_is_checked_by_both_clients_or_by_none() -> None:
+    connection = made(security_protocol="SSL", ssl_check_hostname=False).connection
+    assert connection.librdkafka("me")["ssl.endpoint.identification.algorithm"] == "none"
+    assert connection.kafka_python("me")["ssl_check_hostname"] is False
+
+
+def test_the_client_that_logs_its_settings_does_not_log_the_password(caplog: pytest.LogCaptureFixture) -> None:
+    """kafka-python writes all of them at level DEBUG, whatever comes after."""
+    options = made(bootstrap_servers="127.0.0.1:1", security_protocol="SASL_PLAINTEXT", **LOGIN)
+    with caplog.at_level(logging.DEBUG), pytest.raises(KafkaError):
+        KafkaAdminClient(**options.connection.kafka_python("me"), bootstrap_timeout_ms=1)
+    assert "sasl_plain_password" in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "found"), [("SSL_CERT_FILE", "/some/ca"), ("SSL_CERT_DIR", "/some/ca"), ("", "probe")]
+)
+def test_without_an_authority_librdkafka_trusts_what_python_does(
+    monkeypatch: pytest.MonkeyPatch, variable: str, found: str
+) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "/some/ca")
+    connection = made(security_protocol="SSL").connection
+    assert connection.librdkafka("me")["ssl.ca.location"] == found
+    assert "ssl_cafile" not in connection.kafka_python("me")
+
+
+# Files
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority, a client's certificate and key, and the same key under a password."""
+    folder = tmp_path_factory.mktemp("keys")
+    make_certificate(make_authority(folder / "ca"), folder / "client")
+    command = ["openssl", "pkey", "-in", "client.key", "-aes256", "-passout", f"pass:{SECRET}", "-out", "locked.key"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def tls(keys: Path, **given: str) -> KafkaOptions:
+    paths = {f"ssl_{name}_location": str(keys / file) for name, file in given.items() if name != "password"}
+    password = {"ssl_key_password": given["password"]} if "password" in given else {}
+    return made(security_protocol="SSL", **paths, **password)
+
+
+@pytest.mark.parametrize("given", [{"key": "client.key"}, {"key": "locked.key", "password": SECRET}])
+def test_a_client_s_certificate_is_read_by_both_clients(keys: Path, given: dict[str, str]) -> None:
+    options = tls(keys, ca="ca.crt", certificate="client.crt", **given)
+    check_settings(options, "me")
+    with pytest.raises(KafkaError):  # no broker there: but its context was made
+        KafkaAdminClient(
+            **options.connection.kafka_python("me") | {"bootstrap_servers": "127.0.0.1:1"}, bootstrap_timeout_ms=1
+        )
+    assert len(Producer(options.connection.librdkafka("me"))) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ca": "none.crt"}, "ssl_ca_location: .*none.crt can't be read: No such file"),
+        ({"ca": "ca.key"}, "ssl_ca_location: .*ca.key can't be used: it is no PEM file"),
+        ({"certificate": "none.crt", "key": "client.key"}, "ssl_certificate_location: .*none.crt can't be read"),
+        ({"certificate": "client.key", "key": "client.key"}, "ssl_certificate_location: .*client.key can't be used"),
+        ({"certificate": "client.crt", "key": "none.key"}, "ssl_key_location: .*none.key can't be read"),
+        ({"certificate": "client.crt", "key": "ca.key"}, "ssl_key_location: .*ca.key can't be used: the key fits"),
+        ({"certificate": "client.crt", "key": "locked.key"}, "locked.key can't be used: .*ssl_key_password"),
+        (
+            {"certificate": "client.crt", "key": "locked.key", "password": "wr0ng-Pa55"},
+            "locked.key can't be used: .*ssl_key_password",
+        ),
+    ],
+)
+def test_a_file_that_can_not_be_used_is_named_with_its_option(keys: Path, given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as failed:
+        check_settings(tls(keys, **given), "me")
+    assert "Pa55" not in str(failed.value)
