@@ -9,7 +9,12 @@ from functools import partial
 from typing import Any
 
 from kafka import KafkaAdminClient
-from kafka.errors import AuthorizationError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
+from kafka.errors import (
+    AuthorizationError,
+    IllegalSaslStateError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -28,6 +33,7 @@ IDLE_SECONDS = 60.0
 _REFUSALS = (
     SaslAuthenticationFailedError,
     AuthorizationError,
+    IllegalSaslStateError,
     UnsupportedSaslMechanismError,
     ssl.SSLError,
     FileNotFoundError,

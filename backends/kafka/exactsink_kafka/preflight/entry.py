@@ -34,7 +34,8 @@ def findings(
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
 
-    Changes nothing on the cluster. `participants` is the most that an epoch can have, None when nothing bounds it.
+    Changes nothing, save that a new cluster makes its own topics for transactions and groups when it is first asked
+    of one. `participants` is the most that an epoch can have, None when nothing bounds it.
     What our user may not ask for is a warning. Raises ConfigError for settings that librdkafka does not take and PEM
     files that can't be read here, Fatal for TLS and logins that don't fit, Retryable when the brokers don't answer.
     """
