@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarks.cases import coordinator, epoch, files, journal, null, postgres, postgres_loads, second_sink
+from benchmarks.cases import (
+    coordinator,
+    epoch,
+    files,
+    journal,
+    kafka,
+    kafka_alone,
+    kafka_epochs,
+    null,
+    postgres,
+    postgres_loads,
+    second_sink,
+)
 from benchmarks.plan import Benchmark
 
 __all__ = ["CATALOG"]
@@ -20,5 +32,9 @@ CATALOG: dict[str, Benchmark] = {
         postgres_loads.PREPARE,
         postgres_loads.COMMIT,
         postgres.BENCHMARK,
+        kafka.BENCHMARK,
+        kafka_alone.BENCHMARK,
+        kafka_epochs.COMMIT,
+        kafka_epochs.EPOCH,
     )
 }

@@ -32,6 +32,7 @@ __all__ = [
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")  # an ended one keeps its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Seen:
     `error` is the broker's code (0: none; 100 UNKNOWN_TOPIC_ID; 1 OFFSET_OUT_OF_RANGE). `log_start` and `stable` (the
     last stable offset) bound what is settled; -1 where the broker knows no such topic. `producer` is (id, epoch) of
     the transactional batch that holds the offset, None when none does or it is not settled. `aborted` are (producer
-    id, first offset) of aborted transactions that overlap what was read.
+    id, first offset) of aborted transactions that end at the offset or later; some may begin later, too.
     """
 
     error: int
@@ -108,12 +109,12 @@ def described(state: Any) -> Described:
     """Read one entry of a DescribeTransactions answer."""
     transaction = Transaction(state.transactional_id, state.producer_id, state.producer_epoch)
     partitions = ((topic.topic, partition) for topic in state.topics for partition in topic.partitions)
-    started = state.transaction_start_time_ms
+    opened = state.transaction_state in _OPEN and state.transaction_start_time_ms >= 0
     return Described(
         transaction,
         state.transaction_state,
         state.transaction_timeout_ms / 1000,
-        started / 1000 if started >= 0 else None,
+        state.transaction_start_time_ms / 1000 if opened else None,
         tuple(sorted(partitions)),
     )
 

@@ -6,7 +6,7 @@ import logging
 import ssl
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from kafka import KafkaAdminClient
 from kafka.errors import (
@@ -38,10 +38,18 @@ _REFUSALS = (
     ssl.SSLError,
     FileNotFoundError,
 )
-_CHATTY = ("kafka.admin.client", "kafka.cluster", "kafka.net.connection", "kafka.net.manager", "kafka.net.transport")
+_CHATTY = (
+    "kafka.admin.client",
+    "kafka.cluster",
+    "kafka.net.connection",
+    "kafka.net.manager",
+    "kafka.net.selector",
+    "kafka.net.transport",
+    "kafka.protocol.parser",
+)
 
 
-def is_refusal(error: BaseException | None) -> bool:
+def is_refusal(error: BaseException | None) -> TypeGuard[Exception]:
     """Say whether trying again can't help: a login, a certificate, or a file of ours that is not right."""
     while error is not None:
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
@@ -130,14 +138,14 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     failure: Exception | None = None
 
     def get_connection(self, node_id: Any, *arguments: Any, **settings: Any) -> Any:
+        if is_refusal(self.failure):
+            raise self.failure
         connection = super().get_connection(node_id, *arguments, **settings)
-        connection.init_future.add_errback(partial(self._failed, node_id))
+        connection.init_future.add_errback(self._failed)
         return connection
 
-    def _failed(self, node_id: Any, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         self.failure = error
-        if is_refusal(error):
-            self._auth_failures[node_id] = error
 
 
 class _Made:

@@ -38,6 +38,8 @@ _MOVED_ON = frozenset({47, 49, 90})
 """INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
 _NOT_OPEN = _MOVED_ON | {0, _INVALID_STATE}
 _MARKERS_SECONDS = 30.0
+_SETTLE_SECONDS = 10.0
+"""How long to wait for an open transaction, perhaps somebody else's, that hides how the rows ended."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
@@ -111,9 +113,10 @@ class KafkaCommitter(Committer):
             if said is not None:
                 return look_back(self._wire, vote)[0] or said
             state = "an unknown id" if told is None else f"{told.state} (now {told.transaction.ref})"
-            return settle(self._wire, vote, f"{named(code)} to a commit, and is at {state}")
+            answer = f"{named(code)} to a commit, and is at {state}"
+            return settle(self._wire, vote, answer, wait_seconds=_SETTLE_SECONDS)
         if code in _MOVED_ON:
-            return settle(self._wire, vote, f"{named(code)} to a commit")
+            return settle(self._wire, vote, f"{named(code)} to a commit", wait_seconds=_SETTLE_SECONDS)
         raise self._refused(one, code)
 
     def _await_markers(self, ended: Iterable[Transaction], state: str) -> None:

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -47,6 +47,7 @@ _A_BROKER = (
     "without a login and let it make topics"
 )
 _ANSWER_SECONDS = 30
+_TRIAL_SECONDS = 5
 _PARTITIONS = 3
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 _LOOK_ALIKES = (  # after the job's name: another job's, another sink's, and what only looks like the sink's own
@@ -65,10 +66,10 @@ def targets() -> Mapping[str, ConformanceTarget]:
     servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "")
     if not servers:
         raise ConfigError("no Kafka for the kit", why="KAFKA_BOOTSTRAP_SERVERS is not set", next=_A_BROKER)
-    client = _Brokers(servers).admin()
+    client, name = _Brokers(servers).admin(), f"exactsink-kit-{uuid4().hex}"
     try:
-        trial = client.create_topics([NewTopic("exactsink-kit", _PARTITIONS)], validate_only=True, request_timeout=10)
-        trial["exactsink-kit"].result(_ANSWER_SECONDS)
+        trial = client.create_topics([NewTopic(name, _PARTITIONS)], validate_only=True, request_timeout=_TRIAL_SECONDS)
+        trial[name].result(_ANSWER_SECONDS)
     except KafkaException as error:
         raise ConfigError(f"no Kafka for the kit at {servers}", why=error.args[0].str(), next=_A_BROKER) from None
     return targets_on(servers)

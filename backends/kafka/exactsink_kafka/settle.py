@@ -15,10 +15,7 @@ from exactsink_kafka.failures import named
 from exactsink_kafka.vote import Vote, Written
 from exactsink_kafka.wire import Seen, Wire
 
-__all__ = ["WAIT_SECONDS", "look_back", "settle"]
-
-WAIT_SECONDS = 10.0
-"""How long to wait for an open transaction, perhaps somebody else's, that hides how the rows ended."""
+__all__ = ["look_back", "settle"]
 
 _PAUSE_SECONDS = 0.05
 _NO_TOPIC_ID = 100
@@ -42,10 +39,8 @@ class _Place:
         return f"{self.topic.topic}-{self.partition} from offset {self.offset}"
 
 
-def settle(
-    wire: Wire, vote: Vote, answer: str, *, wait_seconds: float = WAIT_SECONDS
-) -> AlreadyCommitted | Lost | Unknown:
-    """Read until some partition proves it. Raises Retryable while an open transaction hides the rows.
+def settle(wire: Wire, vote: Vote, answer: str, *, wait_seconds: float) -> AlreadyCommitted | Lost | Unknown:
+    """Read until some partition proves it. Raises Retryable when an open transaction hides the rows for so long.
 
     `answer` is what the coordinator said, for the evidence.
     """
@@ -80,7 +75,7 @@ def _proof(vote: Vote, place: _Place) -> AlreadyCommitted | Lost | None:
     one, seen = vote.transaction, place.seen
     if seen.error or place.held or seen.producer != (one.producer_id, one.producer_epoch):
         return None
-    # Told are those that overlap what was read, and a producer has one transaction at a time in a partition.
+    # Told are those that end here or later, and a producer has one transaction at a time in a partition.
     if any(producer == one.producer_id and first <= place.offset for producer, first in seen.aborted):
         return Lost(f"transaction {one.ref}: its rows in {place} are aborted (last stable offset {seen.stable})")
     return AlreadyCommitted()

@@ -30,10 +30,11 @@ class Transaction:
     @classmethod
     def of_ref(cls, ref: str) -> Transaction:
         """Read a `ref` back. Raises ValueError when it is none."""
-        name, producer_id, producer_epoch = ref.rsplit("/", 2)
-        told = cls(name, int(producer_id), int(producer_epoch))
-        if told.ref != ref:
-            raise ValueError(f"{ref!r} is no transaction's ref")  # a leading zero is somebody else's spelling
+        parts = ref.rsplit("/", 2)
+        known = len(parts) == 3 and all(map(str.isdecimal, parts[1:]))
+        told = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
+        if told is None or told.ref != ref:  # a leading zero is somebody else's spelling
+            raise ValueError(f"{ref!r} is no transaction's ref")
         return told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from exactsink.errors import Fatal, Retryable
 from exactsink.model import Committable, Txn
 from exactsink_kafka.ids import Ticket
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.producers import row_producer
+from exactsink_kafka.producers import RowProducer, row_producer
 from exactsink_kafka.producers.failures import ENDED, ENDED_NEXT, UNDECIDED
 from exactsink_kafka.vote import PAYLOAD_VERSION, Vote, Written
 from exactsink_kafka.wire import Described, Wire
@@ -38,8 +39,10 @@ class KafkaWriter(Writer):
         self._rows = 0
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to {options.topic or 'the topics of its rows'}"
         client_id = f"exactsink.{txn.job}.{txn.sink}"
-        self._wire = Wire(options.connection, client_id)
         self._producer = row_producer(options, schema, self._id, client_id, self._doing)
+        self._wire = Wire(options.connection, client_id)
+        self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
+        self._gone.atexit = False  # the process's end does as well
         try:
             self._check_cluster(self._producer.open(_OPENING_SECONDS))
             self._mine = self._described().transaction
@@ -73,8 +76,7 @@ class KafkaWriter(Writer):
 
     def abort(self) -> None:
         """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
-        self._producer.drop()
-        self._wire.close()
+        self._gone()
 
     def _vote(self) -> Vote:
         """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused."""
@@ -118,3 +120,8 @@ class KafkaWriter(Writer):
     def _left(self) -> float:
         """Give what is left of the transaction's time, in seconds."""
         return max(0.0, self._until - time.monotonic())
+
+
+def _let_go(producer: RowProducer, wire: Wire) -> None:
+    producer.drop()
+    wire.close()

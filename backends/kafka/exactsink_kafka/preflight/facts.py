@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerYet
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -105,10 +106,11 @@ class Facts:
 
     def broker_configs(self, brokers: Iterable[int]) -> Mapping[int, Mapping[str, str]] | None:
         """Ask each broker for its own settings: any may become a transaction's coordinator."""
+        resources = {broker: ConfigResource(ConfigResource.Type.BROKER, str(broker)) for broker in brokers}
+        begun = {broker: self._ask_configs(resource) for broker, resource in resources.items()}  # side by side
         found = {}
-        for broker in brokers:
-            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
-            configs = self._configs(resource, f"ask broker {broker} for its settings")
+        for broker, resource in resources.items():
+            configs = self._configs(resource, f"ask broker {broker} for its settings", begun[broker])
             if configs is None:
                 return None
             found[broker] = configs
@@ -132,22 +134,25 @@ class Facts:
         members = () if gone else tuple(sorted(member.client_id for member in found.members)) or ("?",)
         return GroupFacts(name, members, may)
 
-    def _configs(self, resource: ConfigResource, doing: str) -> Mapping[str, str] | None:
-        def ask() -> Future[Any]:
-            return self._client.describe_configs([resource], request_timeout=self._seconds)[resource]
+    def _ask_configs(self, resource: ConfigResource) -> Future[Any]:
+        return self._client.describe_configs([resource], request_timeout=self._seconds)[resource]
 
+    def _configs(
+        self, resource: ConfigResource, doing: str, begun: Future[Any] | None = None
+    ) -> Mapping[str, str] | None:
         try:
-            entries = self._answer(doing, ask)
+            entries = self._answer(doing, lambda: self._ask_configs(resource), begun)
         except _Refused as refused:
             refused.is_about_grants(doing)
             return None
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
-    def _answer(self, doing: str, ask: Callable[[], Future[T]]) -> T:
+    def _answer(self, doing: str, ask: Callable[[], Future[T]], begun: Future[T] | None = None) -> T:
         """Wait for an answer, and ask again while a coordinator loads. Raises _Refused for the broker's own no."""
         for left in reversed(range(_TRIES)):
             try:
-                return ask().result(self._seconds + 1)
+                asked, begun = begun or ask(), None
+                return asked.result(self._seconds + 1)
             except KafkaException as failure:
                 error = failure.args[0]
                 if error.code() in _COMING and left:
@@ -158,6 +163,6 @@ class Facts:
                     raise Retryable(
                         doing, why=error.str(), next="see that every broker can be reached from here"
                     ) from None
-            except TimeoutError:
+            except NoAnswerYet:
                 raise Retryable(doing, why="no answer", next="see that every broker can be reached from here") from None
         raise AssertionError("the last try ends in an answer or an error")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from exactsink.errors import ExactsinkError, Fatal, Retryable
@@ -16,9 +18,11 @@ ENDED_NEXT = (
 )
 
 FULL = -184  # _QUEUE_FULL
-_FATAL = -150
-_PURGED = {-152, -151}  # _PURGE_QUEUE, _PURGE_INFLIGHT: they follow another error, or our own letting go
 _LOGIN = frozenset({-169, 33, 34, 58})  # _AUTHENTICATION, mechanism, state, refused
+_FOLLOWING = frozenset({-152, -151, -150, -172})
+"""_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: what else went wrong makes librdkafka say them."""
+
+_CAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Failures:
 
     def add(self, failure: Failure) -> None:
         """Remember that a row was not delivered, or that the producer is done for: the task has to fail."""
-        if self._first is None or (self._first.code in _PURGED and failure.code not in _PURGED):
+        if self._first is None or (self._first.code in _FOLLOWING and failure.code not in _FOLLOWING):
             self._first = failure
 
     def hear(self, failure: Failure) -> None:
@@ -50,11 +54,18 @@ class Failures:
     def check(self) -> None:
         """Raise when something went wrong."""
         if self._first is not None:
-            raise self.error(self._first)
+            raise self._error(self._first)
 
-    def error(self, failure: Failure) -> ExactsinkError:
-        """Explain one; what came before it tells more, where there is something."""
-        if self._first is not None and (failure.code in _PURGED or failure.code == _FATAL):
+    def cause(self, failure: Failure, hear: Callable[[float], None]) -> ExactsinkError:
+        """Explain one that a call gave; where it only follows another, that one may be heard of a moment later."""
+        until = time.monotonic() + _CAUSE_SECONDS
+        hear(0)
+        while failure.code in _FOLLOWING and self._first is None and time.monotonic() < until:
+            hear(0.01)
+        return self._error(failure)
+
+    def _error(self, failure: Failure) -> ExactsinkError:
+        if self._first is not None and failure.code in _FOLLOWING:
             failure = self._first
         heard = self._last_word
         if heard is not None and heard.code in _LOGIN:
@@ -75,7 +86,7 @@ class Failures:
         """Explain that time ran out, and what was heard of the brokers meanwhile."""
         heard = self._last_word
         if heard is not None and heard.code in _LOGIN:
-            return self.error(heard)
+            return self._error(heard)
         return Retryable(
             f"{self._doing}: {what}",
             why=f"{why if heard is None else f'{why}; the last word of the connection: {heard.text}'}; {UNDECIDED}",

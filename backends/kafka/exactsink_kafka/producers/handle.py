@@ -143,12 +143,10 @@ class Handle:
         library = self._library
         failure = Failure(library.error_code(error), library.error_string(error).decode(errors="replace"))
         library.error_destroy(error)
-        self.hear(0)
-        raise self._failures.error(failure)
+        raise self._failures.cause(failure, self.hear)
 
     def _error(self, code: int, topic: str | None = None) -> Exception:
-        self.hear(0)
-        return self._failures.error(Failure(code, self._library.text(code), topic))
+        return self._failures.cause(Failure(code, self._library.text(code), topic), self.hear)
 
 
 def _destroy(library: Library, producer: int, topic: int | None, events: int) -> None:

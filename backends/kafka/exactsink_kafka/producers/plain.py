@@ -56,7 +56,6 @@ class PlainProducer(RowProducer):
             cluster: str = producer.cluster_id(timeout=_left(until))
             producer.init_transactions(_left(until))
         except KafkaException as error:
-            producer.poll(0)  # hear the connection's last word
             raise self._explained(error) from error
         return cluster
 
@@ -77,12 +76,12 @@ class PlainProducer(RowProducer):
                 self._wait_for_room(row, until)
             except KafkaException as error:
                 raise self._explained(error, row[0]) from error
-        producer.poll(0)
+        self._hear(0)
         self._failures.check()
 
     def flush(self, seconds: float) -> None:
-        producer, until = self._live(), time.monotonic() + seconds
-        while left := producer.flush(min(_SLICE, _left(until))):
+        until = time.monotonic() + seconds
+        while left := self._undelivered(min(_SLICE, _left(until))):
             self._failures.check()
             if time.monotonic() >= until:
                 raise self._failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
@@ -111,7 +110,7 @@ class PlainProducer(RowProducer):
     def _wait_for_room(self, row: tuple[Any, ...], until: float) -> None:
         producer = self._live()
         while True:
-            producer.poll(_ROOM)
+            self._hear(_ROOM)
             self._failures.check()
             try:
                 return producer.produce(*row)
@@ -121,8 +120,21 @@ class PlainProducer(RowProducer):
             except KafkaException as error:
                 raise self._explained(error, row[0]) from error
 
+    def _undelivered(self, seconds: float) -> int:
+        try:
+            return int(self._live().flush(seconds))
+        except KafkaException as error:  # an error that ends the producer
+            raise self._explained(error) from error
+
+    def _hear(self, seconds: float) -> None:
+        """Let the callbacks be called. An error that ends the producer is raised as well, after them."""
+        try:
+            self._live().poll(seconds)
+        except KafkaException as error:
+            self._failures.add(_failure(error.args[0]))
+
     def _explained(self, error: KafkaException, topic: str | None = None) -> Exception:
-        return self._failures.error(_failure(error.args[0], topic))
+        return self._failures.cause(_failure(error.args[0], topic), self._hear)
 
     def _live(self) -> Producer:
         if self._producer is None:

@@ -24,7 +24,7 @@ def _losing(which: slice) -> Callable[[Stage], None]:
         lost = stage.decided(script)[which]
         ask(lambda: stage.target.lose_votes(stage.place, lost))
         stage.faults += [f"lost-{committable.txn.id}" for committable in lost]
-        stage.whole(script)
+        stage.killed(script, Fault("open_epoch", "before", "kill", 2))  # while the decision is still that epoch's
         kept = [c.txn.id for c in lost if c in stage.decided(script)]
         if kept:
             raise Broken(f"{kept} still stand in the decision")

@@ -1,0 +1,85 @@
+"""A job's one Kafka sink without Spark: its driver's and its tasks' calls, one by one."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from itertools import count
+
+import pyarrow as pa
+
+from exactsink.model import Committable, Committed, JobContext, Txn
+from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.vote import Vote
+from exactsink_kafka.writer import KafkaWriter
+
+__all__ = ["SMALL", "VALUE", "HandJob", "TimedWriter", "ms_since", "small_batch"]
+
+SMALL = 100
+"""How many rows a small batch has."""
+
+VALUE = 130
+"""How many bytes a value has."""
+
+_SINK, _TOKEN = "topic", "0123456789ab"
+
+
+class HandJob:
+    """A job's one sink on a topic, as driver and tasks see it."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.options = options
+        self.context = JobContext(f"benchmark-{uuid.uuid4().hex[:8]}", _SINK, staging="")
+        self.committer = self.new_committer()
+        self._epochs = count()
+        self._attempts = count()
+
+    def new_committer(self) -> KafkaCommitter:
+        return KafkaCommitter(self.options, self.context)
+
+    def open(self, participants: int) -> tuple[int, bytes]:
+        """Begin an epoch: its number, and the ticket for its tasks."""
+        epoch = next(self._epochs)
+        return epoch, self.committer.open_epoch(epoch, small_batch().schema, participants)
+
+    def writer(self, epoch: int, ticket: bytes, schema: pa.Schema) -> TimedWriter:
+        """Open a writer as the next task attempt does."""
+        attempt = next(self._attempts)
+        txn = Txn(self.context.job, epoch, _SINK, 1, _TOKEN, attempt, attempt)
+        return TimedWriter(self.options, txn, schema, ticket)
+
+    def commit(self, epoch: int, votes: Sequence[Committable], committer: KafkaCommitter | None = None) -> float:
+        """Commit as the coordinator does; gives the milliseconds."""
+        started = time.perf_counter()
+        outcomes = (committer or self.committer).commit(epoch, votes)
+        taken = ms_since(started)
+        assert outcomes == [Committed()] * len(votes)
+        return taken
+
+
+class TimedWriter(KafkaWriter):
+    """The writer as it is, with the time that the vote took: questions to the brokers, after all rows are there."""
+
+    vote_ms = 0.0
+
+    def _vote(self) -> Vote:
+        started = time.perf_counter()
+        vote = super()._vote()
+        self.vote_ms = ms_since(started)
+        return vote
+
+
+def ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+def small_batch() -> pa.RecordBatch:
+    """Make a few rows with keys of many partitions."""
+    return pa.record_batch(
+        {
+            "key": pa.array([str(number).encode() for number in range(SMALL)], pa.binary()),
+            "value": pa.array([f"{number:0{VALUE}}".encode() for number in range(SMALL)], pa.binary()),
+        }
+    )

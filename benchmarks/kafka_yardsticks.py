@@ -1,0 +1,162 @@
+"""What our Kafka writers are measured beside. Imported by Spark's workers, so light.
+
+A loop that a careful user writes by hand, and our own writers without transactions: at least once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from exactsink.backend import Committer, Writer
+from exactsink.model import Committable, Committed, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink_kafka.backend import KafkaBackend
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.producers.base import RowProducer
+from exactsink_kafka.producers.fast import FastProducer
+from exactsink_kafka.producers.library import Library
+from exactsink_kafka.producers.plain import PlainProducer
+from exactsink_kafka.producers.settings import settings
+
+__all__ = ["AtLeastOnce", "BareLoop"]
+
+_SECONDS = 600.0
+_OURS = ("transactional.id", "transaction.timeout.ms", "delivery.report.only.error")
+"""Settings of our writers that a loop has not, or has of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class BareLoop:
+    """Write a partition's keys and values in a transaction, and commit it: a function for `mapInArrow`.
+
+    `settings` are librdkafka's, the same as our writers'; `run` names the transactional ids.
+    """
+
+    settings: Mapping[str, str]
+    topic: str
+    run: str
+
+    @classmethod
+    def like(cls, options: KafkaOptions, run: str) -> BareLoop:
+        """Make a loop with the settings that our writers take for these options."""
+        assert options.topic is not None
+        return cls(_without_transactions(settings(options, run, "bare")), options.topic, run)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # who imports this module for other work needs no Spark
+
+        context = TaskContext.get()
+        assert context is not None
+        producer = Producer({**self.settings, "transactional.id": f"{self.run}-{context.taskAttemptId()}"})
+        producer.init_transactions(_SECONDS)
+        producer.begin_transaction()
+        rows = 0
+        for batch in batches:
+            self._produce(producer, batch)
+            producer.poll(0)
+            rows += batch.num_rows
+        producer.flush(_SECONDS)
+        producer.commit_transaction(_SECONDS)
+        yield pa.record_batch({"rows": pa.array([rows], pa.int64())})
+
+    def _produce(self, producer: Producer, batch: pa.RecordBatch) -> None:
+        produce, topic = producer.produce, self.topic
+        for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
+            while True:
+                try:
+                    produce(topic, value, key)
+                    break
+                except BufferError:
+                    producer.poll(0.02)
+
+
+class AtLeastOnce(KafkaBackend):
+    """Our own writers without a transaction: idempotent, flushed before the vote, with nothing left to decide."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits()
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return _Writer(self.options, txn)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return _Committer()
+
+
+class _Writer(Writer):
+    def __init__(self, options: KafkaOptions, txn: Txn) -> None:
+        assert options.topic is not None
+        self._txn = txn
+        self._rows = 0
+        given = _without_transactions(settings(options, "", "at least once"))
+        self._producer: RowProducer
+        if options.writer == "fast":
+            self._producer = _Fast(Library(), {**given, "delivery.report.only.error": "true"}, options.topic, "write")
+        else:
+            self._producer = _Plain(given, options.topic, "write")
+        self._producer.open(_SECONDS)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._producer.take(batch, _SECONDS)
+        self._rows += batch.num_rows
+
+    def pre_commit(self) -> Committable:
+        self._producer.flush(_SECONDS)
+        self.abort()
+        return Committable(self._txn, self._rows, b"")
+
+    def abort(self) -> None:
+        self._producer.drop()
+
+
+class _Plain(PlainProducer):
+    """The plain producer as it is, save for the transaction."""
+
+    def open(self, seconds: float) -> str:
+        producer = self._live()
+        producer.list_topics(self._topic, timeout=seconds)
+        return str(producer.cluster_id(timeout=seconds))
+
+    def begin(self) -> None:
+        """Begin nothing."""
+
+
+class _Fast(FastProducer):
+    """The fast producer as it is, save for the transaction."""
+
+    def open(self, seconds: float) -> str:
+        handle, until = self._live(), time.monotonic() + seconds
+        handle.metadata(seconds)
+        return handle.cluster_id(until - time.monotonic())
+
+    def begin(self) -> None:
+        """Begin nothing."""
+
+
+class _Committer(Committer):
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        return ()
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        return b""
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        return [Committed() for _ in committables]
+
+    def abort(self, undecided: Undecided) -> None:
+        """Hold nothing."""
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        return ()
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _without_transactions(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name not in _OURS}

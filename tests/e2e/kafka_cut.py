@@ -1,0 +1,175 @@
+"""A way to a Kafka broker that can break: it hands all bytes on, until a request comes that a trap waits for.
+
+It reads the clients' side of the protocol request by request, so that a trap springs between two requests or between a
+request and its answer, never somewhere in a packet.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from tests.servers.kafka import KafkaServer
+from tests.servers.ports import Ports
+
+__all__ = ["CutKafka", "CuttingProxy", "EndTxnTrap", "cut_kafka"]
+
+_END_TXN = 26
+_WAY = "CUT"  # the listener whose address is told as the proxy's
+
+
+class EndTxnTrap:
+    """Waits for the `nth` request that ends a transaction whose id holds `pattern`, and springs once.
+
+    `before` is called before the broker gets that request. Without it the broker gets the request, and its answer is
+    swallowed: the connection is cut instead.
+    """
+
+    def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None) -> None:
+        self.before = before
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern.encode())
+        self._left = nth
+        self._lock = threading.Lock()
+
+    def takes(self, request: bytes) -> bool:
+        """Say whether this is the request; true only once."""
+        if struct.unpack_from(">h", request, 4) != (_END_TXN,) or self._pattern.search(request) is None:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+
+class CuttingProxy:
+    """Stands before one broker, for any number of connections at a time, also while the broker is down.
+
+    `turned_away` counts the connections that came while it was.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.target = 0  # the broker's port, once it is known
+        self.turned_away = 0
+        self._traps: list[EndTxnTrap] = []
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self.address = f"127.0.0.1:{port}"
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def set(self, trap: EndTxnTrap) -> EndTxnTrap:
+        """Arm a trap, for the requests that come from now on."""
+        self._traps.append(trap)
+        return trap
+
+    def close(self) -> None:
+        """Take no more connections; those that are open end with their clients."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:  # it is down, which the client sees as a lost connection
+                self.turned_away += 1
+                client.close()
+                continue
+            _Connection(client, server, self._traps).start()
+
+
+class _Connection:
+    """One client's connection: a thread each way. Whichever ends first cuts both."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, traps: list[EndTxnTrap]) -> None:
+        self._client = client
+        self._server = server
+        self._traps = traps
+        self._swallow: tuple[bytes, EndTxnTrap] | None = None
+
+    def start(self) -> None:
+        there = threading.Thread(target=self._until_cut, args=(self._to_server,), name="proxy-to-server", daemon=True)
+        there.start()
+        threading.Thread(target=self._back, args=(there,), name="proxy-to-client", daemon=True).start()
+
+    def _back(self, there: threading.Thread) -> None:
+        self._until_cut(self._to_client)
+        there.join()
+        self._client.close()
+        self._server.close()
+
+    def _until_cut(self, copy: Callable[[], None]) -> None:
+        try:
+            with suppress(OSError):
+                copy()
+        finally:
+            for end in (self._client, self._server):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _to_server(self) -> None:
+        with self._client.makefile("rb") as incoming:
+            for request in _packets(incoming.read):
+                for trap in self._traps:
+                    if trap.takes(request):
+                        self._spring(trap, request)
+                self._server.sendall(request)
+
+    def _to_client(self) -> None:
+        with self._server.makefile("rb") as incoming:
+            for answer in _packets(incoming.read):
+                if self._swallow is not None and answer[4:8] == self._swallow[0]:
+                    self._swallow[1].sprung.set()
+                    return
+                self._client.sendall(answer)
+
+    def _spring(self, trap: EndTxnTrap, request: bytes) -> None:
+        if trap.before is None:
+            self._swallow = (request[8:12], trap)  # the number that its answer bears
+        else:
+            trap.before()
+            trap.sprung.set()
+
+
+class CutKafka(KafkaServer):
+    """A broker that is reached by `bootstrap` as ever, and by `proxy`, where its clients are told to stay."""
+
+    def __init__(self, proxy: CuttingProxy) -> None:
+        self.proxy = proxy
+        super().__init__(listeners={_WAY: "PLAINTEXT"})
+        proxy.target = int(self.address(_WAY).rpartition(":")[2])
+
+    def _network(self, protocols: Mapping[str, str]) -> dict[str, str]:
+        found = super()._network(protocols)
+        told = found["advertised.listeners"].replace(self.address(_WAY), self.proxy.address)
+        return {**found, "advertised.listeners": told}
+
+
+@contextmanager
+def cut_kafka() -> Iterator[CutKafka]:
+    """Give a started broker with a proxy before it, to one owner."""
+    ports = Ports(1)
+    proxy = CuttingProxy(ports.numbers[0])
+    try:
+        server = CutKafka(proxy)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.remove()
+    finally:
+        proxy.close()
+        ports.close()
+
+
+def _packets(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Cut a stream into requests, or answers: each with its length before it. Ends with the stream."""
+    while len(length := read(4)) == 4:
+        yield length + read(struct.unpack(">i", length)[0])

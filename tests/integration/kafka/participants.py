@@ -1,0 +1,152 @@
+"""Participants of `kafka` sinks, made by hand with librdkafka: one topic, one job, no coordinator and no writer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from confluent_kafka import Producer
+
+from exactsink.model import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
+from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.ids import PoolId
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
+from exactsink_kafka.wire import Wire
+from tests.servers.kafka_view import Kafka
+
+__all__ = ["TOKEN", "Participants", "kinds", "proven", "transaction_of", "voted"]
+
+TOKEN = "0123456789abcdef"
+_ANSWER = 60  # seconds
+
+
+def proven(*participants: InDoubt) -> Undecided:
+    """Build what only the journal may build."""
+    undecided: Undecided = object.__new__(Undecided)
+    undecided._participants = participants
+    return undecided
+
+
+@dataclass(frozen=True)
+class Participants:
+    """One job's sink `out` into a topic of its own."""
+
+    kafka: Kafka
+    topic: str
+    job: str
+    wire: Wire
+    sink: str = "out"
+    generation: int = 1
+    producers: list[Producer] = field(default_factory=list)
+    """Kept, never closed: that would abort what they began."""
+
+    @classmethod
+    @contextmanager
+    def of(cls, kafka: Kafka, partitions: int = 2, **configs: str) -> Iterator[Participants]:
+        wire = Wire(KafkaOptions(bootstrap_servers=kafka.bootstrap).connection, f"test {uuid.uuid4().hex}")
+        topic = kafka.new_topic("rows", partitions, **configs)
+        made = cls(kafka, topic, f"job-{uuid.uuid4().hex[:12]}", wire)
+        try:
+            yield made
+        finally:
+            wire.close()
+            made.producers.clear()
+
+    @property
+    def options(self) -> KafkaOptions:
+        return KafkaOptions(bootstrap_servers=self.kafka.bootstrap, topic=self.topic)
+
+    def committer(self) -> KafkaCommitter:
+        return KafkaCommitter(self.options, JobContext(self.job, self.sink, "", self.generation))
+
+    def id(self, slot: int) -> str:
+        return str(PoolId(self.job, self.sink, self.generation, TOKEN, slot))
+
+    def begin(self, slot: int | str, *values: str, timeout: float = 60, topic: str | None = None) -> Producer:
+        """Write in a transaction, value by value to the partitions in turn, and leave it open."""
+        name = slot if isinstance(slot, str) else self.id(slot)
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap,
+                "transactional.id": name,
+                "transaction.timeout.ms": int(timeout * 1000),
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
+        self.producers.append(producer)
+        producer.init_transactions(_ANSWER)
+        producer.begin_transaction()
+        for number, value in enumerate(values):
+            producer.produce(topic or self.topic, value.encode(), key=b"k", partition=number % 2)
+        assert producer.flush(_ANSWER) == 0
+        return producer
+
+    def vote(self, slot: int, *values: str, timeout: float = 60) -> Committable:
+        """Vote as a task does: write, and name the open transaction and where its rows begin."""
+        self.begin(slot, *values, timeout=timeout)
+        return self.committable(slot, len(values))
+
+    def votes(self, count: int, first: int = 0, **settings: Any) -> list[Committable]:
+        """Vote in so many tasks at a time, each with two rows."""
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda slot: self.begin(slot, *_rows(slot), **settings), range(first, first + count)))
+        return [self.committable(slot, 2) for slot in range(first, first + count)]
+
+    def committable(self, slot: int, rows: int) -> Committable:
+        found = self.wire.describe([self.id(slot)])[self.id(slot)]
+        first = self.wire.first_offsets(found.transaction, found.partitions)
+        topic_id = self.wire.topics([self.topic])[self.topic].id
+        written = Written(self.topic, topic_id, {partition: offset for (_, partition), offset in first.items()})
+        vote = Vote(found.transaction, self.wire.cluster().id, (written,))
+        txn = Txn(self.job, 0, self.sink, self.generation, TOKEN, slot, slot)
+        return Committable(txn, rows, vote.dump(), PAYLOAD_VERSION, store_ref=found.transaction.ref)
+
+    def commit(self, *committables: Committable) -> list[str]:
+        """Commit in a new driver, and name the outcomes."""
+        return kinds(self.outcomes(*committables))
+
+    def outcomes(self, *committables: Committable) -> Sequence[Outcome]:
+        committer = self.committer()
+        try:
+            return committer.commit(0, committables)
+        finally:
+            committer.close()
+
+    def end(self, *committables: Committable, commit: bool) -> list[int]:
+        """End transactions as another driver would, and give the brokers' codes."""
+        return list(self.wire.end([transaction_of(one) for one in committables], commit=commit))
+
+    def listed(self) -> list[InDoubt]:
+        committer = self.committer()
+        try:
+            return sorted(committer.in_doubt(), key=lambda participant: participant.ref)
+        finally:
+            committer.close()
+
+    def values(self) -> list[str]:
+        """Read what is committed."""
+        return sorted(record.value.decode() for record in self.kafka.rows(self.topic) if record.value is not None)
+
+
+def transaction_of(committable: Committable) -> Transaction:
+    return Vote.load(committable).transaction
+
+
+def voted(committable: Committable, **changes: Any) -> Committable:
+    """Give a committable with another payload."""
+    return replace(committable, payload=json.dumps({**json.loads(committable.payload), **changes}).encode())
+
+
+def kinds(outcomes: Sequence[object]) -> list[str]:
+    return [type(outcome).__name__ for outcome in outcomes]
+
+
+def _rows(slot: int) -> tuple[str, str]:
+    return f"{slot}-a", f"{slot}-b"

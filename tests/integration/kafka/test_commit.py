@@ -1,0 +1,166 @@
+"""A decided epoch is committed: visible when the call returns, told again by anybody, and never by another cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from exactsink.model import Committed, Lost, Unknown
+from tests.integration.kafka.participants import Participants, kinds, transaction_of, voted
+from tests.servers.kafka_view import Kafka
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+
+@pytest.fixture
+def participants(kafka: Kafka) -> Iterator[Participants]:
+    with Participants.of(kafka) as made:
+        yield made
+
+
+def test_an_epoch_of_many_participants_is_visible_when_commit_returns_and_a_repeat_says_so(
+    participants: Participants,
+) -> None:
+    votes = participants.votes(16)
+    assert participants.kafka.held(participants.topic)
+    assert participants.values() == []
+
+    assert participants.outcomes(*votes) == [Committed()] * 16
+    states = participants.wire.describe(transaction_of(vote).id for vote in votes)
+    assert {told.state for told in states.values()} == {"CompleteCommit"}
+    assert not participants.kafka.held(participants.topic)
+    assert participants.commit(*votes) == ["AlreadyCommitted"] * 16
+    assert participants.values() == sorted(f"{slot}-{row}" for slot in range(16) for row in "ab")
+
+
+def test_rows_in_many_partitions_are_visible_when_commit_returns(kafka: Kafka) -> None:
+    """The more partitions get a marker, the later they are all there: the answer to EndTxn comes before."""
+    with Participants.of(kafka, partitions=40) as participants:
+        producer = participants.begin(0)
+        for number in range(40):
+            producer.produce(participants.topic, b"row", partition=number)
+        assert producer.flush(60) == 0
+        vote = participants.committable(0, 40)
+        committer = participants.committer()
+        assert committer.commit(0, [vote]) == [Committed()]
+        assert participants.wire.describe([participants.id(0)])[participants.id(0)].state == "CompleteCommit"
+        committer.close()
+        assert participants.values() == ["row"] * 40
+
+
+def test_two_drivers_commit_at_the_same_moment(participants: Participants) -> None:
+    votes = participants.votes(8)
+    together = threading.Barrier(2)
+    committers = [participants.committer(), participants.committer()]
+
+    def commit(number: int) -> list[str]:
+        committers[number].in_doubt()  # connected
+        together.wait(60)
+        return kinds(committers[number].commit(0, votes))
+
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(commit, range(2)))
+    for committer in committers:
+        committer.close()
+    assert set(told[0] + told[1]) <= {"Committed", "AlreadyCommitted"}
+    assert all("Committed" in pair for pair in zip(*told, strict=True))
+    assert participants.values() == sorted(f"{slot}-{row}" for slot in range(8) for row in "ab")
+
+
+def test_a_vote_of_another_cluster_is_unknown_and_nothing_is_ended(participants: Participants) -> None:
+    vote, other = participants.votes(2)
+    elsewhere = voted(vote, cluster="another-cluster")
+
+    [told, committed] = participants.outcomes(elsewhere, other)
+    assert isinstance(told, Unknown)
+    assert "another-cluster" in told.evidence
+    assert participants.wire.cluster().id in told.evidence
+    assert committed == Committed()
+    assert participants.wire.describe([participants.id(0)])[participants.id(0)].state == "Ongoing"
+    assert participants.commit(vote) == ["Committed"]
+
+
+def test_what_became_of_a_participant_before_is_told_whatever_it_was(participants: Participants) -> None:
+    """Each slot has a history of its own; all are asked for in one call."""
+    with ThreadPoolExecutor(8) as pool:
+        producers = dict(
+            zip(
+                range(10),
+                pool.map(lambda slot: participants.begin(slot, f"{slot}-a", f"{slot}-b"), range(10)),
+                strict=True,
+            )
+        )
+    votes = {slot: participants.committable(slot, 2) for slot in producers}
+    expected = {}
+
+    def ended(slot: int, *, commit: bool) -> None:
+        assert participants.end(votes[slot], commit=commit) == [0]
+        states = ("PrepareCommit", "PrepareAbort")
+        while participants.wire.describe([participants.id(slot)])[participants.id(slot)].state in states:
+            pass
+
+    expected[0] = "Committed"  # open
+    ended(1, commit=False)
+    expected[1] = "Lost"
+    producers[2].abort_transaction()  # by librdkafka: another version
+    expected[2] = "Lost"
+    producers[3].commit_transaction()
+    expected[3] = "AlreadyCommitted"
+    ended(4, commit=True)
+    participants.begin(4)  # taken again
+    expected[4] = "AlreadyCommitted"
+    ended(5, commit=False)
+    participants.begin(5)
+    expected[5] = "Lost"
+    participants.begin(6)  # taken again while it was open: the broker aborts
+    expected[6] = "Lost"
+    ended(7, commit=True)
+    participants.begin(7, "7-later", "7-later")  # and written with, and aborted
+    later = participants.committable(7, 2)
+    assert participants.end(later, commit=False) == [0]
+    expected[7] = "AlreadyCommitted"
+    ended(8, commit=False)
+    participants.begin(8, "8-later", "8-later")
+    assert participants.end(participants.committable(8, 2), commit=True) == [0]
+    expected[8] = "Lost"
+    producers[9].abort_transaction()  # versions mixed on one id: a stale commit looks like a success
+    participants.begin(9, "9-later", "9-later").commit_transaction()
+    expected[9] = "Lost"
+
+    told = participants.outcomes(*votes.values())
+    assert dict(zip(votes, kinds(told), strict=True)) == expected
+    for slot, outcome in zip(votes, told, strict=True):
+        if isinstance(outcome, Lost):
+            assert transaction_of(votes[slot]).ref in outcome.evidence
+    shown = {0, 3, 4, 7}
+    assert participants.values() == sorted(
+        [f"{slot}-{row}" for slot in shown for row in "ab"] + ["8-later"] * 2 + ["9-later"] * 2
+    )
+
+
+def test_rows_after_an_aborted_transaction_of_the_same_producer_are_not_taken_for_its(
+    participants: Participants,
+) -> None:
+    first = participants.vote(0, "first", "first")
+    assert participants.end(first, commit=False) == [0]
+    second = participants.vote(0, "second", "second")
+    assert transaction_of(first).producer_id == transaction_of(second).producer_id
+    assert participants.end(second, commit=True) == [0]
+    third = participants.vote(0, "third", "third")
+    assert participants.end(third, commit=False) == [0]
+
+    assert participants.commit(first, second, third) == ["Lost", "AlreadyCommitted", "Lost"]
+    assert participants.values() == ["second", "second"]
+
+
+def test_an_epoch_is_opened_with_another_round_of_ids_each_time(participants: Participants) -> None:
+    from exactsink_kafka.ids import Ticket
+
+    committer = participants.committer()
+    tickets = [Ticket.load(committer.open_epoch(epoch, None, 3)) for epoch in range(4)]  # type: ignore[arg-type]
+    committer.close()
+    assert [ticket.first_slot for ticket in tickets] == [0, 12, 24, 0]
+    assert {(ticket.slots, ticket.cluster) for ticket in tickets} == {(12, participants.wire.cluster().id)}

@@ -1,0 +1,41 @@
+"""Where the conformance kit finds its brokers, and what it says of those that are of no use."""
+
+from __future__ import annotations
+
+import pytest
+
+from exactsink.errors import ConfigError
+from exactsink_kafka import conformance
+from exactsink_kafka.conformance import KafkaTarget, targets
+from tests.servers.kafka import Kafka
+from tests.servers.ports import Ports
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+
+def test_the_kit_plays_both_writers_on_the_brokers_of_the_environment(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap)
+    assert targets() == {writer: KafkaTarget(writer, kafka.bootstrap) for writer in ("plain", "fast")}
+
+
+def test_the_kit_without_brokers_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
+    with pytest.raises(ConfigError, match="no Kafka for the kit: KAFKA_BOOTSTRAP_SERVERS is not set") as none:
+        targets()
+    assert "KAFKA_BOOTSTRAP_SERVERS" in none.value.next
+    assert "4.0" in none.value.next
+
+
+def test_the_kit_names_brokers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = Ports(1)  # held, and nobody listens there
+    try:
+        servers = f"127.0.0.1:{ports.numbers[0]}"
+        monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", servers)
+        monkeypatch.setattr(conformance, "_TRIAL_SECONDS", 0.2)
+        with pytest.raises(ConfigError, match=f"no Kafka for the kit at {servers}") as none:
+            targets()
+        assert "KAFKA_BOOTSTRAP_SERVERS" in none.value.next
+    finally:
+        ports.close()

@@ -1,0 +1,203 @@
+"""A broker that talks TLS, wants a login and has access rules: what the sink needs of it, and what it says without."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.model import AlreadyCommitted, Committed, JobContext, Txn
+from exactsink_kafka.backend import KafkaBackend
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.vote import Vote
+from exactsink_kafka.wire import Wire
+from tests.integration.kafka.preflight_site import ROWS, check, context, secured, told
+from tests.servers.kafka_secure import PASSWORDS, SecureKafka, secure_kafka
+from tests.servers.waiting import wait_until
+
+JOB = "shop"
+NEEDS = (
+    ("WRITE", "TOPIC", "{topic}", False),
+    ("READ", "TOPIC", "{topic}", False),
+    ("DESCRIBE_CONFIGS", "TOPIC", "{topic}", False),
+    ("WRITE", "TRANSACTIONAL_ID", "{job}.orders.g", True),
+    ("DESCRIBE_CONFIGS", "BROKER", "kafka-cluster", False),
+)
+"""All that the documentation asks for. Write and Read hold Describe."""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SecureKafka]:
+    with secure_kafka() as made:
+        yield made
+
+
+def allowed(site: SecureKafka, user: str, job: str, without: int | None = None) -> str:
+    """Make a topic, and grant what the sink needs of it, save one; give its name."""
+    topic = site.server.new_topic("secure", 1)
+    for number, (operation, kind, name, prefix) in enumerate(NEEDS):
+        if number != without:
+            site.allow(user, operation, kind, name.format(topic=topic, job=job), prefix=prefix)
+    return topic
+
+
+@pytest.fixture(scope="module")
+def topic(site: SecureKafka) -> str:
+    return allowed(site, "writer", JOB)
+
+
+# What is needed
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_the_documented_grants_are_enough_for_preflight(site: SecureKafka, topic: str, mechanism: str) -> None:
+    assert check(secured(site, topic=topic, sasl_mechanism=mechanism), context(JOB)) == []
+
+
+@pytest.mark.parametrize("writer", ["plain", "fast"])
+def test_the_documented_grants_are_enough_for_an_epoch_s_whole_life(site: SecureKafka, topic: str, writer: str) -> None:
+    """Begin, write, vote, list, describe, commit, repeat, read as evidence, abort: each in one life of the sink."""
+    options = KafkaOptions.model_validate(secured(site, topic=topic, writer=writer))
+    backend = KafkaBackend(options)
+    committer = backend.committer(JobContext(JOB, "orders", "", generation=1, lineage="l"))
+    token = {"plain": "aa", "fast": "bb"}[writer]
+    before = len(site.server.rows(topic))
+    for epoch, commit in ((0, True), (1, False)):
+        ticket = committer.open_epoch(epoch, ROWS, 2)
+        participant = backend.writer(Txn(JOB, epoch, "orders", 1, token, 0, epoch), ROWS, ticket)
+        participant.write(pa.record_batch([[b"k"], [b"v%d" % epoch]], ROWS))
+        vote = participant.pre_commit()
+        assert [entry.ref for entry in committer.in_doubt()] == [vote.ref]
+        wire, one = Wire(options.connection, "exactsink tests"), Vote.load(vote)
+        assert wire.describe([one.transaction.id])[one.transaction.id].partitions == ((topic, 0),)
+        if commit:
+            assert committer.commit(epoch, [vote]) == [Committed()]
+            assert committer.commit(epoch, [vote]) == [AlreadyCommitted()]
+        else:
+            assert wire.end([one.transaction], commit=False) == [0]
+        [written] = one.written
+        rows = (written.topic_id, 0, written.first_offsets[0])
+        wait_until(lambda wire=wire, rows=rows: wire.look(*rows).stable > rows[2], "readers to see how it ended")
+        seen = wire.look(*rows)
+        assert seen.producer == (one.transaction.producer_id, one.transaction.producer_epoch)
+        assert bool(seen.aborted) is not commit
+        wire.close()
+    assert list(committer.in_doubt()) == []
+    committer.close()
+    assert [row.value for row in site.server.rows(topic)][before:] == [b"v0"]
+
+
+@pytest.mark.parametrize(
+    ("without", "severity", "message", "fix"),
+    [
+        (0, "error", "topic {topic}: User:writer lacks Write", "--operation Write --topic {topic}"),
+        (1, "error", "topic {topic}: User:writer lacks Read", "--operation Read --topic {topic}"),
+        (2, "warning", "settings of topic {topic}", "--operation DescribeConfigs --topic {topic}"),
+        (3, "error", "ids that begin with {job}.orders.g", "--transactional-id {job}.orders.g --resource-pattern-type"),
+    ],
+)
+def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
+    site: SecureKafka, topic: str, without: int, severity: str, message: str, fix: str
+) -> None:
+    job = f"less-{without}"
+    names = {"topic": allowed(site, "writer", job, without), "job": job}
+    [finding] = check(secured(site, topic=names["topic"]), context(job))
+    assert (finding.severity, message.format(**names) in finding.message) == (severity, True), finding
+    assert fix.format(**names) in finding.fix
+    assert finding.fix.startswith(
+        f"kafka-acls.sh --bootstrap-server {site.bootstrap} --command-config admin.properties --add "
+        "--allow-principal User:writer --operation "
+    )
+
+
+def test_a_user_without_any_grant_is_told_all_that_is_missing(site: SecureKafka, topic: str) -> None:
+    found = check(secured(site, "reader", topic=topic, report_offsets_to="lag"), context("none"))
+    assert [finding.severity for finding in found] == ["error", "error", "error", "warning"]
+    subjects = ["may not know whether there is one", "none.orders.g", "group lag", "brokers' settings"]
+    assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 4
+    fixes = ["Write --operation Read --operation Describe --topic", "--transactional-id", "--group lag", "--cluster"]
+    assert [fix in finding.fix for fix, finding in zip(fixes, found, strict=True)] == [True] * 4
+
+
+def test_a_group_wants_read_to_take_the_source_s_offsets(site: SecureKafka, topic: str) -> None:
+    options = secured(site, topic=topic, report_offsets_to="lag-of-shop")
+    site.allow("writer", "DESCRIBE", "GROUP", "lag-of-shop")
+    [error] = check(options, context(JOB))
+    assert (error.severity, "lacks Read" in error.message) == ("error", True)
+    site.allow("writer", "READ", "GROUP", "lag-of-shop")
+    assert check(options, context(JOB)) == []
+
+
+# What can't be reached: each cause by its name, and no secret in any
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sasl_password": "wr0ng-Pa55"}, "refused to log in 'writer' by SCRAM-SHA-512: wrong user or password"),
+        ({"sasl_username": "nobody"}, "refused to log in 'nobody' by SCRAM-SHA-512: wrong user or password"),
+        ({"sasl_mechanism": "PLAIN", "sasl_password": "wr0ng-Pa55"}, "refused to log in 'writer' by PLAIN"),
+        ({"sasl_mechanism": "SCRAM-SHA-256"}, "does not offer SCRAM-SHA-256, only SCRAM-SHA-512,PLAIN"),
+        ({"ssl_ca_location": "{wrong_ca}"}, "is not trusted by ssl_ca_location ({wrong_ca})"),
+        ({"ssl_ca_location": None}, "is not trusted by what the system trusts"),
+        ({"bootstrap_servers": "127.1:{port}"}, "the certificate of 127.1:{port} is for another name"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None},
+            "talks TLS, security_protocol is SASL_PLAIN",
+        ),
+        ({"bootstrap_servers": "{plain}"}, "{plain} talks no TLS, security_protocol is SASL_SSL"),
+    ],
+)
+def test_what_keeps_a_client_out_is_told_by_its_cause(
+    site: SecureKafka, topic: str, caplog: pytest.LogCaptureFixture, given: dict[str, Any], said: str
+) -> None:
+    port = site.bootstrap.rsplit(":", 1)[1]
+    names = {"wrong_ca": site.wrong_ca, "port": port, "plain": site.server.bootstrap}
+    changed = {name: value and value.format(**names) for name, value in given.items()}
+    with caplog.at_level(logging.DEBUG), pytest.raises(Fatal) as failed:
+        check(secured(site, topic=topic, **changed), context(JOB))
+    assert said.format(**names) in failed.value.why
+    assert failed.value.next
+    assert_no_secret(failed.value, caplog)
+
+
+def test_a_plain_client_is_told_of_tls(site: SecureKafka, topic: str) -> None:
+    with pytest.raises(Fatal, match="talks TLS, security_protocol is PLAINTEXT"):
+        check({"bootstrap_servers": site.bootstrap, "topic": topic})
+
+
+def test_a_client_without_a_login_is_told_that_the_listener_may_want_one(site: SecureKafka, topic: str) -> None:
+    options = {"bootstrap_servers": site.bootstrap, "security_protocol": "SSL", "ssl_ca_location": str(site.ca)}
+    with pytest.raises(Retryable, match="SSL has no login, perhaps it wants one"):
+        check(options | {"topic": topic}, patience=1)
+
+
+def test_another_name_is_taken_where_names_are_not_checked(site: SecureKafka, topic: str) -> None:
+    port = site.bootstrap.rsplit(":", 1)[1]
+    options = secured(site, topic=topic, bootstrap_servers=f"127.1:{port}", ssl_check_hostname=False)
+    assert check(options, context(JOB)) == []
+
+
+def test_both_clients_trust_what_the_environment_names(
+    site: SecureKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(site.ca))
+    assert check(secured(site, topic=topic, ssl_ca_location=None), context(JOB)) == []
+
+
+def test_the_logs_of_a_good_run_hold_no_secret(site: SecureKafka, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        found = check(secured(site, topic=topic), context(JOB), participants=None)
+    assert "sasl_plain_password" in caplog.text
+    assert PASSWORDS["writer"] not in told(found)
+    assert_no_secret(None, caplog)
+
+
+def assert_no_secret(error: ExactsinkError | None, caplog: pytest.LogCaptureFixture) -> None:
+    for secret in (*PASSWORDS.values(), "wr0ng-Pa55"):
+        assert secret not in f"{error}"
+        assert secret not in caplog.text

@@ -1,0 +1,210 @@
+"""Transactions that time out, ids that expire, brokers that stall or die: no answer is wrong, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from exactsink.errors import Retryable
+from exactsink.model import Committable, Unknown
+from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.vote import Transaction, Vote
+from exactsink_kafka.wire import Seen, Wire
+from tests.integration.kafka.participants import Participants, kinds, transaction_of
+from tests.servers.kafka import KafkaServer, own_kafka
+from tests.servers.kafka_view import Kafka
+from tests.servers.waiting import wait_until
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+IDS_EXPIRE_MS = 1500
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KafkaServer]:
+    """A broker to stall and kill, which forgets ids that nobody uses, and compacts at once."""
+    settings = {
+        "transactional.id.expiration.ms": str(IDS_EXPIRE_MS),
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+        "producer.id.expiration.ms": "1000",
+        "producer.id.expiration.check.interval.ms": "500",
+        "log.cleaner.backoff.ms": "100",
+    }
+    with own_kafka(settings) as made:
+        yield made
+
+
+def state(participants: Participants, vote: Committable) -> str:
+    told = participants.wire.describe([transaction_of(vote).id]).get(transaction_of(vote).id)
+    return "expired" if told is None else told.state
+
+
+def test_a_transaction_that_timed_out_is_lost_also_when_its_id_is_used_again(kafka: Kafka) -> None:
+    with Participants.of(kafka) as participants:
+        late = [participants.vote(slot, "late", "late", timeout=1) for slot in (0, 1)]
+        early = participants.vote(2, "early", "early", timeout=60)
+        wait_until(lambda: {state(participants, vote) for vote in late} == {"CompleteAbort"}, "the timeouts")
+        again = participants.vote(1, "again", "again")
+
+        assert participants.commit(*late, early, again) == ["Lost", "Lost", "Committed", "Committed"]
+        assert participants.values() == ["again", "again", "early", "early"]
+
+
+def test_an_expired_id_is_told_by_its_rows(server: KafkaServer) -> None:
+    with Participants.of(server) as participants:
+        committed, aborted = participants.vote(0, "a", "b"), participants.vote(1, "c", "d")
+        participants.end(committed, commit=True)
+        participants.end(aborted, commit=False)
+        wait_until(lambda: {state(participants, one) for one in (committed, aborted)} == {"expired"}, "the expiry")
+
+        assert participants.commit(committed, aborted) == ["AlreadyCommitted", "Lost"]
+        server.delete_topic(participants.topic)
+        [first, second] = participants.outcomes(committed, aborted)
+        assert isinstance(first, Unknown)
+        assert isinstance(second, Unknown)
+        assert "INVALID_PRODUCER_ID_MAPPING (49)" in first.evidence
+
+
+def test_rows_that_were_compacted_away_prove_nothing(server: KafkaServer) -> None:
+    configs = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.0"}
+    with Participants.of(server, **configs, delete_retention_ms="0") as participants:
+        votes = [participants.vote(slot, f"{slot}-a", f"{slot}-b") for slot in range(2)]
+        participants.end(votes[0], commit=True)
+        participants.end(votes[1], commit=False)
+        numbers = iter(range(10, 10_000))
+
+        def gone() -> bool:
+            participants.end(participants.vote(next(numbers), "newer", "newer"), commit=True)
+            return all(_look(participants, vote, n).producer is None for vote in votes for n in (0, 1))
+
+        assert participants.commit(*votes) == ["AlreadyCommitted", "Lost"]
+        wait_until(gone, "the cleaner")
+        wait_until(lambda: {state(participants, vote) for vote in votes} == {"expired"}, "the expiry")
+        for told in participants.outcomes(*votes):
+            assert isinstance(told, Unknown)
+            assert "compacted away" in told.evidence
+
+
+def _look(participants: Participants, vote: Committable, partition: int) -> Seen:
+    [written] = Vote.load(vote).written
+    return participants.wire.look(written.topic_id, partition, written.first_offsets[partition])
+
+
+@contextmanager
+def stalling(server: KafkaServer, committer: KafkaCommitter, until: Callable[[], bool]) -> Iterator[None]:
+    """Let the broker stall when a committer's EndTxn go out, until it is so."""
+    end = committer._wire.end
+
+    def resume() -> None:
+        try:
+            wait_until(until, "the moment to resume the broker")
+        finally:
+            server.resume()
+
+    def stalled(transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
+        server.stall()
+        waiting = threading.Thread(target=resume)
+        waiting.start()
+        try:
+            return end(transactions, commit=commit)
+        finally:
+            waiting.join()
+
+    committer._wire.end = stalled  # type: ignore[method-assign]
+    yield
+    committer._wire.end = end  # type: ignore[method-assign]
+
+
+def unanswered(committer: KafkaCommitter) -> int:
+    """Count the requests that wait for an answer."""
+    channel = committer._wire._asker._channel
+    connections = [] if channel is None else list(channel._manager._conns.values())
+    return sum(len(connection.in_flight_requests) for connection in connections)
+
+
+def test_a_broker_that_stalls_while_transactions_are_ended_and_goes_on(server: KafkaServer) -> None:
+    with Participants.of(server) as participants:
+        votes = participants.votes(6)
+        committer = participants.committer()
+        with stalling(server, committer, lambda: unanswered(committer) == 6):
+            assert kinds(committer.commit(0, votes)) == ["Committed"] * 6
+        committer.close()
+        assert participants.values() == sorted(f"{slot}-{row}" for slot in range(6) for row in "ab")
+
+
+def test_a_broker_that_stalls_for_longer_than_the_patience_is_asked_again_later(server: KafkaServer) -> None:
+    with Participants.of(server) as participants:
+        votes = participants.votes(3)
+        committer = participants.committer()
+        committer._wire = Wire(participants.options.connection, "impatient", patience_seconds=1)
+        given_up = threading.Event()
+        use = committer._wire._asker.use
+
+        def giving_up(*arguments: Any) -> Any:
+            try:
+                return use(*arguments)
+            except Retryable:
+                given_up.set()
+                raise
+
+        committer._wire._asker.use = giving_up  # type: ignore[method-assign]
+        with (
+            stalling(server, committer, given_up.is_set),
+            pytest.raises(Retryable, match=r"sink out: commit epoch 0: .* did not answer") as raised,
+        ):
+            committer.commit(0, votes)
+        assert "the epoch is decided" in raised.value.why
+        committer.close()
+        assert set(participants.commit(*votes)) <= {"Committed", "AlreadyCommitted"}
+        assert participants.values() == sorted(f"{slot}-{row}" for slot in range(3) for row in "ab")
+
+
+def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_than_a_timeout(
+    server: KafkaServer,
+) -> None:
+    """One participant times out while the broker is down, the others are committed: each answer is what readers see."""
+    with Participants.of(server, partitions=60) as participants:
+        late = participants.vote(0, "late", "late", timeout=1)
+        began = time.monotonic()
+        wide = []
+        for slot in (1, 2, 3):
+            producer = participants.begin(slot)
+            for number in range(60):
+                producer.produce(participants.topic, str(slot).encode(), partition=number)
+            assert producer.flush(60) == 0
+            wide.append(participants.committable(slot, 60))
+        participants.producers.clear()
+        committer = participants.committer()
+        await_markers = committer._await_markers
+        killed = []
+        down = threading.Event()
+
+        def killing(ended: Iterable[Transaction], state: str) -> None:
+            ended = list(ended)
+            if not killed:
+                killed.append({one.state for one in committer._wire.describe(one.id for one in ended).values()})
+                server.stop("kill")
+                down.set()
+            await_markers(ended, state)
+
+        committer._await_markers = killing  # type: ignore[method-assign]
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(committer.commit, 0, wide)
+            assert down.wait(60)
+            wait_until(lambda: time.monotonic() > began + 1.5, "the timeout")
+            server.start()  # here: the server dies with the thread that starts it
+            first = kinds(told.result(120))
+        committer.close()
+
+        assert "PrepareCommit" in killed[0]
+        assert set(first) <= {"Committed", "AlreadyCommitted"}
+        [became] = participants.commit(late)
+        shown = sorted(str(slot) for slot in (1, 2, 3) for _ in range(60))
+        assert participants.values() == shown + (["late", "late"] if became == "Committed" else [])
+        assert became in ("Committed", "Lost")

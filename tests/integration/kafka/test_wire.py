@@ -1,0 +1,184 @@
+"""Raw requests on a real broker: what they find, and what becomes of them when the connection or the broker fails."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from exactsink.errors import Fatal, Retryable
+from exactsink_kafka.clients import Connection
+from exactsink_kafka.vote import Transaction, Vote
+from exactsink_kafka.wire import Seen, Wire
+from tests.integration.kafka.participants import Participants, transaction_of
+from tests.servers.kafka_view import Kafka
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+
+@pytest.fixture
+def participants(kafka: Kafka) -> Iterator[Participants]:
+    with Participants.of(kafka) as made:
+        yield made
+
+
+def threads(client_id: str) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if client_id in thread.name]
+
+
+def test_a_cluster_and_its_topics_are_told(participants: Participants) -> None:
+    told = participants.wire.cluster()
+    assert told.id == participants.kafka.admin().list_topics(timeout=30).cluster_id
+    assert len(told.brokers) == 1
+    assert told.end_txn >= 5
+    assert told.transaction_version == 2
+
+    names = [participants.topic, "no-such-topic", "not a name!"]
+    found = participants.wire.topics(names[:2])
+    assert list(found) == [participants.topic]
+    assert found[participants.topic].partitions == (0, 1)
+    assert str(uuid.UUID(found[participants.topic].id)) == found[participants.topic].id
+    assert "no-such-topic" not in participants.kafka.admin().list_topics(timeout=30).topics
+
+
+def test_a_transaction_is_described_with_where_its_rows_begin(participants: Participants) -> None:
+    participants.begin(5, "x", "x", "x", "x").abort_transaction()
+    before = time.time()
+    participants.begin(0, "a", "b", "c")
+    name = participants.id(0)
+
+    told = participants.wire.describe([name, "an-unknown-id"])
+    assert list(told) == [name]
+    assert (told[name].state, told[name].timeout_seconds) == ("Ongoing", 60.0)
+    assert told[name].partitions == ((participants.topic, 0), (participants.topic, 1))
+    assert told[name].started is not None
+    assert before - 1 <= told[name].started <= time.time() + 1
+    mine = told[name].transaction
+    first = {(participants.topic, 0): 3, (participants.topic, 1): 3}  # after two rows and the marker
+    assert participants.wire.first_offsets(mine, told[name].partitions) == first
+    earlier = Transaction(mine.id, mine.producer_id, mine.producer_epoch + 1)
+    assert participants.wire.first_offsets(earlier, told[name].partitions) == {}
+
+    assert participants.wire.end([mine], commit=True) == [0]
+    after = participants.wire.describe([name])[name]
+    assert after.transaction == earlier
+    assert after.state in ("PrepareCommit", "CompleteCommit")
+    assert (after.started is None) == (after.state == "CompleteCommit")
+
+
+def test_ends_are_answered_in_order_whatever_becomes_of_each(participants: Participants) -> None:
+    votes = [transaction_of(vote) for vote in participants.votes(3)]
+    unknown = Transaction(participants.id(77), 1, 0)
+    stale = Transaction(votes[1].id, votes[1].producer_id, votes[1].producer_epoch + 5)
+    asked = [unknown, votes[0], stale, votes[1], votes[0], votes[2]]
+    assert participants.wire.end(asked, commit=True) == [49, 0, 90, 0, 0, 0]
+    assert participants.wire.end(asked, commit=False)[1] == 48
+    assert participants.wire.end([], commit=True) == []
+
+
+def test_what_lies_at_an_offset_is_seen_as_a_reader_of_what_is_committed(participants: Participants) -> None:
+    committed, aborted = participants.vote(0, "a", "b", "c"), participants.vote(1, "d", "e")
+    participants.end(committed, commit=True)
+    participants.end(aborted, commit=False)
+    [written] = Vote.load(aborted).written
+    wire, one, lost = participants.wire, transaction_of(committed), transaction_of(aborted)
+    producer = (one.producer_id, one.producer_epoch)
+    participants.commit(committed, aborted)
+
+    ends = participants.begin(2, "open", "open") and written.first_offsets[0] + 3
+    assert wire.look(written.topic_id, 0, 0) == Seen(0, 0, ends, producer, frozenset({(lost.producer_id, 2)}))
+    assert wire.look(written.topic_id, 0, 1).producer == producer
+    assert wire.look(written.topic_id, 0, 2).producer == (lost.producer_id, lost.producer_epoch)
+    assert wire.look(written.topic_id, 0, 2).aborted == {(lost.producer_id, 2)}
+    at_a_marker = written.first_offsets[1] + 1
+    assert wire.look(written.topic_id, 1, at_a_marker).producer is None
+    assert wire.look(written.topic_id, 0, ends).producer is None  # not for readers yet
+    assert wire.look(written.topic_id, 0, 1000) == Seen(1, 0, ends, None, frozenset())
+    assert wire.look(str(uuid.uuid4()), 0, 0) == Seen(100, -1, -1, None, frozenset())
+
+
+def test_connections_that_died_are_replaced_unasked(participants: Participants) -> None:
+    votes = participants.votes(2)
+    wire = participants.wire
+    for _ in range(2):
+        for connection in list(wire._asker._channel._manager._conns.values()):  # type: ignore[union-attr]
+            connection.transport._sock.shutdown(socket.SHUT_RDWR)
+        assert wire.describe([participants.id(0)])[participants.id(0)].state == "Ongoing"
+    wire.close()
+    wire.close()
+    assert wire.end([transaction_of(vote) for vote in votes], commit=True) == [0, 0]
+
+
+def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_and_leaves_nothing_behind(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        wire = Wire(Connection(address), "to-nobody", patience_seconds=0.5)
+        began = time.monotonic()
+        with pytest.raises(Retryable, match=f"describe transactions: Kafka at {address} did not answer") as raised:
+            wire.describe(["x"])
+    assert 0.4 < time.monotonic() - began < 30
+    assert "ECONNREFUSED" in raised.value.why
+    assert threads("to-nobody") == []
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+    assert capfd.readouterr() == ("", "")
+    wire.close()
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        wire = Wire(Connection(f"127.0.0.1:{silent.getsockname()[1]}"), "to-a-silent-one", patience_seconds=0.5)
+        began = time.monotonic()
+        with pytest.raises(Retryable, match="did not answer"):
+            wire.cluster()
+    assert time.monotonic() - began < 30
+    assert threads("to-a-silent-one") == []
+
+
+def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    logged = logging.getLogger("kafka.net.manager")
+    filters = list(logged.filters)
+    with caplog.at_level(logging.DEBUG, "kafka"):
+        wire = Wire(Connection(kafka.bootstrap), "watched")
+        wire.cluster()
+        logged.warning("of somebody else's client")
+        wire.close()
+    mine = [record for record in caplog.records if record.threadName == "kafka-io-watched"]
+    assert any("Bootstrap complete" in record.getMessage() for record in mine)
+    assert {record.levelname for record in mine} == {"DEBUG"}
+    assert [r.levelname for r in caplog.records if r.getMessage() == "of somebody else's client"] == ["WARNING"]
+    assert logged.filters == filters
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"protocol": "SSL", "ca": "no/such/file.pem"},
+        {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "me", "password": SecretStr("hush")},
+    ],
+    ids=["no CA file", "login"],
+)
+def test_a_listener_that_takes_no_such_connection_is_told_at_once(kafka: Kafka, given: dict[str, Any]) -> None:
+    wire = Wire(Connection(kafka.bootstrap, **given), "a-misfit", patience_seconds=30)
+    began = time.monotonic()
+    with pytest.raises(Fatal, match="refused the connection") as raised:
+        wire.cluster()
+    assert time.monotonic() - began < 20
+    assert "hush" not in str(raised.value)
+    assert threads("a-misfit") == []
+
+
+def test_the_clients_public_calls_are_within_reach(kafka: Kafka) -> None:
+    wire = Wire(Connection(kafka.bootstrap), "public")
+    assert wire.admin.describe_cluster()["cluster_id"] == wire.cluster().id
+    wire.close()
+    assert threads("public") == []

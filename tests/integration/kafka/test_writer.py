@@ -1,0 +1,414 @@
+"""Both writers on a real broker: what they write, what their votes say, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from exactsink.errors import ConfigError, Fatal, Retryable
+from exactsink.model import Txn
+from exactsink_kafka.vote import Vote
+from exactsink_kafka.writer import KafkaWriter
+from tests.integration.kafka.attempts import Attempts, attempts_on
+from tests.servers.kafka import Kafka
+from tests.servers.waiting import wait_until
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+ROOT = Path(__file__).parents[3]
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Row = tuple[bytes | None, bytes | None]
+
+
+@pytest.fixture(params=["plain", "fast"])
+def attempts(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Attempts]:
+    """A job of the test's own, for each writer. What it leaves open is aborted."""
+    mine = attempts_on(kafka.bootstrap).with_(writer=request.param, topic=kafka.new_topic("writer", partitions=3))
+    yield mine
+    mine.end(*[one.transaction for one in mine.open_ids()], commit=False)
+
+
+def rows(*pairs: tuple[Any, Any], **columns: pa.Array) -> pa.RecordBatch:
+    keys, values = zip(*pairs, strict=True)
+    return pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), **columns})
+
+
+def written(kafka: Kafka, attempts: Attempts) -> Counter[Row]:
+    return Counter((record.key, record.value) for record in kafka.rows(topic_of(attempts)))
+
+
+def topic_of(attempts: Attempts) -> str:
+    return str(attempts.given["topic"])
+
+
+CHILD = """
+import pickle, sys, time
+attempts, batches = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(attempts.voted(*batches)))
+sys.stdout.buffer.flush()
+time.sleep(600)
+"""
+
+
+def test_rows_of_a_process_killed_right_after_its_vote_show_when_another_ends_the_transaction(
+    kafka: Kafka, attempts: Attempts
+) -> None:
+    pairs = [(b"k", b"v"), (None, b"no key"), (b"", b"empty key"), (b"tombstone", None), (b"empty", b""), (None, None)]
+    pairs += [("schlüssel-鍵".encode(), "wert-値-🙂".encode()), (b"\x00\xff", bytes(range(256))), (b"k", b"v")]
+    batches = [rows(*pairs[:4]), rows(*pairs[4:])]
+    before = time.time()
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment()
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(pickle.dumps((attempts, batches)))
+    child.stdin.close()
+    try:
+        committable = pickle.load(child.stdout)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait(60)
+        child.stdout.close()
+
+    assert kafka.rows(topic_of(attempts)) == []
+    assert kafka.held(topic_of(attempts))
+    assert (committable.txn, committable.rows, committable.digest) == (attempts.txn(), len(pairs), 0)
+    assert before + 60 <= committable.deadline <= time.time() + 60
+    vote = Vote.load(committable)
+    assert committable.ref == vote.transaction.ref
+    assert (vote.transaction.id, vote.cluster) == (attempts.id(), attempts.cluster)
+
+    attempts.commit(committable)
+    assert written(kafka, attempts) == Counter(pairs)
+    first = {record.partition: record.offset for record in reversed(kafka.rows(topic_of(attempts)))}
+    assert vote.written[0].first_offsets == first
+    assert len(vote.written) == 1
+    with closing(attempts.wire()) as wire:
+        assert vote.written[0].topic_id == wire.topics([topic_of(attempts)])[topic_of(attempts)].id
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+
+
+def test_first_offsets_are_those_of_this_transaction_behind_others_rows(kafka: Kafka, attempts: Attempts) -> None:
+    one = rows((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4"), (b"e", b"5"), (b"f", b"6"))
+    attempts.commit(attempts.voted(one, attempt=0))
+    second = attempts.voted(one, attempt=1)
+    third = attempts.voted(one, attempt=2)
+    attempts.commit(second, third)
+    found = Vote.load(second).written[0].first_offsets
+    ends = {record.partition: record.offset for record in kafka.rows(topic_of(attempts))}
+    assert found.keys() == Vote.load(third).written[0].first_offsets.keys() == ends.keys()
+    for partition, offset in Vote.load(third).written[0].first_offsets.items():
+        assert 0 < found[partition] < offset <= ends[partition]
+    assert written(kafka, attempts) == Counter({pair: 3 for pair in [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]}) + (
+        Counter({pair: 3 for pair in [(b"d", b"4"), (b"e", b"5"), (b"f", b"6")]})
+    )
+
+
+def test_an_aborted_attempt_leaves_a_transaction_that_the_sweep_finds(kafka: Kafka, attempts: Attempts) -> None:
+    writer = attempts.writer(rows((b"k", b"v")).schema)
+    writer.write(rows((b"k", b"v")))
+    writer._producer.flush(30)
+    writer.abort()
+    writer.abort()
+    (left,) = attempts.open_ids()
+    assert left.transaction.id == attempts.id()
+    assert attempts.end(left.transaction, commit=False) == [0]
+    assert kafka.rows(topic_of(attempts)) == []
+    assert not kafka.held(topic_of(attempts))
+
+
+def test_rows_go_to_the_partition_that_they_name(kafka: Kafka, attempts: Attempts) -> None:
+    pairs: list[Row] = [(b"k%d" % n, b"%d" % n) for n in range(40)]
+    named = [(n % 3 if n % 4 else None) for n in range(40)]
+    batch = rows(*pairs, partition=pa.array(named, pa.int32()))
+    attempts.commit(attempts.voted(batch.slice(3, 20), batch.slice(23)))
+    found = {(record.key, record.value): record.partition for record in kafka.rows(topic_of(attempts))}
+    assert found.keys() == set(pairs[3:])
+    for pair, partition in zip(pairs[3:], named[3:], strict=True):
+        assert pair[0] is not None
+        assert found[pair] == (murmur2(pair[0]) % 3 if partition is None else partition)
+
+
+def murmur2(data: bytes) -> int:
+    """Hash as Java's Kafka client does, without the sign."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(data)
+    for (k,) in struct.iter_unpack("<I", data[: len(data) // 4 * 4]):
+        k = k * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if rest := data[len(data) // 4 * 4 :]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return (h ^ h >> 15) & 0x7FFFFFFF
+
+
+def test_keys_go_where_java_s_client_puts_them(kafka: Kafka, attempts: Attempts) -> None:
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    assert {key: murmur2(key) for key in known} == {key: hash & 0x7FFFFFFF for key, hash in known.items()}
+    topic = kafka.new_topic("murmur2", partitions=7)
+    keys = [*known, b"", b"\xff\xfe\xfd", "schlüssel".encode(), *(b"key-%d" % n for n in range(50))]
+    mine = attempts.with_(topic=topic)
+    mine.commit(mine.voted(rows(*[(key, None) for key in keys])))
+    assert {record.key: record.partition for record in kafka.rows(topic)} == {key: murmur2(key) % 7 for key in keys}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_every_type_of_column_sliced_or_not(kafka: Kafka, attempts: Attempts, kind: pa.DataType) -> None:
+    texts = ["a", None, "", "ä" * 300, "d", None, "e", ""]
+    whole = pa.record_batch({"value": pa.array(texts, kind), "key": pa.array(texts[::-1], kind)})
+    batches = [whole, whole.slice(2, 4), whole.slice(1, 1), whole.slice(2, 1), whole.slice(0, 0)]
+    attempts.commit(attempts.voted(*batches))
+    expected = Counter(
+        (encoded(row["key"]), encoded(row["value"])) for batch in batches for row in batch.cast(SHOWN).to_pylist()
+    )
+    assert written(kafka, attempts) == expected
+    only_empty = pa.record_batch({"value": pa.array(["", ""], kind)})
+    attempts.commit(attempts.voted(only_empty, attempt=1))
+    assert written(kafka, attempts) == expected + Counter({(None, b""): 2})
+
+
+SHOWN = pa.schema([("value", pa.binary()), ("key", pa.binary())])
+
+
+def encoded(value: bytes | None) -> bytes | None:
+    return value
+
+
+def test_a_full_queue_makes_rows_wait_and_keeps_their_order(kafka: Kafka, attempts: Attempts) -> None:
+    mine = attempts.with_(producer={"queue.buffering.max.messages": 30, "linger.ms": 1})
+    pairs: list[Row] = [(b"k%d" % (n % 5), b"%05d" % n) for n in range(1500)]
+    mine.commit(mine.voted(rows(*pairs)))
+    for key in {key for key, _ in pairs}:
+        values = [record.value for record in kafka.rows(topic_of(mine)) if record.key == key]
+        assert values == [value for other, value in pairs if other == key]
+
+
+@pytest.mark.parametrize(("limit", "size"), [("topic", 5_000), ("client", 1_500_000)])
+def test_a_record_that_is_too_large_fails_the_task_for_good(
+    kafka: Kafka, attempts: Attempts, limit: str, size: int
+) -> None:
+    topic = kafka.new_topic("small", **({"max_message_bytes": "1000"} if limit == "topic" else {}))
+    mine = attempts.with_(topic=topic)
+    with pytest.raises(Fatal, match=f"too large for topic {topic}") as failure:
+        mine.voted(rows((b"k", b"fits"), (b"k", os.urandom(size))))
+    assert "max.message.bytes" in failure.value.next
+
+
+def test_a_failed_row_fails_the_next_write_too(kafka: Kafka, attempts: Attempts) -> None:
+    mine = attempts.with_(topic=kafka.new_topic("small", max_message_bytes="1000"))
+    writer = mine.writer(rows((b"k", b"v")).schema)
+    writer.write(rows((b"k", bytes(5000))))
+
+    def refused() -> bool:
+        try:
+            writer.write(rows((b"k", b"v")))
+        except Fatal:
+            return True
+        return False
+
+    wait_until(refused, "a write to hear of the failed row")
+    with pytest.raises(Fatal, match="too large"):
+        writer.pre_commit()
+
+
+def test_a_topic_that_is_not_there_fails_the_task(attempts: Attempts) -> None:
+    mine = attempts.with_(topic="no-such-topic", producer={"topic.metadata.propagation.max.ms": 100})
+    with pytest.raises(Fatal, match="there is no topic no-such-topic"):
+        mine.voted(rows((b"k", b"v")))
+
+
+@pytest.mark.parametrize(("partition", "message"), [(99, "no such partition"), (-1, "negative")])
+def test_a_partition_that_is_not_there_fails_the_task(attempts: Attempts, partition: int, message: str) -> None:
+    with pytest.raises(Fatal, match=message):
+        attempts.voted(rows((b"k", b"v"), (b"k", b"w"), partition=pa.array([None, partition], pa.int32())))
+
+
+def test_another_cluster_than_the_driver_s_gets_no_row(attempts: Attempts) -> None:
+    elsewhere = Attempts(attempts.bootstrap, "another-cluster", attempts.job, attempts.given)
+    with pytest.raises(Fatal, match="another cluster"):
+        elsewhere.writer(rows((b"k", b"v")).schema)
+
+
+def test_settings_that_librdkafka_refuses_are_told(attempts: Attempts) -> None:
+    for given in ({"queue.buffering.max.ms": "long"}, {"no.such.setting": 1}):
+        with pytest.raises(ConfigError, match="librdkafka refuses") as failure:
+            attempts.with_(producer=given).writer(rows((b"k", b"v")).schema)
+        assert next(iter(given)) in failure.value.why
+
+
+def other_use(attempts: Attempts, value: bytes | None = None) -> Producer:
+    """Take the id as a later attempt would, and write in its transaction."""
+    other = Producer({"bootstrap.servers": attempts.bootstrap, "transactional.id": attempts.id(), "log_level": 0})
+    other.init_transactions(30)
+    if value is not None:
+        other.begin_transaction()
+        for partition in range(3):
+            other.produce(topic_of(attempts), value, partition=partition)
+        assert other.flush(30) == 0
+    return other
+
+
+@pytest.mark.parametrize("writes", [None, b"theirs"])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_later_attempt_on_the_id_leaves_this_one_without_a_vote(
+    attempts: Attempts, writes: bytes | None, flushed: bool
+) -> None:
+    writer = attempts.writer(rows((b"k", b"v")).schema)
+    writer.write(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    if flushed:  # nothing is left to be refused: only the coordinator knows
+        writer._producer.flush(30)
+    other = other_use(attempts, writes)
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        writer.pre_commit()
+    assert attempts.described().state == ("Empty" if writes is None else "Ongoing")  # theirs is left alone
+    del other
+
+
+def test_an_answer_about_a_later_attempt_is_never_taken_for_ones_own(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other comes between this one's taking of the id and its first question whose it is."""
+    asked: list[Producer] = []
+    described = KafkaWriter._described
+
+    def late(self: KafkaWriter) -> Any:
+        if not asked:
+            asked.append(other_use(attempts, b"theirs"))
+        return described(self)
+
+    monkeypatch.setattr(KafkaWriter, "_described", late)
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        attempts.voted(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    assert attempts.described().state == "Ongoing"
+
+
+def test_a_transaction_that_the_broker_gave_up_has_no_vote(kafka: Kafka, attempts: Attempts) -> None:
+    mine = attempts.with_(transaction_timeout_seconds=1)
+    writer = mine.writer(rows((b"k", b"v")).schema)
+    writer.write(rows((b"k", b"v")))
+    writer._producer.flush(30)
+    writer._until += 60  # as a clock would that runs late
+    wait_until(lambda: mine.described().state == "CompleteAbort", "the broker to give the transaction up")
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        writer.pre_commit()
+
+
+def test_a_topic_made_again_has_no_vote(kafka: Kafka, attempts: Attempts) -> None:
+    writer = attempts.writer(rows((b"k", b"v")).schema)
+    writer.write(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    writer._producer.flush(30)
+    kafka.delete_topic(topic_of(attempts))
+    again = kafka.admin()
+    from confluent_kafka.admin import NewTopic
+
+    again.create_topics([NewTopic(topic_of(attempts), 3)])[topic_of(attempts)].result(30)
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        writer.pre_commit()
+
+
+def test_many_writers_in_one_process_leave_no_threads_and_no_files(attempts: Attempts) -> None:
+    def use(attempt: int) -> None:
+        writer = attempts.writer(rows((b"k", b"v")).schema, attempt)
+        writer.write(rows((b"k", b"v")))
+        if attempt % 3 == 0:
+            writer.abort()
+        elif attempt % 3 == 1:
+            writer.pre_commit()
+        del writer  # the third kind is forgotten: its task was killed
+
+    use(1)  # imports, and what is made once
+    wait_until(lambda: len(tasks()) == len(tasks()), "")
+    before = len(tasks()), len(files())
+    for attempt in range(20):
+        use(attempt)
+    wait_until(lambda: (len(tasks()), len(files())) <= before, f"the writers to be gone ({before})")
+
+
+def tasks() -> list[str]:
+    return os.listdir("/proc/self/task")
+
+
+def files() -> list[str]:
+    return os.listdir("/proc/self/fd")
+
+
+def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:
+    one, two = kafka.new_topic("one"), kafka.new_topic("two")
+    attempts = attempts_on(kafka.bootstrap)  # auto: the plain writer
+    headers = [[("h", b"1"), ("h", None), ("", b"")], None, [], [("ü", b"\xff")]]
+    moments = [datetime(2026, 1, 2, 3, 4, 5, 678999, timezone.utc), None, datetime(1970, 1, 1, 0, 0, 1), None]
+    batch = pa.record_batch(
+        {
+            "topic": pa.array([one, two, one, two]),
+            "value": pa.array(["a", "b", "c", "d"]),
+            "headers": pa.array([h and [{"key": k, "value": v} for k, v in h] for h in headers], HEADERS),
+            "timestamp": pa.array(moments, pa.timestamp("us", "Europe/Berlin")),
+            "partition": pa.array([0, 1, 1, 0], pa.int32()),
+        }
+    )
+    now = time.time() * 1000
+    committable = attempts.voted(batch)
+    attempts.commit(committable)
+    records = {record.value: record for record in kafka.rows(one) + kafka.rows(two)}
+    assert {value: (record.topic, record.partition) for value, record in records.items()} == {
+        b"a": (one, 0),
+        b"b": (two, 1),
+        b"c": (one, 1),
+        b"d": (two, 0),
+    }
+    assert [records[value].headers for value in (b"a", b"b", b"c", b"d")] == [tuple(h or ()) for h in headers]
+    assert (records[b"a"].timestamp, records[b"c"].timestamp) == (1767323045678, 1000)
+    assert now - 1000 < records[b"b"].timestamp < now + 60_000
+    assert {topic.topic: dict(topic.first_offsets) for topic in Vote.load(committable).written} == {
+        one: {0: 0, 1: 0},
+        two: {0: 0, 1: 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("topic", pa.array([None], pa.string()), "topic is NULL"),
+        ("timestamp", pa.array([0], pa.timestamp("us", "UTC")), "not after 1970"),
+        ("timestamp", pa.array([-5_000_000], pa.timestamp("us", "UTC")), "not after 1970"),
+        ("headers", pa.array([[{"key": None, "value": b""}]], HEADERS), "without a key"),
+    ],
+)
+def test_rows_of_which_no_record_can_be_made_fail_the_task(
+    kafka: Kafka, column: str, values: pa.Array, message: str
+) -> None:
+    columns = {"value": pa.array(["v"]), column: values}
+    topic = None if column == "topic" else kafka.new_topic("odd")
+    with pytest.raises(Fatal, match=message):
+        attempts_on(kafka.bootstrap).with_(topic=topic).voted(pa.record_batch(columns))
+
+
+def test_a_column_topic_counts_nothing_beside_the_option(kafka: Kafka, attempts: Attempts) -> None:
+    attempts.commit(attempts.voted(rows((b"k", b"v"), topic=pa.array(["elsewhere"]))))
+    assert written(kafka, attempts) == Counter([(b"k", b"v")])
+
+
+def test_text_that_is_no_utf8_goes_as_it_is(kafka: Kafka, attempts: Attempts) -> None:
+    odd = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    attempts.commit(attempts.voted(pa.record_batch({"value": odd})))
+    assert written(kafka, attempts) == Counter([(None, b"\xff\xfe")])
+    assert isinstance(attempts.txn(), Txn)

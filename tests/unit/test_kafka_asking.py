@@ -1,0 +1,133 @@
+"""Requests are made until a broker answers: a moved coordinator is found anew, a broken connection is replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, SaslAuthenticationFailedError
+
+from exactsink.errors import Fatal, Retryable
+from exactsink_kafka.clients import Connection
+from exactsink_kafka.vote import Transaction
+from exactsink_kafka.wire import Wire
+
+ONE, OTHER = Transaction("a.b.g1-ab.s1", 1, 0), Transaction("a.b.g1-ab.s2", 2, 0)
+
+
+@dataclass
+class Brokers:
+    """Channels that answer as they are told: `coordinators` and `codes` by id, one after the other, the last stays."""
+
+    coordinators: dict[str, list[int]] = field(default_factory=dict)
+    codes: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    failures: list[Exception] = field(default_factory=list)
+    asked: list[tuple[int, ...]] = field(default_factory=list)
+    found: list[tuple[str, ...]] = field(default_factory=list)
+    made: int = 0
+    closed: int = 0
+
+    def __call__(self, connection: Connection, client_id: str, seconds: float) -> Brokers:
+        assert 0 < seconds <= 30
+        self.made += 1
+        return self
+
+    def find(self, ids: Iterable[str]) -> list[tuple[str, int, int]]:
+        self.found.append(tuple(ids))
+        nodes = {name: _next(self.coordinators.get(name, [1])) for name in self.found[-1]}
+        return [(name, 0 if node > 0 else -node, node) for name, node in nodes.items()]
+
+    def ask(self, requests: Sequence[tuple[Any, int]]) -> list[Any]:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.asked.append(tuple(broker for _, broker in requests))
+        codes = [_next(self.codes.get((broker, request.transactional_id), [0])) for request, broker in requests]
+        return [SimpleNamespace(error_code=code) for code in codes]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _next(given: list[int]) -> int:
+    return given.pop(0) if len(given) > 1 else given[0]
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    made = Brokers()
+    monkeypatch.setattr("exactsink_kafka.asking.Channel", made)
+    return made
+
+
+def ended(patience: float = 30.0) -> Sequence[int]:
+    return Wire(Connection("b:9092"), "me", patience_seconds=patience).end([ONE, OTHER], commit=True)
+
+
+def test_all_coordinators_are_found_by_one_request_and_asked_side_by_side(brokers: Brokers) -> None:
+    brokers.coordinators = {ONE.id: [1], OTHER.id: [2]}
+    wire = Wire(Connection("b:9092"), "me")
+    assert wire.end([ONE, OTHER], commit=True) == [0, 0]
+    assert wire.end([OTHER, ONE], commit=False) == [0, 0]
+    assert brokers.found == [(ONE.id, OTHER.id)]
+    assert brokers.asked == [(1, 2), (2, 1)]
+    assert brokers.made == 1
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_coordinator_that_has_moved_is_found_anew_and_only_its_ids_are_asked_for_again(
+    brokers: Brokers, code: int
+) -> None:
+    brokers.coordinators = {ONE.id: [1, 3], OTHER.id: [1]}
+    brokers.codes = {(1, ONE.id): [code]}
+    assert ended() == [0, 0]
+    assert brokers.found == [(ONE.id, OTHER.id), (ONE.id,)]
+    assert brokers.asked == [(1, 1), (3,)]
+
+
+def test_a_coordinator_that_is_not_elected_yet_is_asked_for_again(brokers: Brokers) -> None:
+    brokers.coordinators = {ONE.id: [-15, -15, 2]}
+    assert ended() == [0, 0]
+    assert brokers.asked == [(1,), (), (2,)]
+
+
+def test_markers_that_are_being_written_are_waited_for_at_the_same_coordinator(brokers: Brokers) -> None:
+    brokers.codes = {(1, OTHER.id): [51, 51, 0], (1, ONE.id): [90]}
+    assert ended() == [90, 0]
+    assert brokers.found == [(ONE.id, OTHER.id)]
+    assert brokers.asked == [(1, 1), (1,), (1,)]
+
+
+@pytest.mark.parametrize("code", [14, 51])
+def test_the_last_code_is_given_when_the_patience_is_over(brokers: Brokers, code: int) -> None:
+    brokers.codes = {(1, ONE.id): [code]}
+    began = time.monotonic()
+    assert ended(patience=0.05) == [code, 0]
+    assert time.monotonic() - began < 5
+    assert len(brokers.asked) > 1
+
+
+def test_a_broken_connection_is_replaced_and_all_is_asked_again(brokers: Brokers) -> None:
+    brokers.failures = [KafkaConnectionError("lost"), OSError("lost too")]
+    assert ended() == [0, 0]
+    assert (brokers.made, brokers.closed) == (3, 2)
+    assert brokers.found == [(ONE.id, OTHER.id)] * 3  # what is cached belongs to the connection
+    assert brokers.asked == [(1, 1)]
+
+
+def test_a_connection_that_stays_broken_is_given_up(brokers: Brokers) -> None:
+    brokers.failures = [KafkaConnectionError("lost")] * 1000
+    with pytest.raises(Retryable, match="commit transactions: Kafka at b:9092 did not answer"):
+        ended(patience=0.05)
+    assert brokers.made == brokers.closed > 1
+
+
+@pytest.mark.parametrize("failure", [SaslAuthenticationFailedError("no"), IncompatibleBrokerVersion("old")])
+def test_what_another_try_can_not_help_is_told_at_once(brokers: Brokers, failure: Exception) -> None:
+    brokers.failures = [failure]
+    with pytest.raises(Fatal):
+        ended()
+    assert (brokers.made, brokers.closed) == (1, 1)

@@ -1,0 +1,261 @@
+"""Each answer of a coordinator to a commit, and what it is taken for: never more than it proves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from exactsink.errors import Fatal, Retryable
+from exactsink.model import AlreadyCommitted, Committable, Committed, InDoubt, JobContext, Lost, Txn, Undecided, Unknown
+from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
+from exactsink_kafka.wire import Cluster, Described, OpenProducer, Seen, Topic
+
+ID = "orders.out.g3-ab.s1"
+OURS = Transaction(ID, 7, 4)
+VOTE = Vote(OURS, "here", (Written("rows", "id-of-rows", {0: 10, 1: 20}),))
+VISIBLE = Seen(0, 0, 100, (7, 4), frozenset())
+ABORTED = Seen(0, 0, 100, (7, 4), frozenset({(7, 10)}))
+HELD = Seen(0, 0, 5, None, frozenset())
+DELETED = Seen(1, 50, 100, None, frozenset())
+NO_TOPIC = Seen(100, -1, -1, None, frozenset())
+
+
+@dataclass
+class Scripted:
+    """A wire that answers as it is told: states one after the other (the last one stays), one look for all."""
+
+    code: int = 0
+    states: list[tuple[str, int, int] | None] = field(default_factory=lambda: [("Ongoing", 7, 4)])
+    seen: Mapping[int, Seen] | Seen = VISIBLE
+    topic: str | None = "another-id"
+    ended: list[tuple[Transaction, bool]] = field(default_factory=list)
+    looked: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def cluster(self) -> Cluster:
+        return Cluster("here", (1,), 5, 2)
+
+    def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
+        if not set(ids):
+            return {}
+        state = self.states[0]
+        if len(self.states) > 1:
+            self.states.pop(0)
+        return {} if state is None else {ID: Described(Transaction(ID, *state[1:]), state[0], 60.0, None, ())}
+
+    def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
+        self.ended += [(one, commit) for one in transactions]
+        return [self.code for _ in transactions]
+
+    def look(self, topic_id: str, partition: int, offset: int) -> Seen:
+        self.looked.append((topic_id, partition, offset))
+        return self.seen if isinstance(self.seen, Seen) else self.seen[partition]
+
+    def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
+        return {name: Topic(name, self.topic, (0, 1)) for name in names if self.topic is not None}
+
+    def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
+        return {partition: (OpenProducer(99, 1, 30), OpenProducer(88, 2, 5)) for partition in partitions}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exactsink_kafka.committer._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("exactsink_kafka.committer._MARKERS_SECONDS", 0.05)
+
+
+def committer(wire: Scripted) -> KafkaCommitter:
+    made = KafkaCommitter(KafkaOptions(bootstrap_servers="b:9092", topic="rows"), JobContext("orders", "out", ""))
+    made._wire = wire  # type: ignore[assignment]
+    return made
+
+
+def committed(wire: Scripted, vote: Vote = VOTE) -> Any:
+    txn = Txn("orders", 0, "out", 3, "ab", 0, 1)
+    [told] = committer(wire).commit(0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION)])
+    return told
+
+
+def test_an_open_transaction_is_committed_and_waited_for_until_its_markers_are_written() -> None:
+    wire = Scripted(
+        states=[("Ongoing", 7, 4), ("PrepareCommit", 7, 5), ("PrepareCommit", 7, 5), ("CompleteCommit", 7, 5)]
+    )
+    assert committed(wire) == Committed()
+    assert wire.ended == [(OURS, True)]
+    assert len(wire.states) == 1
+
+
+def test_markers_that_do_not_come_are_no_commit_yet() -> None:
+    wire = Scripted(states=[("Ongoing", 7, 4), ("PrepareCommit", 7, 5)])
+    with pytest.raises(Retryable, match="ended, and not yet for readers") as raised:
+        committed(wire)
+    assert "the epoch is decided" in raised.value.why
+
+
+@pytest.mark.parametrize("before", [("CompleteCommit", 7, 5), ("PrepareCommit", 7, 5), ("Ongoing", 7, 6), None])
+@pytest.mark.parametrize("seen", [VISIBLE, HELD, DELETED, NO_TOPIC])
+def test_a_success_for_what_was_not_open_was_an_earlier_calls(before: Any, seen: Seen) -> None:
+    assert committed(Scripted(states=[before, ("CompleteCommit", 7, 5)], seen=seen)) == AlreadyCommitted()
+
+
+def test_a_success_for_rows_that_are_aborted_is_no_success() -> None:
+    told = committed(Scripted(states=[("CompleteCommit", 7, 5)], seen=ABORTED))
+    assert isinstance(told, Lost)
+
+
+@pytest.mark.parametrize("state", ["CompleteAbort", "PrepareAbort"])
+@pytest.mark.parametrize("epoch", [4, 5])
+@pytest.mark.parametrize("seen", [ABORTED, HELD, DELETED, NO_TOPIC])
+def test_an_abort_of_this_very_use_is_proof_of_loss(state: str, epoch: int, seen: Seen) -> None:
+    told = committed(Scripted(48, [(state, 7, epoch)], seen))
+    assert isinstance(told, Lost)
+    assert OURS.ref in told.evidence
+
+
+def test_an_abort_of_rows_that_readers_see_is_no_loss() -> None:
+    """Only versions mixed on one id bring it about: what readers see is stronger than the coordinator's state."""
+    assert committed(Scripted(48, [("CompleteAbort", 7, 5)], VISIBLE)) == AlreadyCommitted()
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+@pytest.mark.parametrize("state", ["CompleteCommit", "PrepareCommit"])
+def test_a_commit_by_another_version_is_an_earlier_calls(epoch: int, state: str) -> None:
+    assert committed(Scripted(48, [(state, 7, epoch)], DELETED)) == AlreadyCommitted()
+
+
+NO_WORD = [("CompleteAbort", 7, 6), ("CompleteAbort", 7, 3), ("CompleteAbort", 8, 5), ("CompleteCommit", 7, 6)]
+NO_WORD += [("CompleteCommit", 8, 4), ("Empty", 7, 4), ("Empty", 7, 5), ("Ongoing", 7, 4), ("Dead", 7, 4)]
+
+
+@pytest.mark.parametrize("state", [*NO_WORD, None])
+def test_an_invalid_state_that_is_not_of_this_use_is_settled_by_reading(state: Any) -> None:
+    told = committed(Scripted(48, [state], DELETED))
+    assert isinstance(told, Unknown)
+    assert "INVALID_TXN_STATE (48)" in told.evidence
+    assert committed(Scripted(48, [state], VISIBLE)) == AlreadyCommitted()
+    assert isinstance(committed(Scripted(48, [state], ABORTED)), Lost)
+
+
+@pytest.mark.parametrize("code", [47, 49, 90])
+@pytest.mark.parametrize("state", [("CompleteAbort", 7, 5), ("CompleteCommit", 7, 5), ("Empty", 7, 6), None])
+def test_a_use_that_the_coordinator_knows_no_more_is_settled_by_reading_alone(code: int, state: Any) -> None:
+    assert committed(Scripted(code, [state], VISIBLE)) == AlreadyCommitted()
+    assert isinstance(committed(Scripted(code, [state], ABORTED)), Lost)
+    told = committed(Scripted(code, [state], DELETED))
+    assert isinstance(told, Unknown)
+    assert f"({code})" in told.evidence
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        (14, Retryable, "COORDINATOR_LOAD_IN_PROGRESS"),
+        (15, Retryable, "COORDINATOR_NOT_AVAILABLE"),
+        (16, Retryable, "NOT_COORDINATOR"),
+        (51, Retryable, "CONCURRENT_TRANSACTIONS"),
+        (-1, Retryable, "UNKNOWN"),
+        (9999, Retryable, "9999"),
+        (35, Fatal, "UNSUPPORTED_VERSION"),
+        (53, Fatal, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_any_other_code_ends_the_call_and_says_that_the_epoch_is_decided(code: int, kind: type, says: str) -> None:
+    with pytest.raises(kind) as raised:
+        committed(Scripted(code))
+    assert type(raised.value) is kind
+    assert raised.value.what.startswith("sink out: commit epoch 0: ")
+    assert says in raised.value.why
+    assert "the epoch is decided" in raised.value.why
+    assert ("kafka-acls.sh --bootstrap-server b:9092 --add" in raised.value.next) == (code == 53)
+    assert ("--transactional-id orders.out." in raised.value.next) == (code == 53)
+
+
+@pytest.mark.parametrize("elsewhere", [DELETED, NO_TOPIC, HELD, Seen(0, 0, 100, None, frozenset())])
+def test_one_partition_that_tells_is_enough(elsewhere: Seen) -> None:
+    assert committed(Scripted(90, seen={0: elsewhere, 1: VISIBLE})) == AlreadyCommitted()
+    lost = replace(ABORTED, aborted=frozenset({(7, 20)}))
+    assert isinstance(committed(Scripted(90, seen={0: elsewhere, 1: lost})), Lost)
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (DELETED, "rows-0 from offset 10 was deleted: the partition begins at offset 50 now"),
+        (Seen(1, 0, 8, None, frozenset()), "is not there: OFFSET_OUT_OF_RANGE (1), the last stable offset is 8"),
+        (NO_TOPIC, "topic rows (id id-of-rows), which its rows are in, was made again, with id another-id"),
+        (Seen(0, 0, 100, None, frozenset()), "holds no rows any more: they were compacted away"),
+        (Seen(0, 0, 100, (7, 5), frozenset()), "holds rows of producer id 7, epoch 5"),
+        (Seen(0, 0, 100, (8, 4), frozenset({(8, 10), (7, 10)})), "holds rows of producer id 8, epoch 4"),
+    ],
+)
+def test_what_proves_nothing_is_told(seen: Seen, says: str) -> None:
+    told = committed(Scripted(90, seen=seen))
+    assert isinstance(told, Unknown)
+    assert says in told.evidence
+    assert "rows-1 from offset 20" in told.evidence or seen is NO_TOPIC
+
+
+def test_a_topic_that_is_gone_is_told() -> None:
+    told = committed(Scripted(90, seen=NO_TOPIC, topic=None))
+    assert "was deleted" in told.evidence
+
+
+@pytest.mark.parametrize("other", [DELETED, NO_TOPIC, HELD])
+def test_rows_behind_an_open_transaction_are_neither_lost_nor_unknown(other: Seen) -> None:
+    with pytest.raises(Retryable) as raised:
+        committed(Scripted(90, seen={0: HELD, 1: other}))
+    assert "producer id 88 (epoch 2) holds the last stable offset of rows-0 from offset 10 at 5" in raised.value.why
+
+
+@pytest.mark.parametrize(
+    ("aborted", "lost"),
+    [({(7, 10)}, True), ({(7, 9)}, True), ({(7, 11)}, False), ({(8, 10)}, False), ({(8, 10), (7, 12)}, False)],
+)
+def test_an_aborted_transaction_of_this_producer_that_began_later_is_not_this_one(aborted: Any, lost: bool) -> None:
+    told = committed(Scripted(90, seen={0: Seen(0, 0, 100, (7, 4), frozenset(aborted)), 1: DELETED}))
+    assert isinstance(told, Lost) == lost
+
+
+def test_the_last_stable_offset_itself_is_not_settled() -> None:
+    at = Seen(0, 0, 10, (7, 4), frozenset())
+    with pytest.raises(Retryable):
+        committed(Scripted(90, seen={0: at, 1: DELETED}))
+    assert committed(Scripted(90, seen={0: replace(at, stable=11), 1: DELETED})) == AlreadyCommitted()
+
+
+def test_a_vote_for_another_cluster_is_not_ended() -> None:
+    wire = Scripted()
+    told = committed(wire, replace(VOTE, cluster="elsewhere"))
+    assert isinstance(told, Unknown)
+    assert "elsewhere" in told.evidence
+    assert wire.ended == []
+
+
+def undecided(*refs: str) -> Undecided:
+    made: Undecided = object.__new__(Undecided)
+    made._participants = tuple(InDoubt(ref, 3, "ab") for ref in refs)
+    return made
+
+
+@pytest.mark.parametrize("code", [0, 47, 48, 49, 90])
+def test_an_abort_is_done_when_the_transaction_is_open_no_more(code: int) -> None:
+    wire = Scripted(code, [("PrepareAbort", 7, 5), ("CompleteAbort", 7, 5)])
+    committer(wire).abort(undecided(OURS.ref))
+    assert wire.ended == [(OURS, False)]
+    assert len(wire.states) == 1
+
+
+@pytest.mark.parametrize(("code", "kind"), [(14, Retryable), (51, Retryable), (53, Fatal), (-1, Retryable)])
+def test_an_abort_that_is_not_done_is_told(code: int, kind: type) -> None:
+    with pytest.raises(kind, match="sink out: abort 1 undecided") as raised:
+        committer(Scripted(code)).abort(undecided(OURS.ref))
+    assert type(raised.value) is kind
+
+
+def test_an_abort_whose_markers_do_not_come_is_told() -> None:
+    with pytest.raises(Retryable, match="ended, and not yet for readers"):
+        committer(Scripted(0, [("PrepareAbort", 7, 5)])).abort(undecided(OURS.ref))
