@@ -13,7 +13,7 @@ from exactsink.model import AlreadyCommitted, Committable, Committed, InDoubt, J
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
-from exactsink_kafka.wire import Cluster, Described, OpenProducer, Seen, Topic
+from exactsink_kafka.wire import Described, OpenProducer, Seen, Topic
 
 ID = "orders.out.g3-ab.s1"
 OURS = Transaction(ID, 7, 4)
@@ -36,8 +36,8 @@ class Scripted:
     ended: list[tuple[Transaction, bool]] = field(default_factory=list)
     looked: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def cluster(self) -> Cluster:
-        return Cluster("here", (1,), 5, 2)
+    def cluster_id(self) -> str:
+        return "here"
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
         if not set(ids):

@@ -84,6 +84,21 @@ def test_without_a_kafka_source_nothing_is_sent_and_the_error_says_what_the_sour
     assert "report_offsets_to" in failed.value.next
 
 
+def test_what_the_group_gets_is_where_the_source_stands_without_a_note() -> None:
+    partition = TopicPartition("orders", 3)
+    admin = Admin({partition: NoError})
+    report_offsets(admin, "lag", ['{"orders": {"3": 5}}'])
+    assert admin.asked == [("lag", {partition: OffsetAndMetadata(5, "", None)})]
+
+
+def test_of_two_causes_the_first_is_told_with_its_own_partitions() -> None:
+    answers = [NotCoordinatorError, UnknownMemberIdError, NotCoordinatorError, NoError]
+    admin = Admin({TopicPartition("orders", number): answer for number, answer in enumerate(answers)})
+    with pytest.raises(Retryable) as failed:
+        report_offsets(admin, "lag", ['{"orders": {"0": 5}}'])
+    assert failed.value.what.endswith("the broker answered NotCoordinatorError for orders/0, orders/2")
+
+
 def test_a_partition_that_is_refused_is_named_with_the_cause() -> None:
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
     admin = Admin({first: NoError, second: UnknownMemberIdError})

@@ -12,6 +12,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
     IllegalSaslStateError,
+    KafkaConfigurationError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
@@ -34,6 +35,7 @@ _REFUSALS = (
     SaslAuthenticationFailedError,
     AuthorizationError,
     IllegalSaslStateError,
+    KafkaConfigurationError,
     UnsupportedSaslMechanismError,
     ssl.SSLError,
     FileNotFoundError,

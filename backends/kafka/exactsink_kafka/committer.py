@@ -23,6 +23,7 @@ from exactsink.model import (
     Unknown,
 )
 from exactsink_kafka.failures import NOT_AUTHORIZED, named, refused_id
+from exactsink_kafka.group import report_offsets
 from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight import findings
@@ -61,7 +62,7 @@ class KafkaCommitter(Committer):
         with self._doing(f"open epoch {epoch}", "the epoch has not begun"):
             self._check_topic()
             if self._cluster is None:
-                self._cluster = self._wire.cluster().id
+                self._cluster = self._wire.cluster_id()
         slots = slots_of(participants, self._options.ids_per_participant)
         ticket = Ticket.of_round(self._rounds, slots, self._cluster)
         self._rounds += 1
@@ -70,7 +71,7 @@ class KafkaCommitter(Committer):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         votes = [Vote.load(committable) for committable in committables]
         with self._doing(f"commit epoch {epoch}", _DECIDED):
-            here = self._wire.cluster().id
+            here = self._wire.cluster_id()
             ended = self._commit([vote for vote in votes if vote.cluster == here])
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
@@ -87,6 +88,11 @@ class KafkaCommitter(Committer):
             listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
         now = time.time()
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
+
+    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
+        group = self._options.report_offsets_to
+        if group is not None:
+            report_offsets(self._wire.admin, group, ends)
 
     def close(self) -> None:
         self._wire.close()

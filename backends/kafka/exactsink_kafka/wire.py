@@ -45,6 +45,7 @@ depend on the version of the first end, and a stale commit can look like a succe
 
 _ENDING = MOVING | {51}  # CONCURRENT_TRANSACTIONS: markers are being written
 _LEADERLESS = frozenset({5, 6, 9, 56, 74, 75, 76, 78})
+_NO_SUCH_TOPIC = frozenset({3, 17})  # UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION: a name none may have
 _OUT_OF_RANGE, _NO_TOPIC, _NO_TOPIC_ID, _NO_TRANSACTIONAL_ID = 1, 3, 100, 105
 
 Key = TypeVar("Key", bound=Hashable)
@@ -65,6 +66,10 @@ class Wire:
     def admin(self) -> KafkaAdminClient:
         """Give the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
         return self._asker.use("connect", lambda channel: channel.admin)
+
+    def cluster_id(self) -> str:
+        """Ask any broker for the cluster's own id."""
+        return self._brokers()[0]
 
     def cluster(self) -> Cluster:
         """Ask what cluster this is and what it can do."""
@@ -88,7 +93,7 @@ class Wire:
         return {
             name: Topic(name, str(topic.topic_id), tuple(sorted(p.partition_index for p in topic.partitions)))
             for name, (code, topic) in told.items()
-            if code != _NO_TOPIC and self._answered(doing, code, topic=name)
+            if code not in _NO_SUCH_TOPIC and self._answered(doing, code, topic=name)
         }
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
@@ -145,7 +150,7 @@ class Wire:
             return {broker: (answer.error_code, answer) for broker, answer in zip(left, answers, strict=True)}
 
         listed = set()
-        for broker, (code, answer) in self._asker.persist(doing, self.cluster().brokers, MOVING, once).items():
+        for broker, (code, answer) in self._asker.persist(doing, self._brokers()[1], MOVING, once).items():
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
         told = self.describe(sorted(one for one in listed if one.startswith(prefix)))
@@ -190,10 +195,12 @@ class Wire:
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""
         doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
+        known: list[str] = []  # its name, as last told
 
         def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
             (told,) = channel.ask([(metadata_request(ids=[topic_id]), None)])
             (topic,) = told.topics
+            known.append(topic.name or topic_id)
             if topic.error_code:
                 return {offset: (topic.error_code, None)}
             leader = {p.partition_index: p.leader_id for p in topic.partitions}.get(partition, -1)
@@ -210,13 +217,22 @@ class Wire:
         if code == _NO_TOPIC_ID:
             return Seen(code, -1, -1, None, frozenset())
         if code != _OUT_OF_RANGE:
-            self._answered(doing, code, topic=f"with id {topic_id}")
+            self._answered(doing, code, topic=known[-1])
         seen_there: Seen = found
         return seen_there
 
     def close(self) -> None:
         """Let go of the connections. Idempotent; the next request opens others."""
         self._asker.close()
+
+    def _brokers(self) -> tuple[str, tuple[int, ...]]:
+        """Ask for the cluster's id and its living brokers."""
+
+        def once(channel: Channel) -> tuple[str, tuple[int, ...]]:
+            channel.refresh()
+            return channel.cluster_id, channel.brokers
+
+        return self._asker.use("ask what cluster this is", once)
 
     def _answered(self, doing: str, code: int, *, id: str | None = None, topic: str | None = None) -> bool:
         """Raise what a code means; True when it means none."""

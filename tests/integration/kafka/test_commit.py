@@ -88,8 +88,8 @@ def test_what_became_of_a_participant_before_is_told_whatever_it_was(participant
     with ThreadPoolExecutor(8) as pool:
         producers = dict(
             zip(
-                range(10),
-                pool.map(lambda slot: participants.begin(slot, f"{slot}-a", f"{slot}-b"), range(10)),
+                range(11),
+                pool.map(lambda slot: participants.begin(slot, f"{slot}-a", f"{slot}-b"), range(11)),
                 strict=True,
             )
         )
@@ -129,13 +129,16 @@ def test_what_became_of_a_participant_before_is_told_whatever_it_was(participant
     producers[9].abort_transaction()  # versions mixed on one id: a stale commit looks like a success
     participants.begin(9, "9-later", "9-later").commit_transaction()
     expected[9] = "Lost"
+    producers[10].commit_transaction()  # and a stale commit like a loss
+    participants.begin(10, "10-later", "10-later").abort_transaction()
+    expected[10] = "AlreadyCommitted"
 
     told = participants.outcomes(*votes.values())
     assert dict(zip(votes, kinds(told), strict=True)) == expected
     for slot, outcome in zip(votes, told, strict=True):
         if isinstance(outcome, Lost):
             assert transaction_of(votes[slot]).ref in outcome.evidence
-    shown = {0, 3, 4, 7}
+    shown = {0, 3, 4, 7, 10}
     assert participants.values() == sorted(
         [f"{slot}-{row}" for slot in shown for row in "ab"] + ["8-later"] * 2 + ["9-later"] * 2
     )

@@ -149,6 +149,10 @@ def test_a_group_wants_read_to_take_the_source_s_offsets(site: SecureKafka, topi
             {"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None},
             "talks TLS, security_protocol is SASL_PLAIN",
         ),
+        (
+            {"bootstrap_servers": "127.1:{port}", "ssl_check_hostname": False, "sasl_password": "wr0ng-Pa55"},
+            "refused to log in 'writer'",
+        ),
         ({"bootstrap_servers": "{plain}"}, "{plain} talks no TLS, security_protocol is SASL_SSL"),
     ],
 )

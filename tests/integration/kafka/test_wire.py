@@ -40,8 +40,8 @@ def test_a_cluster_and_its_topics_are_told(participants: Participants) -> None:
     assert told.end_txn >= 5
     assert told.transaction_version == 2
 
-    names = [participants.topic, "no-such-topic", "not a name!"]
-    found = participants.wire.topics(names[:2])
+    assert participants.wire.cluster_id() == told.id
+    found = participants.wire.topics([participants.topic, "no-such-topic", "not a name!"])
     assert list(found) == [participants.topic]
     assert found[participants.topic].partitions == (0, 1)
     assert str(uuid.UUID(found[participants.topic].id)) == found[participants.topic].id

@@ -45,7 +45,6 @@ class TopicFacts:
     insync: int
     leaderless: tuple[int, ...] = ()
     may: frozenset[str] = frozenset()
-    internal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,6 @@ class Facts:
             insync=min(len(partition.isr) for partition in found.partitions),
             leaderless=tuple(p.id for p in found.partitions if p.leader is None or p.leader.id < 0),
             may=may,
-            internal=found.is_internal,
         )
 
     def topic_configs(self, name: str) -> Mapping[str, str] | None:

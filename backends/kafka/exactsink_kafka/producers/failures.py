@@ -22,6 +22,7 @@ _LOGIN = frozenset({-169, 33, 34, 58})  # _AUTHENTICATION, mechanism, state, ref
 _FOLLOWING = frozenset({-152, -151, -150, -172})
 """_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: what else went wrong makes librdkafka say them."""
 
+_ALL_DOWN = -187
 _CAUSE_SECONDS = 1.0
 
 
@@ -49,7 +50,8 @@ class Failures:
 
     def hear(self, failure: Failure) -> None:
         """Remember what may pass by itself, a lost connection say: it tells why a later timeout came."""
-        self._last_word = failure
+        if self._last_word is None or failure.code != _ALL_DOWN:  # which says less than what came before it
+            self._last_word = failure
 
     def check(self) -> None:
         """Raise when something went wrong."""

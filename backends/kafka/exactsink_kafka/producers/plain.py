@@ -123,15 +123,15 @@ class PlainProducer(RowProducer):
     def _undelivered(self, seconds: float) -> int:
         try:
             return int(self._live().flush(seconds))
-        except KafkaException as error:  # an error that ends the producer
-            raise self._explained(error) from error
+        except (KafkaException, SystemError) as error:
+            raise self._explained(_ending(error)) from error
 
     def _hear(self, seconds: float) -> None:
         """Let the callbacks be called. An error that ends the producer is raised as well, after them."""
         try:
             self._live().poll(seconds)
-        except KafkaException as error:
-            self._failures.add(_failure(error.args[0]))
+        except (KafkaException, SystemError) as error:
+            self._failures.add(_failure(_ending(error).args[0]))
 
     def _explained(self, error: KafkaException, topic: str | None = None) -> Exception:
         return self._failures.cause(_failure(error.args[0], topic), self._hear)
@@ -145,6 +145,16 @@ class PlainProducer(RowProducer):
 def _left(until: float) -> float:
     """Give what is left of the time: librdkafka takes a negative one for ever."""
     return max(0.001, until - time.monotonic())
+
+
+def _ending(error: KafkaException | SystemError) -> KafkaException:
+    """Give the error that ends the producer. confluent-kafka raises it after the callback that it told it to, and
+    calls further callbacks with it pending, which Python answers with a SystemError."""
+    if isinstance(error, KafkaException):
+        return error
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    raise error
 
 
 def _failure(error: Any, topic: str | None = None) -> Failure:
