@@ -32,7 +32,8 @@ class Scripted:
     code: int = 0
     states: list[tuple[str, int, int] | None] = field(default_factory=lambda: [("Ongoing", 7, 4)])
     seen: Mapping[int, Seen] | Seen = VISIBLE
-    topic: str | None = "another-id"
+    topic: str | None = "id-of-rows"
+    writers: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
     ended: list[tuple[Transaction, bool]] = field(default_factory=list)
     looked: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -57,6 +58,9 @@ class Scripted:
 
     def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
         return {name: Topic(name, self.topic, (0, 1)) for name in names if self.topic is not None}
+
+    def open_now(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
+        return {place: self.writers[place] for place in partitions if place in self.writers}
 
     def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
         return {partition: (OpenProducer(99, 1, 30), OpenProducer(88, 2, 5)) for partition in partitions}
@@ -193,10 +197,41 @@ def test_one_partition_that_tells_is_enough(elsewhere: Seen) -> None:
     ],
 )
 def test_what_proves_nothing_is_told(seen: Seen, says: str) -> None:
-    told = committed(Scripted(90, seen=seen))
+    told = committed(Scripted(90, [("Empty", 7, 6)], seen, "another-id"))
     assert isinstance(told, Unknown)
     assert says in told.evidence
     assert "rows-1 from offset 20" in told.evidence or seen is NO_TOPIC
+
+
+STANDS = {("rows", 0): [OpenProducer(7, 4, 10)], ("rows", 1): [OpenProducer(7, 4, 20)]}
+
+
+@pytest.mark.parametrize(
+    ("writers", "topic", "says"),
+    [
+        ({**STANDS, ("rows", 1): []}, "id-of-rows", "its rows in rows-1 from offset 20 are no longer part of it"),
+        ({**STANDS, ("rows", 0): [OpenProducer(7, 4, 11)]}, "id-of-rows", "its rows in rows-0 from offset 10 are no"),
+        ({**STANDS, ("rows", 0): [OpenProducer(7, 6, 10)]}, "id-of-rows", "its rows in rows-0 from offset 10 are no"),
+        (STANDS, "another-id", "was made again, with id another-id"),
+        (STANDS, None, "which its rows are in, was deleted"),
+    ],
+)
+def test_an_open_transaction_that_lacks_rows_is_not_committed(writers: Any, topic: str | None, says: str) -> None:
+    wire = Scripted(topic=topic, writers=writers)
+    told = committed(wire)
+    assert isinstance(told, Unknown)
+    assert says in told.evidence
+    assert wire.ended == []
+
+
+@pytest.mark.parametrize("writers", [STANDS, {("rows", 0): STANDS["rows", 0]}, {}])
+def test_a_partition_that_can_not_be_asked_holds_no_commit_up(writers: Any) -> None:
+    assert committed(Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], writers=writers)) == Committed()
+
+
+def test_rows_that_another_driver_commits_meanwhile_are_not_missing() -> None:
+    wire = Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], writers={**STANDS, ("rows", 1): []})
+    assert committed(wire) == Committed()
 
 
 def test_a_topic_that_is_gone_is_told() -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "described",
     "fetch_request",
     "metadata_request",
+    "open_producers",
     "seen",
     "seen_beyond",
     "versions_request",
@@ -116,6 +117,15 @@ def described(state: Any) -> Described:
         state.transaction_timeout_ms / 1000,
         state.transaction_start_time_ms / 1000 if opened else None,
         tuple(sorted(partitions)),
+    )
+
+
+def open_producers(partition: Any) -> tuple[OpenProducer, ...]:
+    """Read a partition's part of a DescribeProducers answer: those with an open transaction."""
+    return tuple(
+        OpenProducer(active.producer_id, active.producer_epoch, active.current_txn_start_offset)
+        for active in partition.active_producers
+        if active.current_txn_start_offset >= 0
     )
 
 

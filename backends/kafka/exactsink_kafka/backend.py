@@ -32,7 +32,11 @@ class KafkaBackend(Backend):
     @property
     def traits(self) -> Traits:
         """Say that the broker drops a prepared transaction after its timeout."""
-        return Traits(can_lose_votes=True, prepared_seconds=self.options.transaction_timeout_seconds)
+        return Traits(
+            can_lose_votes=True,
+            max_commit_seconds=self.options.commit_seconds,
+            prepared_seconds=self.options.transaction_timeout_seconds,
+        )
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make the record's columns. Raises ConfigError for rows that no record can be made of."""

@@ -27,7 +27,7 @@ from exactsink_kafka.group import report_offsets
 from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight import findings
-from exactsink_kafka.settle import look_back, settle
+from exactsink_kafka.settle import look_back, settle, spoilt
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Described, Wire
 
@@ -91,25 +91,31 @@ class KafkaCommitter(Committer):
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
         group = self._options.report_offsets_to
-        if group is not None:
+        if group is None:
+            return
+        try:
             report_offsets(self._wire.admin, group, ends)
+        except Retryable:
+            self._wire.close()  # the client keeps to the coordinator that it once found
+            raise
 
     def close(self) -> None:
         self._wire.close()
 
     def _commit(self, votes: Sequence[Vote]) -> Mapping[Transaction, Outcome]:
         before = self._wire.describe(vote.transaction.id for vote in votes)
-        ended = [vote.transaction for vote in votes]
+        spoiled = spoilt(self._wire, [vote for vote in votes if _is_open(vote, before)])
+        whole = [vote for vote in votes if vote.transaction not in spoiled]
+        ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
         self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit")
-        return {
-            vote.transaction: self._outcome(vote, codes[vote.transaction], before.get(vote.transaction.id))
-            for vote in votes
+        return spoiled | {
+            vote.transaction: self._outcome(vote, codes[vote.transaction], _is_open(vote, before)) for vote in whole
         }
 
-    def _outcome(self, vote: Vote, code: int, before: Described | None) -> Outcome:
+    def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
         one = vote.transaction
-        if code == 0 and before is not None and before.state == "Ongoing" and before.transaction == one:
+        if code == 0 and was_open:
             return Committed()
         if code == 0:  # also when somebody mixed versions of EndTxn on this id: what readers see is stronger
             return look_back(self._wire, vote)[0] or AlreadyCommitted()
@@ -194,6 +200,11 @@ class KafkaCommitter(Committer):
             why = "; ".join(part for part in (error.why, safe) if part)
             what = f"sink {self._ctx.sink}: {doing}: {error.what}"
             raise type(error)(what, why=why, next=error.next) from error.__cause__
+
+
+def _is_open(vote: Vote, told: Mapping[str, Described]) -> bool:
+    found = told.get(vote.transaction.id)
+    return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
 
 
 def _said(one: Transaction, told: Described | None) -> Outcome | None:

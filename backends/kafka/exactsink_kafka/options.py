@@ -177,6 +177,11 @@ class KafkaOptions(BackendOptions):
             raise ValueError("ssl_key_password: only with ssl_key_location")
 
     @property
+    def commit_seconds(self) -> float:
+        """What a commit may take (seconds): a minute, or a quarter of a transaction's time where that is less."""
+        return min(60.0, self.transaction_timeout_seconds / 4)
+
+    @property
     def connection(self) -> Connection:
         """What both clients need to reach the cluster."""
         return Connection(

@@ -7,15 +7,16 @@ tell nothing: without proof in any partition the answer is Unknown, with what wa
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from exactsink.errors import Retryable
-from exactsink.model import AlreadyCommitted, Lost, Unknown
+from exactsink.model import AlreadyCommitted, Lost, Outcome, Unknown
 from exactsink_kafka.failures import named
-from exactsink_kafka.vote import Vote, Written
-from exactsink_kafka.wire import Seen, Wire
+from exactsink_kafka.vote import Transaction, Vote, Written
+from exactsink_kafka.wire import OpenProducer, Seen, Topic, Wire
 
-__all__ = ["look_back", "settle"]
+__all__ = ["look_back", "settle", "spoilt"]
 
 _PAUSE_SECONDS = 0.05
 _NO_TOPIC_ID = 100
@@ -56,6 +57,51 @@ def settle(wire: Wire, vote: Vote, answer: str, *, wait_seconds: float) -> Alrea
         if time.monotonic() >= until:
             raise _hidden(wire, vote, answer, held[0])
         time.sleep(_PAUSE_SECONDS)
+
+
+def spoilt(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Outcome]:
+    """Find open transactions that lack rows of theirs: their coordinator would commit them all the same.
+
+    `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted
+    or made again. A partition that can't be asked now holds no commit up: what it answers later is the same.
+    """
+    topics = wire.topics({topic.topic for vote in votes for topic in vote.written}) if votes else {}
+    asked = {
+        (w.topic, number) for vote in votes for w in vote.written if w.topic in topics for number in w.first_offsets
+    }
+    writers = wire.open_now(asked) if asked else {}
+    missing = {vote.transaction: _missing(vote, topics, writers) for vote in votes}
+    found = {one: what for one, what in missing.items() if what is not None}
+    # Another driver may have committed it since it was seen open: markers are written after its state has changed.
+    still = {told.transaction for told in wire.describe(one.id for one in found).values() if told.state == "Ongoing"}
+    return {
+        one: Unknown(
+            f"transaction {one.ref} is open, and {what}. It stays open: when the brokers have aborted it, at its "
+            "timeout, the next start writes all its rows again"
+        )
+        for one, what in found.items()
+        if one in still
+    }
+
+
+def _missing(
+    vote: Vote, topics: Mapping[str, Topic], writers: Mapping[tuple[str, int], Sequence[OpenProducer]]
+) -> str | None:
+    """Say which rows of an open transaction are no longer part of it."""
+    one = vote.transaction
+    for written in vote.written:
+        there = topics.get(written.topic)
+        if there is None or there.id != written.topic_id:
+            became = "deleted" if there is None else f"made again, with id {there.id}"
+            return f"topic {written.topic} (id {written.topic_id}), which its rows are in, was {became}"
+        for number, offset in written.first_offsets.items():
+            mine = OpenProducer(one.producer_id, one.producer_epoch, offset)
+            if mine not in writers.get((written.topic, number), [mine]):
+                return (
+                    f"its rows in {written.topic}-{number} from offset {offset} are no longer part of it: it was ended "
+                    "there by hand, or a leader that lagged has lost them"
+                )
+    return None
 
 
 def look_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, list[_Place]]:

@@ -27,6 +27,7 @@ from exactsink_kafka.answers import (
     described,
     fetch_request,
     metadata_request,
+    open_producers,
     seen,
     seen_beyond,
     versions_request,
@@ -159,26 +160,16 @@ class Wire:
     def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
         doing = "ask who writes"
-
-        def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
-            (told,) = channel.ask([(metadata_request(names={topic for topic, _ in left}), None)])
-            codes, leaders = _leaders(told, left)
-            requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
-            for answer in channel.ask(requests):
-                for topic in answer.topics:
-                    codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
-            return codes
-
-        told = self._asker.persist(doing, partitions, _LEADERLESS, once)
         return {
-            one: tuple(
-                OpenProducer(active.producer_id, active.producer_epoch, active.current_txn_start_offset)
-                for active in partition.active_producers
-                if active.current_txn_start_offset >= 0
-            )
-            for one, (code, partition) in told.items()
+            one: open_producers(partition)
+            for one, (code, partition) in self._producers(doing, partitions, _LEADERLESS).items()
             if self._answered(f"{doing} in {one[0]}-{one[1]}", code, topic=one[0])
         }
+
+    def open_now(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
+        """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
+        told = self._producers("ask who writes", partitions, frozenset())
+        return {one: open_producers(partition) for one, (code, partition) in told.items() if code == 0}
 
     def first_offsets(
         self, transaction: Transaction, partitions: Iterable[tuple[str, int]]
@@ -233,6 +224,20 @@ class Wire:
             return channel.cluster_id, channel.brokers
 
         return self._asker.use("ask what cluster this is", once)
+
+    def _producers(
+        self, doing: str, partitions: Iterable[tuple[str, int]], again: frozenset[int]
+    ) -> dict[tuple[str, int], tuple[int, Any]]:
+        def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
+            (told,) = channel.ask([(metadata_request(names={topic for topic, _ in left}), None)])
+            codes, leaders = _leaders(told, left)
+            requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
+            for answer in channel.ask(requests):
+                for topic in answer.topics:
+                    codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
+            return codes
+
+        return self._asker.persist(doing, partitions, again, once)
 
     def _answered(self, doing: str, code: int, *, id: str | None = None, topic: str | None = None) -> bool:
         """Raise what a code means; True when it means none."""

@@ -78,6 +78,10 @@ class PostgresTarget(ConformanceTarget):
         given = {"conninfo": self.there(folder), "table": "flights", "strategy": self.strategy}
         return PostgresBackend(PostgresOptions.model_validate({**given, "lock_timeout_seconds": 0.5}))
 
+    def job_prefix(self, folder: Path) -> str:
+        """The server takes the name of a prepared transaction once, whatever the database."""
+        return f"{_database(folder).removeprefix('kit_')}-"
+
     def applied(self, folder: Path) -> Counter[int]:
         return Counter(row for ids in self.order(folder) for row in ids)
 
@@ -162,7 +166,7 @@ class StagedTarget(PostgresTarget):
 
 def _foreign(folder: Path) -> list[str]:
     """Name a stranger's transactions; the server takes a name once, whatever the database."""
-    return [f"somebody's own {_database(folder)}", f"kit.out.{_database(folder)}"]
+    return [f"somebody's own {_database(folder)}", f"{_database(folder).removeprefix('kit_')}-kit.out.theirs"]
 
 
 def _database(folder: Path) -> str:

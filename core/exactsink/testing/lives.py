@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ class _Tasks:
             code = 0
         except ExactsinkError as error:
             print(f"participant {os.getpid()} failed: {error}", flush=True)
+        except BaseException:  # a programming mistake in a writer, say: it ends the process all the same
+            traceback.print_exc()
         finally:
             os._exit(code)
 

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka.admin import NewTopic
+from kafka import TopicPartition
+from kafka.admin import AbortTransactionSpec
 
 from exactsink.model import Committed, Lost, Unknown
 from tests.integration.kafka.participants import Participants, kinds, transaction_of, voted
 from tests.servers.kafka_view import Kafka
+from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -167,3 +171,34 @@ def test_an_epoch_is_opened_with_another_round_of_ids_each_time(participants: Pa
     committer.close()
     assert [ticket.first_slot for ticket in tickets] == [0, 12, 24, 0]
     assert {(ticket.slots, ticket.cluster) for ticket in tickets} == {(12, participants.wire.cluster().id)}
+
+
+def test_a_transaction_that_an_administrator_aborts_in_one_partition_is_not_committed_with_half_its_rows(
+    participants: Participants,
+) -> None:
+    """`kafka-transactions.sh abort` goes past the coordinator, which would answer a commit with success."""
+    spoilt, whole = participants.votes(2)
+    one = transaction_of(spoilt)
+    place = TopicPartition(participants.topic, 0)
+    participants.wire.admin.abort_transaction(AbortTransactionSpec(place, one.producer_id, one.producer_epoch))
+
+    told = participants.outcomes(spoilt, whole)
+    assert isinstance(told[0], Unknown)
+    assert f"{participants.topic}-0" in told[0].evidence
+    assert told[1] == Committed()
+    assert participants.wire.describe([one.id])[one.id].state == "Ongoing"
+
+    assert participants.end(spoilt, commit=False) == [0]  # as its timeout would
+    assert participants.commit(spoilt) == ["Lost"]
+    assert participants.values() == ["1-a", "1-b"]
+
+
+def test_a_topic_that_is_made_again_under_open_transactions_is_no_place_to_commit(participants: Participants) -> None:
+    [vote] = participants.votes(1)
+    admin = participants.kafka.admin()
+    participants.kafka.delete_topic(participants.topic)
+    admin.create_topics([NewTopic(participants.topic, 2, 1)])[participants.topic].result(30)
+    wait_until(lambda: participants.topic in participants.wire.topics([participants.topic]), "the topic to be there")
+    [told] = participants.outcomes(vote)
+    assert isinstance(told, Unknown)
+    assert "was made again" in told.evidence

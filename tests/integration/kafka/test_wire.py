@@ -14,6 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from exactsink.errors import Fatal, Retryable
+from exactsink_kafka.channel import Channel
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Seen, Wire
@@ -71,6 +72,23 @@ def test_a_transaction_is_described_with_where_its_rows_begin(participants: Part
     assert after.transaction == earlier
     assert after.state in ("PrepareCommit", "CompleteCommit")
     assert (after.started is None) == (after.state == "CompleteCommit")
+
+
+@pytest.mark.parametrize("version", [0, 2], ids=["no pattern", "pattern"])
+def test_open_transactions_are_listed_by_prefix_also_where_brokers_take_no_pattern(
+    participants: Participants, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr(Channel, "version", lambda self, request: version)
+    job = participants.job
+    names = [f"{job}.a.g1", f"{job}.a.g2", f"{job}xa.g1", f"{job}.a", f"x{job}.a.g1"]
+    for name in names:
+        participants.begin(name, "row")
+    participants.begin(f"{job}.a.g3", "row").commit_transaction()
+
+    listed = participants.wire.ongoing(f"{job}.a.g")
+    assert sorted(one.transaction.id for one in listed) == names[:2]
+    told = participants.wire.describe(names).values()
+    participants.wire.end([one.transaction for one in told], commit=False)
 
 
 def test_ends_are_answered_in_order_whatever_becomes_of_each(participants: Participants) -> None:

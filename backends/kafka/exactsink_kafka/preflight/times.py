@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from exactsink.model import Finding, JobContext, Traits
+from exactsink.model import Finding, JobContext
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight.mends import Mends, duration
 
@@ -35,18 +35,16 @@ class Times:
 
 def budget_findings(options: KafkaOptions, ctx: JobContext) -> Iterator[Finding]:
     """Compare a transaction's time with an epoch's: the broker aborts it in the middle of an epoch that is longer."""
-    timeout, margin = options.transaction_timeout_seconds, Traits().max_commit_seconds
-    needed = ctx.epoch_budget_seconds + margin
-    if timeout >= needed:
+    timeout, margin = options.transaction_timeout_seconds, options.commit_seconds
+    if timeout >= ctx.epoch_budget_seconds + margin:
         return
+    needed = ctx.epoch_budget_seconds + min(60.0, ctx.epoch_budget_seconds / 3)  # with that timeout's own margin
     message = (
         f"transaction_timeout_seconds is {timeout:g}, an epoch may take {ctx.epoch_budget_seconds:g} s (epoch_budget) "
         f"and its commit {margin:g} s: the broker may abort its transactions before"
     )
-    fix = f"transaction_timeout_seconds = {needed:g} in the sink's options"
-    if timeout > margin:
-        fix += f'; or epoch_budget = "{int(timeout - margin) or 1} seconds" in [job]'
-    yield Finding("error", message, fix)
+    shorter = f'epoch_budget = "{int(timeout - margin) or 1} seconds" in [job]'
+    yield Finding("error", message, f"transaction_timeout_seconds = {needed:g} in the sink's options; or {shorter}")
 
 
 def timeout_findings(options: KafkaOptions, times: Times) -> Iterator[Finding]:

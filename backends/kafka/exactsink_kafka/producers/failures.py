@@ -53,17 +53,26 @@ class Failures:
         if self._last_word is None or failure.code != _ALL_DOWN:  # which says less than what came before it
             self._last_word = failure
 
-    def check(self) -> None:
-        """Raise when something went wrong."""
+    def check(self, ask: Callable[[], Failure | None]) -> None:
+        """Raise when something went wrong. `ask` is asked what the transaction failed of, where rows just followed."""
         if self._first is not None:
-            raise self._error(self._first)
+            raise self._explained(self._first, ask)
 
-    def cause(self, failure: Failure, hear: Callable[[float], None]) -> ExactsinkError:
+    def cause(
+        self, failure: Failure, hear: Callable[[float], None], ask: Callable[[], Failure | None]
+    ) -> ExactsinkError:
         """Explain one that a call gave; where it only follows another, that one may be heard of a moment later."""
         until = time.monotonic() + _CAUSE_SECONDS
         hear(0)
         while failure.code in _FOLLOWING and self._first is None and time.monotonic() < until:
             hear(0.01)
+        return self._explained(failure, ask)
+
+    def _explained(self, failure: Failure, ask: Callable[[], Failure | None]) -> ExactsinkError:
+        if failure.code in _FOLLOWING and (self._first is None or self._first.code in _FOLLOWING):
+            told = ask()
+            if told is not None:
+                self.add(told)
         return self._error(failure)
 
     def _error(self, failure: Failure) -> ExactsinkError:

@@ -69,6 +69,10 @@ class Handle:
     def begin_transaction(self) -> None:
         self._check(self._library.begin_transaction(self._producer))
 
+    def told(self) -> Failure | None:
+        """Ask what the transaction failed of: beginning another is refused with that, here, without a request."""
+        return self._taken(self._library.begin_transaction(self._producer))
+
     def produce(self, messages: npt.NDArray[np.void], *, to_partitions: bool) -> int:
         """Queue copies of messages; gives how many were taken, the others have their `err` set."""
         flags = _COPY | (_PARTITION if to_partitions else 0)
@@ -137,16 +141,21 @@ class Handle:
         return Failure(code, why.value.decode(errors="replace")) if code else None
 
     def _check(self, error: int | None) -> None:
-        """Raise for an `rd_kafka_error_t`, which is freed."""
+        failure = self._taken(error)
+        if failure is not None:
+            raise self._failures.cause(failure, self.hear, self.told)
+
+    def _taken(self, error: int | None) -> Failure | None:
+        """Read an `rd_kafka_error_t`, and free it."""
         if error is None:
-            return
+            return None
         library = self._library
         failure = Failure(library.error_code(error), library.error_string(error).decode(errors="replace"))
         library.error_destroy(error)
-        raise self._failures.cause(failure, self.hear)
+        return failure
 
     def _error(self, code: int, topic: str | None = None) -> Exception:
-        return self._failures.cause(Failure(code, self._library.text(code), topic), self.hear)
+        return self._failures.cause(Failure(code, self._library.text(code), topic), self.hear, self.told)
 
 
 def _destroy(library: Library, producer: int, topic: int | None, events: int) -> None:

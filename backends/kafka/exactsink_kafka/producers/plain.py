@@ -66,7 +66,7 @@ class PlainProducer(RowProducer):
             raise self._explained(error) from error
 
     def take(self, batch: pa.RecordBatch, seconds: float) -> None:
-        self._failures.check()
+        self._failures.check(self._told)
         producer, until = self._live(), time.monotonic() + seconds
         produce = producer.produce
         for row in self._rows(Records(batch, self._topic, self._doing)):
@@ -77,15 +77,15 @@ class PlainProducer(RowProducer):
             except KafkaException as error:
                 raise self._explained(error, row[0]) from error
         self._hear(0)
-        self._failures.check()
+        self._failures.check(self._told)
 
     def flush(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while left := self._undelivered(min(_SLICE, _left(until))):
-            self._failures.check()
+            self._failures.check(self._told)
             if time.monotonic() >= until:
                 raise self._failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
-        self._failures.check()
+        self._failures.check(self._told)
 
     def drop(self) -> None:
         producer, self._producer = self._producer, None
@@ -111,7 +111,7 @@ class PlainProducer(RowProducer):
         producer = self._live()
         while True:
             self._hear(_ROOM)
-            self._failures.check()
+            self._failures.check(self._told)
             try:
                 return producer.produce(*row)
             except BufferError:
@@ -133,8 +133,16 @@ class PlainProducer(RowProducer):
         except (KafkaException, SystemError) as error:
             self._failures.add(_failure(_ending(error).args[0]))
 
+    def _told(self) -> Failure | None:
+        """Ask what the transaction failed of: beginning another is refused with that, here, without a request."""
+        try:
+            self._live().begin_transaction()
+        except KafkaException as error:
+            return _failure(error.args[0])
+        return None
+
     def _explained(self, error: KafkaException, topic: str | None = None) -> Exception:
-        return self._failures.cause(_failure(error.args[0], topic), self._hear)
+        return self._failures.cause(_failure(error.args[0], topic), self._hear, self._told)
 
     def _live(self) -> Producer:
         if self._producer is None:
