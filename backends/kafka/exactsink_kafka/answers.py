@@ -70,11 +70,15 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
-    """A producer with an open transaction in a partition, and where its rows begin there."""
+    """A producer with an open transaction in a partition, and where its rows begin there.
+
+    `last_sequence` numbers its rows in that partition from 0, under this epoch (modulo 2^31).
+    """
 
     id: int
     epoch: int
     first_offset: int
+    last_sequence: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def described(state: Any) -> Described:
 def open_producers(partition: Any) -> tuple[OpenProducer, ...]:
     """Read a partition's part of a DescribeProducers answer: those with an open transaction."""
     return tuple(
-        OpenProducer(active.producer_id, active.producer_epoch, active.current_txn_start_offset)
+        OpenProducer(active.producer_id, active.producer_epoch, active.current_txn_start_offset, active.last_sequence)
         for active in partition.active_producers
         if active.current_txn_start_offset >= 0
     )

@@ -30,7 +30,7 @@ _OURS: Mapping[str, str] = {
     "queuing.strategy": "rows keep their order",
     "request.required.acks": "a row is written when all in-sync replicas have it",
     "retries": "a row that is not delivered fails its task",
-    "statistics.interval.ms": "nobody reads them",
+    "statistics.interval.ms": "nobody hears the reports, and they would pile up",
     "transaction.timeout.ms": "write transaction_timeout_seconds",
     "transactional.id": "each task attempt has its own",
 }

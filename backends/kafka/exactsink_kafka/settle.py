@@ -95,8 +95,8 @@ def _missing(
             became = "deleted" if there is None else f"made again, with id {there.id}"
             return f"topic {written.topic} (id {written.topic_id}), which its rows are in, was {became}"
         for number, offset in written.first_offsets.items():
-            mine = OpenProducer(one.producer_id, one.producer_epoch, offset)
-            if mine not in writers.get((written.topic, number), [mine]):
+            mine, there_now = (one.producer_id, one.producer_epoch, offset), writers.get((written.topic, number))
+            if there_now is not None and mine not in [(w.id, w.epoch, w.first_offset) for w in there_now]:
                 return (
                     f"its rows in {written.topic}-{number} from offset {offset} are no longer part of it: it was ended "
                     "there by hand, or a leader that lagged has lost them"

@@ -171,13 +171,13 @@ class Wire:
         told = self._producers("ask who writes", partitions, frozenset())
         return {one: open_producers(partition) for one, (code, partition) in told.items() if code == 0}
 
-    def first_offsets(
+    def rows_of(
         self, transaction: Transaction, partitions: Iterable[tuple[str, int]]
-    ) -> Mapping[tuple[str, int], int]:
-        """Ask the leaders where the open transaction's rows begin; a partition that has none is not in the answer."""
+    ) -> Mapping[tuple[str, int], OpenProducer]:
+        """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
         producer = (transaction.producer_id, transaction.producer_epoch)
         return {
-            partition: active.first_offset
+            partition: active
             for partition, writers in self.open_in(partitions).items()
             for active in writers
             if (active.id, active.epoch) == producer

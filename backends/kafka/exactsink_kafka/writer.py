@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -15,11 +16,12 @@ from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producers import RowProducer, row_producer
 from exactsink_kafka.producers.failures import ENDED, ENDED_NEXT, UNDECIDED
 from exactsink_kafka.vote import PAYLOAD_VERSION, Vote, Written
-from exactsink_kafka.wire import Described, Wire
+from exactsink_kafka.wire import Described, OpenProducer, Topic, Wire
 
 __all__ = ["KafkaWriter"]
 
 _OPENING_SECONDS = 60.0
+_SEQUENCES = 2**31  # brokers number rows modulo this
 
 
 class KafkaWriter(Writer):
@@ -84,17 +86,21 @@ class KafkaWriter(Writer):
         if found.transaction != self._mine or found.state != "Ongoing":
             raise self._ended(f"{found.transaction.ref} is {found.state}, this attempt's was {self._mine.ref}")
         topics = self._wire.topics({topic for topic, _ in found.partitions})  # before the offsets: see above
-        first = self._wire.first_offsets(self._mine, found.partitions)
-        missing = [f"{topic}/{number}" for topic, number in found.partitions if (topic, number) not in first]
-        if missing or not first or topics.keys() != {topic for topic, _ in first}:
+        there = self._wire.rows_of(self._mine, found.partitions)
+        missing = [f"{topic}/{number}" for topic, number in found.partitions if (topic, number) not in there]
+        if missing or not there or topics.keys() != {topic for topic, _ in there}:
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
-        written = tuple(
-            Written(
-                name, topics[name].id, {number: at for (topic, number), at in sorted(first.items()) if topic == name}
+        self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
+        return Vote(self._mine, self._ticket.cluster, _written(topics, there))
+
+    def _check_count(self, taken: int) -> None:
+        """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""
+        if (taken - self._rows) % _SEQUENCES:
+            raise Retryable(
+                f"{self._doing}: the brokers have {taken} rows of {self._rows}",
+                why=f"the client reported no failure; {UNDECIDED}",
+                next='start the job again; if it stays, set writer = "plain" and report it',
             )
-            for name in sorted(topics)
-        )
-        return Vote(self._mine, self._ticket.cluster, written)
 
     def _described(self) -> Described:
         found = self._wire.describe([self._id]).get(self._id)
@@ -125,3 +131,15 @@ class KafkaWriter(Writer):
 def _let_go(producer: RowProducer, wire: Wire) -> None:
     producer.drop()
     wire.close()
+
+
+def _written(topics: Mapping[str, Topic], there: Mapping[tuple[str, int], OpenProducer]) -> tuple[Written, ...]:
+    """Record where the rows begin, topic by topic."""
+    return tuple(
+        Written(
+            name,
+            topics[name].id,
+            {number: rows.first_offset for (topic, number), rows in sorted(there.items()) if topic == name},
+        )
+        for name in sorted(topics)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,12 @@ from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Described, Wire
 from exactsink_kafka.writer import KafkaWriter
+from tests.servers.kafka import Kafka
 
-__all__ = ["Attempts", "attempts_on"]
+__all__ = ["HEADERS", "Attempts", "Row", "attempts_on", "rows", "topic_of", "written"]
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Row = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -83,3 +88,16 @@ def attempts_on(bootstrap: str) -> Attempts:
     with closing(Wire(Connection(bootstrap), "exactsink-tests")) as wire:
         cluster = wire.cluster().id
     return Attempts(bootstrap, cluster, f"w{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+def rows(*pairs: tuple[Any, Any], **columns: pa.Array) -> pa.RecordBatch:
+    keys, values = zip(*pairs, strict=True)
+    return pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), **columns})
+
+
+def written(kafka: Kafka, attempts: Attempts) -> Counter[Row]:
+    return Counter((record.key, record.value) for record in kafka.rows(topic_of(attempts)))
+
+
+def topic_of(attempts: Attempts) -> str:
+    return str(attempts.given["topic"])

@@ -101,9 +101,9 @@ class Participants:
 
     def committable(self, slot: int, rows: int) -> Committable:
         found = self.wire.describe([self.id(slot)])[self.id(slot)]
-        first = self.wire.first_offsets(found.transaction, found.partitions)
+        rows_there = self.wire.rows_of(found.transaction, found.partitions)
         topic_id = self.wire.topics([self.topic])[self.topic].id
-        written = Written(self.topic, topic_id, {partition: offset for (_, partition), offset in first.items()})
+        written = Written(self.topic, topic_id, {partition: r.first_offset for (_, partition), r in rows_there.items()})
         vote = Vote(found.transaction, self.wire.cluster().id, (written,))
         txn = Txn(self.job, 0, self.sink, self.generation, TOKEN, slot, slot)
         return Committable(txn, rows, vote.dump(), PAYLOAD_VERSION, store_ref=found.transaction.ref)

@@ -62,10 +62,13 @@ def test_a_transaction_is_described_with_where_its_rows_begin(participants: Part
     assert told[name].started is not None
     assert before - 1 <= told[name].started <= time.time() + 1
     mine = told[name].transaction
-    first = {(participants.topic, 0): 3, (participants.topic, 1): 3}  # after two rows and the marker
-    assert participants.wire.first_offsets(mine, told[name].partitions) == first
+    there = participants.wire.rows_of(mine, told[name].partitions)
+    assert {place[1]: (rows.first_offset, rows.last_sequence) for place, rows in there.items()} == {
+        0: (3, 1),  # after two rows and the marker of the other transaction
+        1: (3, 0),
+    }
     earlier = Transaction(mine.id, mine.producer_id, mine.producer_epoch + 1)
-    assert participants.wire.first_offsets(earlier, told[name].partitions) == {}
+    assert participants.wire.rows_of(earlier, told[name].partitions) == {}
 
     assert participants.wire.end([mine], commit=True) == [0]
     after = participants.wire.describe([name])[name]

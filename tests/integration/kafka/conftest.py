@@ -1,0 +1,18 @@
+"""The writers' fixture: a job of the test's own for each of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.kafka.attempts import Attempts, attempts_on
+from tests.servers.kafka import Kafka
+
+
+@pytest.fixture(params=["plain", "fast"])
+def attempts(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Attempts]:
+    """A job of the test's own, for each writer. What it leaves open is aborted."""
+    mine = attempts_on(kafka.bootstrap).with_(writer=request.param, topic=kafka.new_topic("writer", partitions=3))
+    yield mine
+    mine.end(*[one.transaction for one in mine.open_ids()], commit=False)

@@ -1,0 +1,169 @@
+"""What keeps a task attempt from a vote: rows that did not arrive, and a transaction that is no longer its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from exactsink.errors import ConfigError, Fatal, Retryable
+from exactsink_kafka.writer import KafkaWriter
+from tests.integration.kafka.attempts import HEADERS, Attempts, attempts_on, rows, topic_of
+from tests.servers.kafka import Kafka
+from tests.servers.waiting import wait_until
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(("limit", "size"), [("topic", 5_000), ("client", 1_500_000)])
+def test_a_record_that_is_too_large_fails_the_task_for_good(
+    kafka: Kafka, attempts: Attempts, limit: str, size: int
+) -> None:
+    topic = kafka.new_topic("small", **({"max_message_bytes": "1000"} if limit == "topic" else {}))
+    mine = attempts.with_(topic=topic)
+    with pytest.raises(Fatal, match=f"too large for topic {topic}") as failure:
+        mine.voted(rows((b"k", b"fits"), (b"k", os.urandom(size))))
+    assert "max.message.bytes" in failure.value.next
+
+
+def test_a_failed_row_fails_the_next_write_too(kafka: Kafka, attempts: Attempts) -> None:
+    mine = attempts.with_(topic=kafka.new_topic("small", max_message_bytes="1000"))
+    writer = mine.writer(rows((b"k", b"v")).schema)
+    writer.write(rows((b"k", bytes(5000))))
+
+    def refused() -> bool:
+        try:
+            writer.write(rows((b"k", b"v")))
+        except Fatal:
+            return True
+        return False
+
+    wait_until(refused, "a write to hear of the failed row")
+    with pytest.raises(Fatal, match="too large"):
+        writer.pre_commit()
+
+
+def test_a_topic_that_is_not_there_fails_the_task(attempts: Attempts) -> None:
+    mine = attempts.with_(topic="no-such-topic", producer={"topic.metadata.propagation.max.ms": 100})
+    with pytest.raises(Fatal, match="there is no topic no-such-topic"):
+        mine.voted(rows((b"k", b"v")))
+
+
+@pytest.mark.parametrize(("partition", "message"), [(99, "no such partition"), (-1, "negative")])
+def test_a_partition_that_is_not_there_fails_the_task(attempts: Attempts, partition: int, message: str) -> None:
+    with pytest.raises(Fatal, match=message):
+        attempts.voted(rows((b"k", b"v"), (b"k", b"w"), partition=pa.array([None, partition], pa.int32())))
+
+
+def test_another_cluster_than_the_driver_s_gets_no_row(attempts: Attempts) -> None:
+    elsewhere = Attempts(attempts.bootstrap, "another-cluster", attempts.job, attempts.given)
+    with pytest.raises(Fatal, match="another cluster"):
+        elsewhere.writer(rows((b"k", b"v")).schema)
+
+
+def test_settings_that_librdkafka_refuses_are_told(attempts: Attempts) -> None:
+    for given in ({"queue.buffering.max.ms": "long"}, {"no.such.setting": 1}):
+        with pytest.raises(ConfigError, match="librdkafka refuses") as failure:
+            attempts.with_(producer=given).writer(rows((b"k", b"v")).schema)
+        assert next(iter(given)) in failure.value.why
+
+
+def other_use(attempts: Attempts, value: bytes | None = None) -> Producer:
+    """Take the id as a later attempt would, and write in its transaction."""
+    other = Producer({"bootstrap.servers": attempts.bootstrap, "transactional.id": attempts.id(), "log_level": 0})
+    other.init_transactions(30)
+    if value is not None:
+        other.begin_transaction()
+        for partition in range(3):
+            other.produce(topic_of(attempts), value, partition=partition)
+        assert other.flush(30) == 0
+    return other
+
+
+@pytest.mark.parametrize(("flushed", "writes"), [(True, b"theirs"), (False, None)])
+def test_a_later_attempt_on_the_id_leaves_this_one_without_a_vote(
+    attempts: Attempts, writes: bytes | None, flushed: bool
+) -> None:
+    writer = attempts.writer(rows((b"k", b"v")).schema)
+    writer.write(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    if flushed:  # nothing is left to be refused: only the coordinator knows
+        writer._producer.flush(30)
+    other = other_use(attempts, writes)
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        writer.pre_commit()
+    assert attempts.described().state == ("Empty" if writes is None else "Ongoing")  # theirs is left alone
+    del other
+
+
+def test_an_answer_about_a_later_attempt_is_never_taken_for_ones_own(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other comes between this one's taking of the id and its first question whose it is."""
+    asked: list[Producer] = []
+    described = KafkaWriter._described
+
+    def late(self: KafkaWriter) -> Any:
+        if not asked:
+            asked.append(other_use(attempts, b"theirs"))
+        return described(self)
+
+    monkeypatch.setattr(KafkaWriter, "_described", late)
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        attempts.voted(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    assert attempts.described().state == "Ongoing"
+
+
+def test_a_transaction_that_the_broker_gave_up_has_no_vote(kafka: Kafka, attempts: Attempts) -> None:
+    mine = attempts.with_(transaction_timeout_seconds=1)
+    writer = mine.writer(rows((b"k", b"v")).schema)
+    writer.write(rows((b"k", b"v")))
+    writer._producer.flush(30)
+    writer._until += 60  # as a clock would that runs late
+    wait_until(lambda: mine.described().state == "CompleteAbort", "the broker to give the transaction up")
+    with pytest.raises(Retryable, match="no longer this attempt's"):
+        writer.pre_commit()
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_rows_that_the_brokers_do_not_number_have_no_vote(attempts: Attempts, more: int) -> None:
+    writer = attempts.writer(rows((b"k", b"v")).schema)
+    writer.write(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    writer._rows += more  # as if the client had lost one, or sent one twice, and said nothing
+    with pytest.raises(Retryable, match=f"the brokers have 20 rows of {20 + more}"):
+        writer.pre_commit()
+
+
+def test_a_topic_made_again_has_no_vote(kafka: Kafka, attempts: Attempts) -> None:
+    writer = attempts.writer(rows((b"k", b"v")).schema)
+    writer.write(rows(*[(b"k%d" % n, b"v") for n in range(20)]))
+    writer._producer.flush(30)
+    kafka.delete_topic(topic_of(attempts))
+    again = kafka.admin()
+    again.create_topics([NewTopic(topic_of(attempts), 3)])[topic_of(attempts)].result(30)
+    with pytest.raises(Retryable, match="no longer this attempt's|UNKNOWN_TOPIC_OR_PARTITION"):  # not known to all yet
+        writer.pre_commit()
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("topic", pa.array([None], pa.string()), "topic is NULL"),
+        ("timestamp", pa.array([0], pa.timestamp("us", "UTC")), "not after 1970"),
+        ("timestamp", pa.array([-5_000_000], pa.timestamp("us", "UTC")), "not after 1970"),
+        ("headers", pa.array([[{"key": None, "value": b""}]], HEADERS), "without a key"),
+    ],
+)
+def test_rows_of_which_no_record_can_be_made_fail_the_task(
+    kafka: Kafka, column: str, values: pa.Array, message: str
+) -> None:
+    columns = {"value": pa.array(["v"]), column: values}
+    topic = None if column == "topic" else kafka.new_topic("odd")
+    with pytest.raises(Fatal, match=message):
+        attempts_on(kafka.bootstrap).with_(topic=topic).voted(pa.record_batch(columns))
