@@ -147,7 +147,7 @@ def test_a_topic_made_again_has_no_vote(kafka: Kafka, attempts: Attempts) -> Non
     kafka.delete_topic(topic_of(attempts))
     again = kafka.admin()
     again.create_topics([NewTopic(topic_of(attempts), 3)])[topic_of(attempts)].result(30)
-    with pytest.raises(Retryable, match="no longer this attempt's|UNKNOWN_TOPIC_OR_PARTITION"):  # not known to all yet
+    with pytest.raises(Retryable, match=r"no longer this attempt's|UNKNOWN_TOPIC_OR_PARTITION"):  # not known to all yet
         writer.pre_commit()
 
 
