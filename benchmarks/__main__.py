@@ -34,7 +34,7 @@ def main(names: tuple[str, ...], listed: bool, rounds: int, scale: float, out: P
     """Run benchmarks (all without a NAME). Ends with 1 when a bound is missed; the figures are told either way."""
     if listed:
         for benchmark in CATALOG.values():
-            click.echo(f"{benchmark.name:<17} {benchmark.about}")
+            click.echo(f"{benchmark.name:<26} {benchmark.about}")
         return
     kept = True
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made

@@ -103,7 +103,9 @@ def shown(command: Command) -> re.Pattern[str]:
 def _step(place: str, language: str, mark: str, text: str) -> Step:
     known = _MARK.fullmatch(mark)
     if known is None:
-        raise ValueError(f"{place}: mark the block with file=NAME, run [spark] [postgres] [kafka] [exit=N], or no-run: REASON")
+        raise ValueError(
+            f"{place}: mark the block with file=NAME, run [spark] [postgres] [kafka] [exit=N], or no-run: REASON"
+        )
     if known["file"]:
         return Step(place, language, text, file=known["file"])
     if known["reason"]:

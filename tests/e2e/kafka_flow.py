@@ -18,7 +18,7 @@ from tests.e2e.kafka_source import CONF, SOURCE
 from tests.e2e.kafka_strangers import KafkaStrangers
 from tests.e2e.kafka_transactions import OPEN, Transaction, transactions
 from tests.e2e.postgres_job import PARTICIPANTS, ROWS_AN_EPOCH
-from tests.e2e.rows import Row, row_of
+from tests.e2e.rows import row_of, wrong_rows
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
 
@@ -121,24 +121,26 @@ class Flow:
         while self.open:
             time.sleep(0.2)  # each look is a connection
 
-    def amiss(self, epochs: int, *, as_json: bool = False) -> Mapping[str, object]:
-        """Say what is not as it must be once the job has ended: nothing, when all is well.
+    def amiss(self, epochs: int) -> Mapping[str, object]:
+        """Say what is not as it must be once a job of `records` has ended: nothing, when all is well.
 
         Every committed record against the input's, one by one; what is left open; and what became of the strangers'.
-        `as_json`: the values are compared as rows, whatever their spelling.
         """
-        wanted: Counter[object] = Counter(self.input.records(epochs))
-        seen: Counter[object] = Counter((record.key, record.value) for record in self.broker.rows(self.topic))
-        if as_json:
-            wanted, seen = Counter(map(_row, wanted.elements())), Counter(map(_row, seen.elements()))
-        found: Mapping[str, object] = {
-            "missing": sorted(map(str, (wanted - seen).elements()))[:5],
-            "too often": sorted(map(str, (seen - wanted).elements()))[:5],
-            "held": self.held,
-            "open": self.open,
-            "strangers hurt": self.strangers.hurt(),
-        }
-        return {what: found for what, found in found.items() if found}
+        wanted = self.input.records(epochs)
+        seen = Counter((record.key, record.value) for record in self.broker.rows(self.topic))
+        missing, too_often = sorted((wanted - seen).elements()), sorted((seen - wanted).elements())
+        return _found({"missing": missing[:5], "too often": too_often[:5], **self._left})
+
+    def amiss_rows(self, folder: Path) -> Mapping[str, object]:
+        """Say the same of a job whose rows come from files in this folder, or are there, too."""
+        rows = [(record.key, json.loads(record.value or b"")) for record in self.broker.rows(self.topic)]
+        odd_keys = [key for key, row in rows if key != str(row["id"]).encode()]
+        wrong = wrong_rows(folder, sinks=(), also={self.sink: Counter(row_of(row) for _, row in rows)})
+        return _found({"wrong rows": wrong, "odd keys": odd_keys[:5], **self._left})
+
+    @property
+    def _left(self) -> Mapping[str, object]:
+        return {"held": self.held, "open": self.open, "strangers hurt": self.strangers.hurt()}
 
     def trace(self) -> Mapping[str, object]:
         """Give all that a write would change: the records and where they stand, and every id's last use."""
@@ -194,6 +196,5 @@ def _pair(line: str) -> Pair:
     return str(json.loads(line)["id"]).encode(), line.encode()
 
 
-def _row(record: object) -> tuple[object, Row]:
-    key, value = record  # type: ignore[misc]
-    return key, row_of(json.loads(value))
+def _found(things: Mapping[str, object]) -> Mapping[str, object]:
+    return {what: found for what, found in things.items() if found}

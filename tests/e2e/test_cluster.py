@@ -1,4 +1,4 @@
-"""Executors as processes: one is killed in the middle of a write, and a slow task is overtaken by its copy."""
+"""Executors as processes: killed in the middle of a write, and of a vote; and a slow task is overtaken by its copy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 
 from tests.e2e import slow_tasks
 from tests.e2e.jobs import SPARK, write_job, write_source
+from tests.e2e.kafka_flow import Flow
 from tests.e2e.lives import Lives
 from tests.e2e.postgres_job import TWO_FILES, Database
+from tests.e2e.prepare_gate import gate_of
 from tests.e2e.rows import LINES, THREE_SINKS, leftovers, wrong_rows
 from tests.e2e.standalone import Standalone
 
-pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures", "tests.e2e.kafka_fixtures"]
 
 SPECULATION = """
 "spark.speculation" = true
@@ -26,23 +28,39 @@ SPECULATION = """
 """
 
 
-def test_executor_killed_in_the_middle_of_its_write(tmp_path: Path, lives: Lives, database: Database) -> None:
+def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_sink_has_voted(
+    tmp_path: Path, lives: Lives, database: Database, flow: Flow
+) -> None:
     write_source(tmp_path, 6)
     spark = SPARK.replace("local[2]", "local-cluster[2,1,1024]") + slow_tasks.CONF % ("hold", "0,1")
-    job = write_job(tmp_path, database.sinks() + LINES, slow_tasks.TRANSFORM, TWO_FILES, spark)
-    life = lives.start(job)
-    marks = [slow_tasks.mark(tmp_path, partition) for partition in (0, 1)]
-    life.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
-    victim, other = (slow_tasks.acting(tmp_path, partition) for partition in (0, 1))
-    assert victim.jvm != other.jvm
-    assert b"CoarseGrainedExecutorBackend" in Path("/proc", str(victim.jvm), "cmdline").read_bytes()
-    os.kill(victim.jvm, signal.SIGKILL)
-    (tmp_path / "go").touch()
+    sinks = flow.rows_sink() + database.sinks() + LINES
+    job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, TWO_FILES, spark)
+    with gate_of(database) as gate:
+        life = lives.start(job)
+        marks = [slow_tasks.mark(tmp_path, partition) for partition in (0, 1)]
+        life.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
+        victim, other = (slow_tasks.acting(tmp_path, partition) for partition in (0, 1))
+        assert victim.jvm != other.jvm
+        orphans = flow.open
+        assert len(orphans) == 2
+        gate.shut()
+        _kill(victim.jvm)
+        (tmp_path / "go").touch()
 
-    assert life.exit_code() == 0, life.told
+        life.until(lambda: gate.waiting > 0, "a task in its pre_commit")
+        assert set(orphans) <= set(flow.open), "nobody ends a dead task's transaction before the epoch is committed"
+        _kill(other.jvm)
+        gate.open()
+        assert life.exit_code() == 0, life.told
     assert not victim.has_won(tmp_path)
-    assert other.has_won(tmp_path)
+    assert not other.has_won(tmp_path)
     assert database.amiss(tmp_path, lines=True) == {}
+    assert flow.amiss_rows(tmp_path) == {}
+
+
+def _kill(executor: int) -> None:
+    assert b"CoarseGrainedExecutorBackend" in Path("/proc", str(executor), "cmdline").read_bytes()
+    os.kill(executor, signal.SIGKILL)
 
 
 def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_path: Path, lives: Lives) -> None:

@@ -84,5 +84,6 @@ def _member(broker: Kafka, group: str) -> Iterator[None]:
 
 def _committed(broker: Kafka, group: str, topic: str) -> dict[int, int]:
     wanted = ConsumerGroupTopicPartitions(group)
-    [answer] = broker.admin().list_consumer_group_offsets([wanted], require_stable=True).values()
+    admin = broker.admin()  # held: without it no answer comes
+    [answer] = admin.list_consumer_group_offsets([wanted], require_stable=True).values()
     return {p.partition: p.offset for p in answer.result(30).topic_partitions or () if p.topic == topic}

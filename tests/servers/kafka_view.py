@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from kafka.admin import KafkaAdminClient
 
 from tests.servers.waiting import wait_until
@@ -108,7 +108,7 @@ class Kafka:
     def _ends(self, topic: str, isolation: IsolationLevel) -> dict[int, int]:
         admin = self.admin()
         partitions = admin.list_topics(topic, timeout=_ANSWER).topics[topic].partitions
-        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
         if not wanted:
             raise LookupError(f"there is no topic {topic}")
         found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER)

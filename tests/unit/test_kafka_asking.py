@@ -59,7 +59,7 @@ def _next(given: list[int]) -> int:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
-    monkeypatch.setattr("exactsink_kafka.asking.Channel", made)
+    monkeypatch.setattr("exactsink_kafka.wire.asking.Channel", made)
     return made
 
 

@@ -22,7 +22,6 @@ from exactsink.model import (
     Undecided,
     Unknown,
 )
-from exactsink_kafka.failures import NOT_AUTHORIZED, named, refused_id
 from exactsink_kafka.group import report_offsets
 from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
 from exactsink_kafka.options import KafkaOptions
@@ -30,6 +29,7 @@ from exactsink_kafka.preflight import findings
 from exactsink_kafka.settle import look_back, settle, spoilt
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Described, Wire
+from exactsink_kafka.wire.failures import NOT_AUTHORIZED, named, refused_id
 
 __all__ = ["KafkaCommitter"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from exactsink.errors import Retryable
 from exactsink.model import AlreadyCommitted, Lost, Outcome, Unknown
-from exactsink_kafka.failures import named
 from exactsink_kafka.vote import Transaction, Vote, Written
 from exactsink_kafka.wire import OpenProducer, Seen, Topic, Wire
+from exactsink_kafka.wire.failures import named
 
 __all__ = ["look_back", "settle", "spoilt"]
 

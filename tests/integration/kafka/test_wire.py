@@ -14,10 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from exactsink.errors import Fatal, Retryable
-from exactsink_kafka.channel import Channel
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Seen, Wire
+from exactsink_kafka.wire.channel import Channel
 from tests.integration.kafka.participants import Participants, transaction_of
 from tests.servers.kafka_view import Kafka
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 from kafka.errors import KafkaError
 
 from exactsink.errors import Fatal
-from exactsink_kafka.channel import Channel
 from exactsink_kafka.clients import Connection
-from exactsink_kafka.failures import explained
+from exactsink_kafka.wire.channel import Channel
+from exactsink_kafka.wire.failures import explained
 
 __all__ = ["MOVING", "Asker"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kafka.errors import IncompatibleBrokerVersion, KafkaError, KafkaTimeoutError, for_code
 
 from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink_kafka.channel import is_refusal
 from exactsink_kafka.clients import Connection
+from exactsink_kafka.wire.channel import is_refusal
 
 __all__ = ["NOT_AUTHORIZED", "explained", "named", "refused_id", "refused_topic"]
 

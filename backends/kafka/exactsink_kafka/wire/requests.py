@@ -16,7 +16,9 @@ from kafka.protocol.admin.transactions import (
 from kafka.protocol.producer.transaction import EndTxnRequest
 
 from exactsink.errors import Retryable
-from exactsink_kafka.answers import (
+from exactsink_kafka.clients import Connection
+from exactsink_kafka.vote import Transaction
+from exactsink_kafka.wire.answers import (
     Cluster,
     Described,
     OpenProducer,
@@ -32,13 +34,11 @@ from exactsink_kafka.answers import (
     seen_beyond,
     versions_request,
 )
-from exactsink_kafka.asking import MOVING, Asker
-from exactsink_kafka.channel import Channel
-from exactsink_kafka.clients import Connection
-from exactsink_kafka.failures import NOT_AUTHORIZED, named, refused_id, refused_topic
-from exactsink_kafka.vote import Transaction
+from exactsink_kafka.wire.asking import MOVING, Asker
+from exactsink_kafka.wire.channel import Channel
+from exactsink_kafka.wire.failures import NOT_AUTHORIZED, named, refused_id, refused_topic
 
-__all__ = ["END_TXN_VERSION", "Cluster", "Described", "OpenProducer", "Seen", "Topic", "Wire"]
+__all__ = ["END_TXN_VERSION", "Wire"]
 
 END_TXN_VERSION = 5
 """Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
