@@ -34,6 +34,7 @@ class Scripted:
     seen: Mapping[int, Seen] | Seen = VISIBLE
     topic: str | None = "id-of-rows"
     writers: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
+    after: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
     ended: list[tuple[Transaction, bool]] = field(default_factory=list)
     looked: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -60,7 +61,8 @@ class Scripted:
         return {name: Topic(name, self.topic, (0, 1)) for name in names if self.topic is not None}
 
     def open_now(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
-        return {place: self.writers[place] for place in partitions if place in self.writers}
+        writers = self.after if self.ended else self.writers
+        return {place: writers[place] for place in partitions if place in writers}
 
     def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
         return {partition: (OpenProducer(99, 1, 30), OpenProducer(88, 2, 5)) for partition in partitions}
@@ -70,6 +72,7 @@ class Scripted:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exactsink_kafka.committer._SETTLE_SECONDS", 0.0)
     monkeypatch.setattr("exactsink_kafka.committer._MARKERS_SECONDS", 0.05)
+    monkeypatch.setattr("exactsink_kafka.committer._HANGING_SECONDS", 0.05)
 
 
 def committer(wire: Scripted) -> KafkaCommitter:
@@ -227,6 +230,29 @@ def test_an_open_transaction_that_lacks_rows_is_not_committed(writers: Any, topi
 @pytest.mark.parametrize("writers", [STANDS, {("rows", 0): STANDS["rows", 0]}, {}])
 def test_a_partition_that_can_not_be_asked_holds_no_commit_up(writers: Any) -> None:
     assert committed(Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], writers=writers)) == Committed()
+
+
+def test_a_commit_that_hangs_in_a_partition_is_told_and_never_to_be_aborted() -> None:
+    states = [("Ongoing", 7, 4), ("CompleteCommit", 7, 5)]
+    hangs = {("rows", 0): [OpenProducer(99, 0, 3)], ("rows", 1): [OpenProducer(7, 4, 20)]}
+    with pytest.raises(Retryable, match=r"is committed, and still open in rows-1") as raised:
+        committed(Scripted(states=states, writers=STANDS, after=hangs))
+    assert "never abort it by hand" in raised.value.next
+    assert "the epoch is decided" in raised.value.why
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_an_abort_that_hangs_in_a_partition_is_told_with_the_command_that_ends_it(epoch: int) -> None:
+    """Rows written again would stand behind it, unseen by readers."""
+    hangs = {("rows", 0): [OpenProducer(7, epoch, 10)]}
+    with pytest.raises(Retryable, match=r"is aborted, and still open in rows-0") as raised:
+        committed(Scripted(48, [("CompleteAbort", 7, 5)], HELD, after=hangs))
+    assert "abort --topic rows --partition 0 --start-offset 10" in raised.value.next
+
+
+def test_a_later_use_of_the_id_and_strangers_that_are_open_there_are_no_hanging_end() -> None:
+    others = {("rows", 0): [OpenProducer(7, 6, 40), OpenProducer(8, 4, 10)]}
+    assert committed(Scripted(90, [("Ongoing", 7, 6)], VISIBLE, after=others)) == AlreadyCommitted()
 
 
 def test_rows_that_another_driver_commits_meanwhile_are_not_missing() -> None:

@@ -26,7 +26,7 @@ from exactsink_kafka.group import report_offsets
 from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight import findings
-from exactsink_kafka.settle import look_back, settle, spoilt
+from exactsink_kafka.settle import hanging, look_back, open_places, settle, spoilt
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Described, Wire
 from exactsink_kafka.wire.failures import NOT_AUTHORIZED, named, refused_id
@@ -39,6 +39,7 @@ _MOVED_ON = frozenset({47, 49, 90})
 """INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
 _NOT_OPEN = _MOVED_ON | {0, _INVALID_STATE}
 _MARKERS_SECONDS = 30.0
+_HANGING_SECONDS = 5.0
 _SETTLE_SECONDS = 10.0
 """How long to wait for an open transaction, perhaps somebody else's, that hides how the rows ended."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -109,9 +110,11 @@ class KafkaCommitter(Committer):
         ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
         self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit")
-        return spoiled | {
+        outcomes = {
             vote.transaction: self._outcome(vote, codes[vote.transaction], _is_open(vote, before)) for vote in whole
         }
+        self._await_readers(whole, outcomes)
+        return spoiled | outcomes
 
     def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
         one = vote.transaction
@@ -151,6 +154,18 @@ class KafkaCommitter(Committer):
                 )
             if left:
                 time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _await_readers(self, votes: Sequence[Vote], outcomes: Mapping[Transaction, Outcome]) -> None:
+        """Wait until the partitions' leaders have the end, too: what a coordinator calls complete may hang there."""
+        until, pause = time.monotonic() + _HANGING_SECONDS, _FIRST_PAUSE
+        known = [vote for vote in votes if not isinstance(outcomes[vote.transaction], Unknown)]
+        servers = self._options.bootstrap_servers
+        while left := open_places(self._wire, known):
+            if time.monotonic() >= until:
+                one, topic, number, offset = left[0]
+                raise hanging(one, topic, number, offset, lost=isinstance(outcomes[one], Lost), servers=servers)
+            time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _check_topic(self) -> None:

@@ -144,6 +144,7 @@ def test_a_deadlock_of_two_partitions_proposes_to_distribute_by_the_key(table: B
         wait_until(lambda: bool(_waiting(table)), "the second to wait for the first")
         crosses = f'{first._load.tag} INSERT INTO "{table.job}" VALUES (2)'.encode()
         with psycopg.ClientCursor(first._load.connection) as cursor:
+            cursor.execute("SET LOCAL deadlock_timeout = '10min'")  # so that the second one's finds it
             crossing = pool.submit(_caught, lambda: _explained(first, lambda: cursor.execute(crosses)))
             told = [error for error in (waiting.result(), crossing.result()) if error is not None]
     assert any("deadlock" in str(error.__cause__) for error in told), told
