@@ -6,13 +6,13 @@ request and its answer, never somewhere in a packet.
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from tests.servers.cutting import CutConnection, Trap
 from tests.servers.kafka import KafkaServer
 from tests.servers.ports import Ports
 
@@ -22,27 +22,14 @@ _END_TXN = 26
 _WAY = "CUT"  # the listener whose address is told as the proxy's
 
 
-class EndTxnTrap:
-    """Waits for the `nth` request that ends a transaction whose id holds `pattern`, and springs once.
-
-    `before` is called before the broker gets that request. Without it the broker gets the request, and its answer is
-    swallowed: the connection is cut instead.
-    """
+class EndTxnTrap(Trap):
+    """Waits for the `nth` request that ends a transaction whose id holds `pattern`."""
 
     def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None) -> None:
-        self.before = before
-        self.sprung = threading.Event()
-        self._pattern = re.compile(pattern.encode())
-        self._left = nth
-        self._lock = threading.Lock()
+        super().__init__(pattern.encode(), nth, before)
 
-    def takes(self, request: bytes) -> bool:
-        """Say whether this is the request; true only once."""
-        if struct.unpack_from(">h", request, 4) != (_END_TXN,) or self._pattern.search(request) is None:
-            return False
-        with self._lock:
-            self._left -= 1
-            return self._left == 0
+    def takes(self, message: bytes) -> bool:
+        return struct.unpack_from(">h", message, 4) == (_END_TXN,) and super().takes(message)
 
 
 class CuttingProxy:
@@ -85,57 +72,25 @@ class CuttingProxy:
             _Connection(client, server, self._traps).start()
 
 
-class _Connection:
-    """One client's connection: a thread each way. Whichever ends first cuts both."""
-
-    def __init__(self, client: socket.socket, server: socket.socket, traps: list[EndTxnTrap]) -> None:
-        self._client = client
-        self._server = server
-        self._traps = traps
-        self._swallow: tuple[bytes, EndTxnTrap] | None = None
-
-    def start(self) -> None:
-        there = threading.Thread(target=self._until_cut, args=(self._to_server,), name="proxy-to-server", daemon=True)
-        there.start()
-        threading.Thread(target=self._back, args=(there,), name="proxy-to-client", daemon=True).start()
-
-    def _back(self, there: threading.Thread) -> None:
-        self._until_cut(self._to_client)
-        there.join()
-        self._client.close()
-        self._server.close()
-
-    def _until_cut(self, copy: Callable[[], None]) -> None:
-        try:
-            with suppress(OSError):
-                copy()
-        finally:
-            for end in (self._client, self._server):
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+class _Connection(CutConnection[EndTxnTrap]):
+    _swallowed: tuple[bytes, EndTxnTrap] | None = None
 
     def _to_server(self) -> None:
         with self._client.makefile("rb") as incoming:
             for request in _packets(incoming.read):
-                for trap in self._traps:
-                    if trap.takes(request):
-                        self._spring(trap, request)
+                self._spring(request)
                 self._server.sendall(request)
 
     def _to_client(self) -> None:
         with self._server.makefile("rb") as incoming:
             for answer in _packets(incoming.read):
-                if self._swallow is not None and answer[4:8] == self._swallow[0]:
-                    self._swallow[1].sprung.set()
+                if self._swallowed is not None and answer[4:8] == self._swallowed[0]:
+                    self._swallowed[1].sprung.set()
                     return
                 self._client.sendall(answer)
 
-    def _spring(self, trap: EndTxnTrap, request: bytes) -> None:
-        if trap.before is None:
-            self._swallow = (request[8:12], trap)  # the number that its answer bears
-        else:
-            trap.before()
-            trap.sprung.set()
+    def _swallow(self, trap: EndTxnTrap, message: bytes) -> None:
+        self._swallowed = message[8:12], trap  # the number that its answer bears
 
 
 class CutKafka(KafkaServer):

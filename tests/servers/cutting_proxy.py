@@ -6,7 +6,6 @@ springs between two messages or between a statement and its answer, never somewh
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
 import struct
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.servers.cutting import CutConnection, Trap
 from tests.servers.postgres import PORT, Postgres
 
 __all__ = ["CuttingProxy", "Trap", "cutting_proxy"]
@@ -23,29 +23,6 @@ __all__ = ["CuttingProxy", "Trap", "cutting_proxy"]
 _SOCKET = ".s.PGSQL.{}"
 _STATEMENT = (b"Q", b"P")  # the messages that hold a statement's text: simple query, parse
 _READY = b"Z"  # the server's last word on what it was asked
-
-
-class Trap:
-    """Waits for the `nth` statement that `pattern` is found in, and springs once.
-
-    `before` is called before the server gets that statement. Without it the server gets the statement, and its answer
-    is swallowed: the connection is cut on both sides when the server has said all of it.
-    """
-
-    def __init__(self, pattern: bytes, nth: int = 1, before: Callable[[], object] | None = None) -> None:
-        self.before = before
-        self.sprung = threading.Event()
-        self._pattern = re.compile(pattern)
-        self._left = nth
-        self._lock = threading.Lock()
-
-    def takes(self, statement: bytes) -> bool:
-        """Say whether this is the statement; true only once."""
-        if self._pattern.search(statement) is None:
-            return False
-        with self._lock:
-            self._left -= 1
-            return self._left == 0
 
 
 class CuttingProxy:
@@ -93,34 +70,8 @@ class CuttingProxy:
             _Connection(client, server, self._traps).start()
 
 
-class _Connection:
-    """One client's connection: a thread each way. Whichever ends first cuts both."""
-
-    def __init__(self, client: socket.socket, server: socket.socket, traps: list[Trap]) -> None:
-        self._client = client
-        self._server = server
-        self._traps = traps
-        self._swallowed: Trap | None = None
-
-    def start(self) -> None:
-        there = threading.Thread(target=self._until_cut, args=(self._to_server,), name="proxy-to-server", daemon=True)
-        there.start()
-        threading.Thread(target=self._back, args=(there,), name="proxy-to-client", daemon=True).start()
-
-    def _back(self, there: threading.Thread) -> None:
-        self._until_cut(self._to_client)
-        there.join()
-        self._client.close()
-        self._server.close()
-
-    def _until_cut(self, copy: Callable[[], None]) -> None:
-        try:
-            with suppress(OSError):
-                copy()
-        finally:
-            for end in (self._client, self._server):
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+class _Connection(CutConnection[Trap]):
+    _swallowed: Trap | None = None
 
     def _to_server(self) -> None:
         with self._client.makefile("rb") as incoming:
@@ -140,15 +91,8 @@ class _Connection:
                     trap.sprung.set()
                     return
 
-    def _spring(self, statement: bytes) -> None:
-        for trap in self._traps:
-            if not trap.takes(statement):
-                continue
-            if trap.before is None:
-                self._swallowed = trap
-            else:
-                trap.before()
-                trap.sprung.set()
+    def _swallow(self, trap: Trap, message: bytes) -> None:
+        self._swallowed = trap
 
 
 def _messages(read: Callable[[int], bytes], *, first: bool) -> Iterator[tuple[bytes, bytes]]:

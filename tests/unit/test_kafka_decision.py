@@ -35,6 +35,8 @@ class Scripted:
     topic: str | None = "id-of-rows"
     writers: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
     after: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
+    marking: int = 0
+    marked: list[tuple[Transaction, tuple[str, int], int, bool]] = field(default_factory=list)
     ended: list[tuple[Transaction, bool]] = field(default_factory=list)
     looked: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -52,6 +54,11 @@ class Scripted:
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
         self.ended += [(one, commit) for one in transactions]
         return [self.code for _ in transactions]
+
+    def mark(self, ended: Transaction, place: tuple[str, int], coordinator_epoch: int, *, commit: bool) -> int:
+        if self.marking == 0:
+            self.marked.append((ended, place, coordinator_epoch, commit))
+        return self.marking
 
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         self.looked.append((topic_id, partition, offset))
@@ -72,7 +79,7 @@ class Scripted:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exactsink_kafka.committer._SETTLE_SECONDS", 0.0)
     monkeypatch.setattr("exactsink_kafka.committer._MARKERS_SECONDS", 0.05)
-    monkeypatch.setattr("exactsink_kafka.committer._HANGING_SECONDS", 0.05)
+    monkeypatch.setattr("exactsink_kafka.hanging.HANGING_SECONDS", 0.05)
 
 
 def committer(wire: Scripted) -> KafkaCommitter:
@@ -232,22 +239,50 @@ def test_a_partition_that_can_not_be_asked_holds_no_commit_up(writers: Any) -> N
     assert committed(Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], writers=writers)) == Committed()
 
 
-def test_a_commit_that_hangs_in_a_partition_is_told_and_never_to_be_aborted() -> None:
-    states = [("Ongoing", 7, 4), ("CompleteCommit", 7, 5)]
-    hangs = {("rows", 0): [OpenProducer(99, 0, 3)], ("rows", 1): [OpenProducer(7, 4, 20)]}
-    with pytest.raises(Retryable, match=r"is committed, and still open in rows-1") as raised:
-        committed(Scripted(states=states, writers=STANDS, after=hangs))
-    assert "never abort it by hand" in raised.value.next
+HANGING = [(("Ongoing", 7, 4), 0, "CompleteCommit"), (("CompleteAbort", 7, 5), 48, "CompleteAbort")]
+
+
+@pytest.mark.parametrize(("before", "code", "word"), HANGING)
+def test_an_end_that_is_missing_in_a_partition_is_written_there_as_the_coordinator_decided_it(
+    before: Any, code: int, word: str
+) -> None:
+    """Rows that are committed would never be seen; those written again would stand behind the lost ones."""
+    hangs = {("rows", 0): [OpenProducer(99, 0, 3)], ("rows", 1): [OpenProducer(7, 4, 20, 5, 3)]}
+    wire = Scripted(code, [before, (word, 7, 5)], HELD, writers=STANDS, after=hangs)
+    assert isinstance(committed(wire), Lost if code else Committed)
+    assert wire.marked == [(Transaction(ID, 7, 5), ("rows", 1), 3, code == 0)]
+
+
+@pytest.mark.parametrize(("before", "code", "word"), HANGING)
+@pytest.mark.parametrize("refused", [31, 1])
+def test_a_missing_end_that_may_not_be_written_is_told_with_what_to_do(
+    before: Any, code: int, word: str, refused: int
+) -> None:
+    hangs = {("rows", 1): [OpenProducer(7, 4, 20)]}
+    wire = Scripted(code, [before, (word, 7, 5)], HELD, writers=STANDS, after=hangs, marking=refused)
+    with pytest.raises(Retryable, match="in rows-1 from offset 20 is ended, and still open there") as raised:
+        committed(wire)
     assert "the epoch is decided" in raised.value.why
+    assert ("--operation Alter --cluster" in raised.value.next) == (refused == 31)
+    assert ("never abort it by hand" in raised.value.next) == (code == 0)
+    assert ("abort --topic rows --partition 1 --start-offset 20" in raised.value.next) == (code == 48)
 
 
-@pytest.mark.parametrize("epoch", [4, 5])
-def test_an_abort_that_hangs_in_a_partition_is_told_with_the_command_that_ends_it(epoch: int) -> None:
-    """Rows written again would stand behind it, unseen by readers."""
-    hangs = {("rows", 0): [OpenProducer(7, epoch, 10)]}
-    with pytest.raises(Retryable, match=r"is aborted, and still open in rows-0") as raised:
-        committed(Scripted(48, [("CompleteAbort", 7, 5)], HELD, after=hangs))
-    assert "abort --topic rows --partition 0 --start-offset 10" in raised.value.next
+@pytest.mark.parametrize("now", [("CompleteAbort", 7, 5), ("CompleteCommit", 7, 6), ("CompleteCommit", 8, 5), None])
+def test_no_end_is_written_that_is_not_the_coordinators_word_now(now: Any) -> None:
+    states = [("CompleteCommit", 7, 5), ("CompleteCommit", 7, 5), now]
+    wire = Scripted(states=states, seen=HELD, after={("rows", 1): [OpenProducer(7, 4, 20)]})
+    with pytest.raises(Retryable, match="still open there"):
+        committed(wire)
+    assert wire.marked == []
+
+
+def test_an_end_that_was_just_answered_needs_no_second_word() -> None:
+    """The coordinator may have forgotten the id by then."""
+    states = [("Ongoing", 7, 4), ("CompleteCommit", 7, 5), None]
+    wire = Scripted(states=states, writers=STANDS, after={("rows", 1): [OpenProducer(7, 4, 20, 5, 3)]})
+    assert committed(wire) == Committed()
+    assert wire.marked == [(Transaction(ID, 7, 5), ("rows", 1), 3, True)]
 
 
 def test_a_later_use_of_the_id_and_strangers_that_are_open_there_are_no_hanging_end() -> None:

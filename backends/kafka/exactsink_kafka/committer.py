@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -23,10 +24,11 @@ from exactsink.model import (
     Unknown,
 )
 from exactsink_kafka.group import report_offsets
+from exactsink_kafka.hanging import Ended, finish
 from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight import findings
-from exactsink_kafka.settle import hanging, look_back, open_places, settle, spoilt
+from exactsink_kafka.settle import look_back, settle, spoilt
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Described, Wire
 from exactsink_kafka.wire.failures import NOT_AUTHORIZED, named, refused_id
@@ -39,7 +41,6 @@ _MOVED_ON = frozenset({47, 49, 90})
 """INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
 _NOT_OPEN = _MOVED_ON | {0, _INVALID_STATE}
 _MARKERS_SECONDS = 30.0
-_HANGING_SECONDS = 5.0
 _SETTLE_SECONDS = 10.0
 """How long to wait for an open transaction, perhaps somebody else's, that hides how the rows ended."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -79,10 +80,18 @@ class KafkaCommitter(Committer):
     def abort(self, undecided: Undecided) -> None:
         wanted = [self._ours(participant.ref) for participant in undecided]
         with self._doing(f"abort {len(wanted)} undecided transactions", "they are undecided, and stay so"):
-            for one, code in zip(wanted, self._wire.end(wanted, commit=False), strict=True):
+            before = self._wire.describe(one.id for one in wanted)
+            codes = dict(zip(wanted, self._wire.end(wanted, commit=False), strict=True))
+            for one, code in codes.items():
                 if code not in _NOT_OPEN:
                     raise self._refused(one, code)
             self._await_markers(wanted, "PrepareAbort")
+            ended = [told for told in before.values() if codes.get(told.transaction) == 0 and told.state == "Ongoing"]
+            finish(
+                self._wire,
+                [Ended(told.transaction, told.partitions, commit=False, sure=True) for told in ended],
+                self._options.bootstrap_servers,
+            )
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._doing("list open transactions", ""):
@@ -113,7 +122,9 @@ class KafkaCommitter(Committer):
         outcomes = {
             vote.transaction: self._outcome(vote, codes[vote.transaction], _is_open(vote, before)) for vote in whole
         }
-        self._await_readers(whole, outcomes)
+        sure = {vote.transaction for vote in whole if codes[vote.transaction] == 0 and _is_open(vote, before)}
+        known = [vote for vote in whole if not isinstance(outcomes[vote.transaction], Unknown)]
+        finish(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._options.bootstrap_servers)
         return spoiled | outcomes
 
     def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
@@ -154,18 +165,6 @@ class KafkaCommitter(Committer):
                 )
             if left:
                 time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-
-    def _await_readers(self, votes: Sequence[Vote], outcomes: Mapping[Transaction, Outcome]) -> None:
-        """Wait until the partitions' leaders have the end, too: what a coordinator calls complete may hang there."""
-        until, pause = time.monotonic() + _HANGING_SECONDS, _FIRST_PAUSE
-        known = [vote for vote in votes if not isinstance(outcomes[vote.transaction], Unknown)]
-        servers = self._options.bootstrap_servers
-        while left := open_places(self._wire, known):
-            if time.monotonic() >= until:
-                one, topic, number, offset = left[0]
-                raise hanging(one, topic, number, offset, lost=isinstance(outcomes[one], Lost), servers=servers)
-            time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _check_topic(self) -> None:
@@ -220,6 +219,12 @@ class KafkaCommitter(Committer):
 def _is_open(vote: Vote, told: Mapping[str, Described]) -> bool:
     found = told.get(vote.transaction.id)
     return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
+
+
+def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSet[Transaction]) -> Ended:
+    one = vote.transaction
+    places = tuple((written.topic, number) for written in vote.written for number in written.first_offsets)
+    return Ended(one, places, commit=not isinstance(outcomes[one], Lost), sure=one in sure)
 
 
 def _said(one: Transaction, told: Described | None) -> Outcome | None:

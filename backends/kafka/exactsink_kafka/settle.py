@@ -16,7 +16,7 @@ from exactsink_kafka.vote import Transaction, Vote, Written
 from exactsink_kafka.wire import OpenProducer, Seen, Topic, Wire
 from exactsink_kafka.wire.failures import named
 
-__all__ = ["hanging", "look_back", "open_places", "settle", "spoilt"]
+__all__ = ["look_back", "settle", "spoilt"]
 
 _PAUSE_SECONDS = 0.05
 _NO_TOPIC_ID = 100
@@ -102,39 +102,6 @@ def _missing(
                     "there by hand, or a leader that lagged has lost them"
                 )
     return None
-
-
-def open_places(wire: Wire, votes: Sequence[Vote]) -> list[tuple[Transaction, str, int, int]]:
-    """Find where ended transactions are still open, and hold readers: (transaction, topic, partition, offset)."""
-    places = [
-        (vote.transaction, written.topic, number, offset)
-        for vote in votes
-        for written in vote.written
-        for number, offset in written.first_offsets.items()
-    ]
-    writers = wire.open_now({(topic, number) for _, topic, number, _ in places}) if places else {}
-    return [
-        (one, topic, number, offset)
-        for one, topic, number, offset in places
-        for writer in writers.get((topic, number), ())
-        if (writer.id, writer.first_offset) == (one.producer_id, offset)
-    ]
-
-
-def hanging(one: Transaction, topic: str, partition: int, offset: int, *, lost: bool, servers: str) -> Retryable:
-    """Explain a transaction that its coordinator has ended, and a partition has not.
-
-    Seen with Kafka 4.3.1: a coordinator that aborted within a second of a crash said CompleteAbort without the markers.
-    """
-    tool = f"kafka-transactions.sh --bootstrap-server {servers}"
-    place = f"--topic {topic} --partition {partition}"
-    mend = f"{tool} abort {place} --start-offset {offset}" if lost else f"{tool} describe-producers {place}"
-    end = "start the job again: its rows are written again" if lost else "never abort it by hand: its rows are decided"
-    return Retryable(
-        f"transaction {one.ref} is {'aborted' if lost else 'committed'}, and still open in {topic}-{partition}",
-        why=f"its coordinator says that it is complete, but no marker is there: readers stand still at offset {offset}",
-        next=f"restart that partition's leader; if it stays, {mend}; {end}",
-    )
 
 
 def look_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, list[_Place]]:

@@ -202,3 +202,18 @@ def test_a_topic_that_is_made_again_under_open_transactions_is_no_place_to_commi
     [told] = participants.outcomes(vote)
     assert isinstance(told, Unknown)
     assert "was made again" in told.evidence
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_is_written_into_a_partition_that_lacks_it(participants: Participants, commit: bool) -> None:
+    """What a coordinator owes after a crash: here it is written before the coordinator ends the rest."""
+    [vote] = participants.votes(1)
+    one = transaction_of(vote)
+    place = (participants.topic, 0)
+    [mine] = participants.wire.open_in([place])[place]
+    assert participants.wire.mark(one, place, mine.coordinator_epoch, commit=commit) == 0
+    assert participants.wire.open_in([place])[place] == ()
+    assert participants.values() == (["0-a"] if commit else [])
+    assert participants.wire.mark(one, place, mine.coordinator_epoch, commit=commit) == 0, "once more"
+    participants.end(vote, commit=commit)
+    assert participants.values() == (["0-a", "0-b"] if commit else [])

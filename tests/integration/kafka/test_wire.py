@@ -151,7 +151,7 @@ def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_a
     assert "ECONNREFUSED" in raised.value.why
     assert threads("to-nobody") == []
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
-    assert capfd.readouterr() == ("", "")
+    assert address not in "".join(capfd.readouterr())
     wire.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer.transaction import EndTxnRequest
+from kafka.protocol.producer.transaction import EndTxnRequest, WriteTxnMarkersRequest
 from kafka.record import MemoryRecords
 
 from exactsink_kafka.vote import Transaction
@@ -24,6 +24,7 @@ __all__ = [
     "cluster_of",
     "described",
     "fetch_request",
+    "marker_request",
     "metadata_request",
     "open_producers",
     "seen",
@@ -79,6 +80,7 @@ class OpenProducer:
     epoch: int
     first_offset: int
     last_sequence: int = -1
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +129,29 @@ def described(state: Any) -> Described:
 def open_producers(partition: Any) -> tuple[OpenProducer, ...]:
     """Read a partition's part of a DescribeProducers answer: those with an open transaction."""
     return tuple(
-        OpenProducer(active.producer_id, active.producer_epoch, active.current_txn_start_offset, active.last_sequence)
+        OpenProducer(
+            active.producer_id,
+            active.producer_epoch,
+            active.current_txn_start_offset,
+            active.last_sequence,
+            active.coordinator_epoch,
+        )
         for active in partition.active_producers
         if active.current_txn_start_offset >= 0
     )
+
+
+def marker_request(ended: Transaction, topic: str, partition: int, coordinator_epoch: int, *, commit: bool) -> Any:
+    """Write a transaction's end into a partition, as its coordinator does."""
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    written = marker(
+        producer_id=ended.producer_id,
+        producer_epoch=ended.producer_epoch,
+        transaction_result=commit,
+        topics=[marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+    return WriteTxnMarkersRequest(markers=[written], max_version=1)
 
 
 def versions_request() -> Any:

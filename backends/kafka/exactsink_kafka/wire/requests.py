@@ -28,6 +28,7 @@ from exactsink_kafka.wire.answers import (
     cluster_of,
     described,
     fetch_request,
+    marker_request,
     metadata_request,
     open_producers,
     seen,
@@ -182,6 +183,23 @@ class Wire:
             for active in writers
             if (active.id, active.epoch) == producer
         }
+
+    def mark(self, ended: Transaction, place: tuple[str, int], coordinator_epoch: int, *, commit: bool) -> int:
+        """Write the end that a transaction's coordinator has decided into a partition; give the leader's error code.
+
+        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator tells.
+        """
+
+        def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
+            (told,) = channel.ask([(metadata_request(names={place[0]}), None)])
+            codes, leaders = _leaders(told, left)
+            for leader in leaders.values():
+                request = marker_request(ended, *place, coordinator_epoch, commit=commit)
+                (answer,) = channel.ask([(request, leader)])
+                codes[place] = (answer.markers[0].topics[0].partitions[0].error_code, None)
+            return codes
+
+        return self._asker.persist("write a marker", [place], _LEADERLESS, once)[place][0]
 
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""

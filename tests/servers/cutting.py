@@ -1,0 +1,90 @@
+"""What proxies share that can cut a connection at a message: a trap, and one client's connection both ways."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+__all__ = ["CutConnection", "Trap"]
+
+
+class Trap:
+    """Waits for the `nth` message that `pattern` is found in, and springs once.
+
+    `before` is called before the server gets that message. Without it the server gets the message, and its answer is
+    swallowed: the connection is cut on both sides instead.
+    """
+
+    def __init__(self, pattern: bytes, nth: int = 1, before: Callable[[], object] | None = None) -> None:
+        self.before = before
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern)
+        self._left = nth
+        self._lock = threading.Lock()
+
+    def takes(self, message: bytes) -> bool:
+        """Say whether this is the message; true only once."""
+        if self._pattern.search(message) is None:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+
+T = TypeVar("T", bound=Trap)
+
+
+class CutConnection(ABC, Generic[T]):
+    """One client's connection: a thread each way. Whichever ends first cuts both."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, traps: Sequence[T]) -> None:
+        self._client = client
+        self._server = server
+        self._traps = traps
+
+    def start(self) -> None:
+        there = threading.Thread(target=self._until_cut, args=(self._to_server,), name="proxy-to-server", daemon=True)
+        there.start()
+        threading.Thread(target=self._back, args=(there,), name="proxy-to-client", daemon=True).start()
+
+    @abstractmethod
+    def _to_server(self) -> None:
+        """Hand on what the client sends, message by message: each is given to `_spring` first."""
+
+    @abstractmethod
+    def _to_client(self) -> None:
+        """Hand on what the server sends, but for an answer that is swallowed: there it ends."""
+
+    @abstractmethod
+    def _swallow(self, trap: T, message: bytes) -> None:
+        """Keep in mind that the answer to this message is a trap's."""
+
+    def _spring(self, message: bytes) -> None:
+        for trap in self._traps:
+            if not trap.takes(message):
+                continue
+            if trap.before is None:
+                self._swallow(trap, message)
+            else:
+                trap.before()
+                trap.sprung.set()
+
+    def _back(self, there: threading.Thread) -> None:
+        self._until_cut(self._to_client)
+        there.join()
+        self._client.close()
+        self._server.close()
+
+    def _until_cut(self, copy: Callable[[], None]) -> None:
+        try:
+            with suppress(OSError):
+                copy()
+        finally:
+            for end in (self._client, self._server):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
