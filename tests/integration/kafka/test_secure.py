@@ -13,7 +13,7 @@ from exactsink.errors import ExactsinkError, Fatal, Retryable
 from exactsink.model import AlreadyCommitted, Committed, JobContext, Txn
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import Vote
+from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.preflight_site import ROWS, check, context, secured, told
 from tests.servers.kafka_secure import PASSWORDS, SecureKafka, secure_kafka
@@ -205,3 +205,13 @@ def assert_no_secret(error: ExactsinkError | None, caplog: pytest.LogCaptureFixt
     for secret in (*PASSWORDS.values(), "wr0ng-Pa55"):
         assert secret not in f"{error}"
         assert secret not in caplog.text
+
+
+def test_a_marker_that_a_broker_has_lost_needs_a_right_of_its_own(site: SecureKafka, topic: str) -> None:
+    nobody = Transaction("shop.orders.g0-0.s1", 2**62, 1)
+    options = KafkaOptions.model_validate(secured(site, topic=topic))
+    wire = Wire(options.connection, "marker")
+    assert wire.mark(nobody, (topic, 0), 0, commit=True) == 31, "CLUSTER_AUTHORIZATION_FAILED"
+    site.allow("writer", "ALTER", "BROKER", "kafka-cluster")
+    wait_until(lambda: wire.mark(nobody, (topic, 0), 0, commit=True) == 0, "the grant")
+    wire.close()
