@@ -51,7 +51,7 @@ def test_server_that_crashes_before_during_and_between_the_commits_is_waited_for
         assert ends == [PARTICIPANTS - 1]
         own_server.start()
         assert life.exit_code() == 0, life.told
-    assert own_database.amiss(tmp_path) == {}
+    assert own_database.amiss(tmp_path) == {}, life.told
 
 
 def test_commit_whose_answer_is_lost_and_prepared_rows_that_an_administrator_rolls_back(

@@ -158,7 +158,7 @@ def drop_idle(connection: psycopg.Connection, ledger: Ledger, tables: Iterable[R
             continue
         except psycopg.Error as error:
             _LOG.warning("staging table %s.%s (%s) is left: %s", table.schema, table.name, table.owner, error)
-            left.add(table.name)
-            if connection.closed:
+            if connection.closed:  # the server went away, nobody holds the table: the next epoch tries again
                 break
+            left.add(table.name)
     return left
