@@ -6,14 +6,15 @@ A loop that a careful user writes by hand, and our own writers without transacti
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from confluent_kafka import Producer
 
+from benchmarks.null_backend import NullCommitter
 from exactsink.backend import Committer, Writer
-from exactsink.model import Committable, Committed, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.model import Committable, JobContext, Traits, Txn
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producers.base import RowProducer
@@ -85,7 +86,7 @@ class AtLeastOnce(KafkaBackend):
         return _Writer(self.options, txn)
 
     def committer(self, ctx: JobContext) -> Committer:
-        return _Committer()
+        return NullCommitter()
 
 
 class _Writer(Writer):
@@ -136,26 +137,6 @@ class _Fast(FastProducer):
 
     def begin(self) -> None:
         """Begin nothing."""
-
-
-class _Committer(Committer):
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        return ()
-
-    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        return b""
-
-    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        return [Committed() for _ in committables]
-
-    def abort(self, undecided: Undecided) -> None:
-        """Hold nothing."""
-
-    def in_doubt(self) -> Iterable[InDoubt]:
-        return ()
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 def _without_transactions(given: Mapping[str, str]) -> dict[str, str]:

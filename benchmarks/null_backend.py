@@ -13,7 +13,7 @@ from exactsink.model import Committable, Committed, Finding, InDoubt, JobContext
 if TYPE_CHECKING:
     from exactsink.sinks import Sink
 
-__all__ = ["NullBackend", "drain", "null_sinks"]
+__all__ = ["NullBackend", "NullCommitter", "drain", "null_sinks"]
 
 
 class NullBackend(Backend):
@@ -26,7 +26,7 @@ class NullBackend(Backend):
         return _NullWriter(txn)
 
     def committer(self, ctx: JobContext) -> Committer:
-        return _NullCommitter()
+        return NullCommitter()
 
 
 class _NullWriter(Writer):
@@ -44,7 +44,7 @@ class _NullWriter(Writer):
         """Hold nothing."""
 
 
-class _NullCommitter(Committer):
+class NullCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         return ()
 

@@ -114,15 +114,17 @@ class KafkaCommitter(Committer):
 
     def _commit(self, votes: Sequence[Vote]) -> Mapping[Transaction, Outcome]:
         before = self._wire.describe(vote.transaction.id for vote in votes)
-        spoiled = spoilt(self._wire, [vote for vote in votes if _is_open(vote, before)])
+        were_open = {vote.transaction for vote in votes if _is_open(vote, before)}
+        spoiled = spoilt(self._wire, [vote for vote in votes if vote.transaction in were_open])
         whole = [vote for vote in votes if vote.transaction not in spoiled]
         ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
         self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit")
         outcomes = {
-            vote.transaction: self._outcome(vote, codes[vote.transaction], _is_open(vote, before)) for vote in whole
+            vote.transaction: self._outcome(vote, codes[vote.transaction], vote.transaction in were_open)
+            for vote in whole
         }
-        sure = {vote.transaction for vote in whole if codes[vote.transaction] == 0 and _is_open(vote, before)}
+        sure = {one for one in ended if codes[one] == 0 and one in were_open}
         known = [vote for vote in whole if not isinstance(outcomes[vote.transaction], Unknown)]
         finish(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._options.bootstrap_servers)
         return spoiled | outcomes
@@ -228,10 +230,8 @@ def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSe
 
 
 def _said(one: Transaction, told: Described | None) -> Outcome | None:
-    """Take a coordinator's word where it speaks of this very use: its epoch, or the one that its end raised it to."""
-    if told is None or told.transaction.producer_id != one.producer_id:
-        return None
-    if told.transaction.producer_epoch not in (one.producer_epoch, one.producer_epoch + 1):
+    """Take a coordinator's word where it speaks of this very use."""
+    if told is None or not one.is_use_of(told.transaction):
         return None
     if told.state in ("CompleteAbort", "PrepareAbort"):
         return Lost(f"transaction {one.ref} was aborted: its coordinator says {told.state} ({told.transaction.ref})")

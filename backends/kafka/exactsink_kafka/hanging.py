@@ -103,8 +103,7 @@ def _word(wire: Wire, place: _Hanging, servers: str) -> Transaction:
     if place.ended.sure:
         return Transaction(one.id, one.producer_id, one.producer_epoch + 1)
     told = wire.describe([one.id]).get(one.id)
-    ours = told is not None and told.state == place.ended.word and told.transaction.producer_id == one.producer_id
-    if told is None or not ours or told.transaction.producer_epoch - one.producer_epoch not in (0, 1):
+    if told is None or told.state != place.ended.word or not one.is_use_of(told.transaction):
         said = "knows the id no more" if told is None else f"says {told.state} ({told.transaction.ref})"
         raise _unfinished(place, f"its coordinator {said}, not {place.ended.word}", _by_hand(place, servers))
     return told.transaction

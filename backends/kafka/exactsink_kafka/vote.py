@@ -27,6 +27,13 @@ class Transaction:
         """Name it as committables and listings do."""
         return f"{self.id}/{self.producer_id}/{self.producer_epoch}"
 
+    def is_use_of(self, told: Transaction) -> bool:
+        """Say whether a coordinator tells of this very use: under its epoch, or the one that its end raised it to."""
+        return (told.id, told.producer_id) == (self.id, self.producer_id) and told.producer_epoch in (
+            self.producer_epoch,
+            self.producer_epoch + 1,
+        )
+
     @classmethod
     def of_ref(cls, ref: str) -> Transaction:
         """Read a `ref` back. Raises ValueError when it is none."""
