@@ -31,7 +31,7 @@ __all__ = ["main"]
 @click.option("--out", default="benchmarks/results", show_default=True, type=click.Path(path_type=Path))
 @click.option("--work", type=click.Path(path_type=Path, exists=True), help="Where to work: the disk that is measured.")
 def main(names: tuple[str, ...], listed: bool, rounds: int, scale: float, out: Path, work: Path | None) -> None:
-    """Run benchmarks (all without a NAME). Ends with 1 when a bound is missed; the figures are told either way."""
+    """Run benchmarks (all without a NAME). Ends with 1 when a bound is missed; the figures are reported either way."""
     if listed:
         for benchmark in CATALOG.values():
             click.echo(f"{benchmark.name:<26} {benchmark.about}")

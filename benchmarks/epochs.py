@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from exactsink.commit import Retry
-from exactsink.coordinator import Batch, Coordinator
-from exactsink.events import Events
-from exactsink.journal.journal import Journal
-from exactsink.journal.store import LocalStore
-from exactsink.sinks import Sink
-from exactsink.state import StateFile
-from exactsink.votes import EpochPlan, Vote
+from exactsink.observe.state import StateFile
+from exactsink.protocol.commit import Retry
+from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -42,7 +42,7 @@ class Served:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Say what broker it is."""
+        """Return what broker it is."""
         return [
             f"Apache Kafka {VERSION}, one private broker on the same machine, JVM {' '.join(_JVM)}; no replicas",
             f"a new topic of {PARTITIONS} partitions each run; its records are counted by offsets, nothing is aborted",
@@ -50,11 +50,11 @@ class Served:
         ]
 
     def options(self, topic: str, **given: object) -> KafkaOptions:
-        """Give a sink's options for a topic."""
+        """Return a sink's options for a topic."""
         return KafkaOptions.model_validate({"bootstrap_servers": self.server.bootstrap, "topic": topic, **given})
 
     def backend(self, topic: str, **given: object) -> KafkaBackend:
-        """Give our backend for a topic."""
+        """Return our backend for a topic."""
         return KafkaBackend(self.options(topic, **given))
 
 
@@ -74,12 +74,12 @@ class Target:
         return self._topic
 
     def filled(self, rows: int, transactions: int) -> Mapping[str, float]:
-        """Say that a run is over, and what it must have left; each transaction wrote to every partition in use."""
+        """Return that a run is over, and what it must have left; each transaction wrote to every partition in use."""
         self._filled = (rows, transactions)
         return {"rows": rows}
 
     def visible(self) -> bool:
-        """Say whether readers of what is committed see all there is: no transaction is open."""
+        """Return whether readers of what is committed see all there is: no transaction is open."""
         return self._ends(IsolationLevel.READ_COMMITTED) == self._ends(IsolationLevel.READ_UNCOMMITTED)
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ _PPID, _TIMES = 1, slice(11, 15)  # fields of /proc/PID/stat after the name: par
 def shared_out(broker: int, work: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
     """Do the work, and add to its figures the seconds of CPU time of each; `broker` is a process id."""
     before = _shares(broker)
-    told = work()
-    return {**told, **{name: seconds - before[name] for name, seconds in _shares(broker).items()}}
+    reported = work()
+    return {**reported, **{name: seconds - before[name] for name, seconds in _shares(broker).items()}}
 
 
 def _shares(broker: int) -> Mapping[str, float]:

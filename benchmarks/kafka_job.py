@@ -9,7 +9,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from exactsink.model import Committable, Committed, JobContext, Txn
+from exactsink.contract import Committable, Committed, JobContext, Txn
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.vote import Vote

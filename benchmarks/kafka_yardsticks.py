@@ -13,8 +13,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from benchmarks.null_backend import NullCommitter
-from exactsink.backend import Committer, Writer
-from exactsink.model import Committable, JobContext, Traits, Txn
+from exactsink.contract import Committable, Committer, JobContext, Traits, Txn, Writer
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producers.base import RowProducer

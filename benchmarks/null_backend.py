@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.model import Committable, Committed, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.contract import (
+    Backend,
+    BackendOptions,
+    Committable,
+    Committed,
+    Committer,
+    Finding,
+    InDoubt,
+    JobContext,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Writer,
+)
 
 if TYPE_CHECKING:
-    from exactsink.sinks import Sink
+    from exactsink.protocol.sinks import Sink
 
 __all__ = ["NullBackend", "NullCommitter", "drain", "null_sinks"]
 
@@ -66,13 +79,13 @@ class NullCommitter(Committer):
 
 def null_sinks(count: int) -> dict[str, Sink]:
     """Make so many null sinks."""
-    from exactsink.sinks import Sink  # the driver's: a worker needs none of it
+    from exactsink.protocol.sinks import Sink
 
     names = [f"null-{number}" for number in range(count)]
     return {name: Sink(name, "null", NullBackend(BackendOptions()), staging="") for name in names}
 
 
 def drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read every batch and tell the number of rows: the least that a Python writer can do."""
+    """Read every batch and report the number of rows: the least that a Python writer can do."""
     rows = sum(batch.num_rows for batch in batches)
     yield pa.record_batch({"rows": pa.array([rows], pa.int64())})

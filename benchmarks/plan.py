@@ -27,7 +27,7 @@ class Setting:
     scale: float
     folder: Path
     spark: Callable[[], SparkSession]
-    """Give the run's one warm session; started by the first benchmark that asks for it."""
+    """Return the run's one warm session; started by the first benchmark that asks for it."""
 
     def scaled(self, count: int, least: int = 1) -> int:
         """Scale a count, never below `least`."""
@@ -46,7 +46,7 @@ class Variant:
 class Bound:
     """A figure, and what it must keep: the median of `metric` of variant `of`, divided by that of `over` if named.
 
-    Without `at_least` and `at_most` the figure is told and binds nobody.
+    Without `at_least` and `at_most` the figure is reported and binds nobody.
     """
 
     metric: str
@@ -56,7 +56,7 @@ class Bound:
     at_most: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Say whether a value keeps the bound; what is not a number keeps none."""
+        """Return whether a value keeps the bound; what is not a number keeps none."""
         if value != value:
             return False
         low = self.at_least is None or value >= self.at_least

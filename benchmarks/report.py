@@ -34,7 +34,7 @@ class Report:
         (folder / f"{self.benchmark.name}.md").write_text(self.as_markdown())
 
     def as_json(self) -> dict[str, Any]:
-        """Give all values as plain JSON; what is not a number is null."""
+        """Return all values as plain JSON; what is not a number is null."""
         variants = {
             variant: {
                 name: {"median": _plain(statistics.median(values)), "rounds": [_plain(value) for value in values]}
@@ -47,7 +47,7 @@ class Report:
         return {**head, "notes": list(self.plan.notes), "variants": variants, "figures": figures}
 
     def as_markdown(self) -> str:
-        """Give the figures, the medians, and where they come from."""
+        """Return the figures, the medians, and where they come from."""
         names = list(dict.fromkeys(name for metrics in self.measured.samples.values() for name in metrics))
         rows = [
             [variant, *(_number(statistics.median(m[name])) if name in m else "" for name in names)]
@@ -68,7 +68,7 @@ class Report:
 
 
 def figure_line(figure: Figure) -> str:
-    """Tell a figure in a line."""
+    """Report a figure in a line."""
     noise = f"rounds {_number(min(figure.rounds))} to {_number(max(figure.rounds))}"
     return f"{_kept(figure):<6}  {figure.bound} -> {_number(figure.value)}  ({noise})"
 
@@ -81,15 +81,20 @@ def _kept(figure: Figure) -> str:
 
 def _as_json(figure: Figure) -> dict[str, Any]:
     bound = figure.bound
-    told = {name: getattr(bound, name) for name in ("metric", "of", "over", "at_least", "at_most")}
-    return {**told, "value": _plain(figure.value), "rounds": [_plain(v) for v in figure.rounds], "kept": figure.holds}
+    reported = {name: getattr(bound, name) for name in ("metric", "of", "over", "at_least", "at_most")}
+    return {
+        **reported,
+        "value": _plain(figure.value),
+        "rounds": [_plain(v) for v in figure.rounds],
+        "kept": figure.holds,
+    }
 
 
 def _circumstances(circumstances: Mapping[str, Any]) -> str:
     lines = []
     for name, value in circumstances.items():
-        told = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else value
-        lines.append(f"{name}: `{told}`  ")
+        reported = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else value
+        lines.append(f"{name}: `{reported}`  ")
     return "\n".join(lines)
 
 

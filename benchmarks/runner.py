@@ -50,7 +50,7 @@ def run_plan(plan: Plan, rounds: int, folder: Path, say: Say) -> Measured:
     for number in range(rounds + 1):
         for variant in plan.variants:
             metrics = _measure(variant, folder)
-            say(f"  {'warm-up' if number == 0 else f'round {number}'} {variant.name}: {_told(metrics)}")
+            say(f"  {'warm-up' if number == 0 else f'round {number}'} {variant.name}: {_reported(metrics)}")
             if number:
                 for name, value in metrics.items():
                     samples[variant.name].setdefault(name, []).append(value)
@@ -85,5 +85,5 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below else float("nan")
 
 
-def _told(metrics: Mapping[str, float]) -> str:
+def _reported(metrics: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:,.4g}" for name, value in metrics.items())

@@ -35,7 +35,7 @@ class WarmSpark:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Give the session."""
+        """Return the session."""
         if self._session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             # The workers import the null backend from here.

@@ -19,11 +19,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from exactsink import errors
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
-from exactsink.config import model as config
-from exactsink.instrument.reference import events_table, metrics_table, points_table
-from exactsink.registry import Registry, installed_plugins
+from exactsink.contract import errors
+from exactsink.job.config import model as config
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.observe.reference import events_table, metrics_table, points_table
 
 __all__ = ["PAGES", "main", "stale"]
 
@@ -53,7 +53,7 @@ _CODES = {  # who ends so, beside the errors
 
 
 def config_page() -> str:
-    """Give every key of a job's file, and of every installed backend."""
+    """Return every key of a job's file, and of every installed backend."""
     parts = [_CONFIG]
     parts += [_section(f"`{title}`", model) for title, model in _SECTIONS.items()]
     parts.append(
@@ -68,7 +68,7 @@ def config_page() -> str:
 
 
 def cli_page() -> str:
-    """Give every command with its options."""
+    """Return every command with its options."""
     parts = [f"# The command line\n\n{cli.help}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
     for name, command in sorted(cli.commands.items()):
         usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
@@ -79,7 +79,7 @@ def cli_page() -> str:
 
 
 def exit_codes_page() -> str:
-    """Give every exit code of the commands."""
+    """Return every exit code of the commands."""
     rows: dict[int, list[str]] = {code: [text] for code, text in _CODES.items()}
     for kind in _tree(errors.ExactsinkError):
         if kind is not errors.ExactsinkError:
@@ -94,19 +94,19 @@ def exit_codes_page() -> str:
 
 
 def errors_page() -> str:
-    """Give the tree of errors."""
+    """Return the tree of errors."""
     rows = (
         (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), _first(kind))
         for kind in _tree(errors.ExactsinkError)
     )
     return (
-        "# Errors\n\nFrom `exactsink.errors`. Each has `what`, `why` and `next`, and pickles. They are ordered by what "
+        "# Errors\n\nFrom `exactsink.contract`. Each has `what`, `why` and `next`, and pickles. Ordered by what "
         "the caller does next.\n\n" + _table(("error", "is a", "exit code", "what the caller does"), rows)
     )
 
 
 def events_page() -> str:
-    """Give the events and the protocol's points."""
+    """Return the events and the protocol's points."""
     return (
         "# Events\n\nThe same names serve logs, metrics, tests and fault injection. Events are logged by the logger "
         "`exactsink`, most at INFO, points at DEBUG; [how to observe a job](../how-to/observe.md).\n\n"
@@ -116,7 +116,7 @@ def events_page() -> str:
 
 
 def metrics_page() -> str:
-    """Give the metrics."""
+    """Return the metrics."""
     return (
         "# Metrics\n\nAll exporters have these and no others; [how to observe a job](../how-to/observe.md).\n\n"
         f"{metrics_table()}"
@@ -156,11 +156,11 @@ def _is(path: Path, text: str) -> bool:
 
 
 def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
-    told = _attribute_docstrings(model)
+    reported = _attribute_docstrings(model)
     rows = []
     for name, field in model.model_fields.items():
         key = field.alias or name
-        text = told.get(name)
+        text = reported.get(name)
         if text is None:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
         rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))

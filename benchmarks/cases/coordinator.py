@@ -18,8 +18,8 @@ import pyarrow as pa
 from benchmarks.epochs import EpochDriver
 from benchmarks.null_backend import null_sinks
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
-from exactsink.model import Committable
-from exactsink.votes import EpochPlan, Vote
+from exactsink.contract import Committable
+from exactsink.protocol.votes import EpochPlan, Vote
 
 __all__ = ["BENCHMARK", "run_epochs"]
 
@@ -125,7 +125,7 @@ def _sync_calls(folder: Path, epochs: int) -> int:
 
 
 def _strace_problem(folder: Path) -> str | None:
-    """Say why strace can't be used here: absent, or not allowed to trace."""
+    """Return why strace can't be used here: absent, or not allowed to trace."""
     if shutil.which("strace") is None:
         return "it is not installed"
     tried = subprocess.run(["strace", "-o", folder / "tried", "true"], capture_output=True, text=True, check=False)

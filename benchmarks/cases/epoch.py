@@ -57,8 +57,8 @@ def _bare(frame: DataFrame, batch_id: int) -> None:
 
 
 def _job(folder: Path, sinks: int) -> Body:
-    from exactsink.config import JobConfig  # here, so that listing the benchmarks needs no Spark
-    from exactsink.config.model import JobSection, SinkSection
+    from exactsink.job.config import JobConfig
+    from exactsink.job.config.model import JobSection, SinkSection
     from exactsink.spark.job import Job
 
     bound = null_sinks(sinks)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmarks.epochs import EpochDriver, FrameEpoch
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.warm_spark import PARTITIONS, varied_frame
-from exactsink.sinks import Sink
+from exactsink.protocol.sinks import Sink
 from exactsink_files.backend import FilesBackend, FilesOptions
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from benchmarks.epochs import never
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Decide, DecidedSink
-from exactsink.journal.store import JournalStore, LocalStore
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Txn
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Decide, DecidedSink
+from exactsink.protocol.journal.stores import JournalStore
+from exactsink.protocol.journal.stores.local import LocalStore
 
 __all__ = ["BENCHMARK"]
 
@@ -57,10 +58,10 @@ def _memory(folder: Path) -> Path:
 
 
 def _stores() -> tuple[Mapping[str, Opener], list[str]]:
-    """Give the stores that are there, and say which is not."""
+    """Return the stores that are there, and say which is not."""
     stores: dict[str, Opener] = {"local": lambda folder: LocalStore(folder)}
     try:
-        from exactsink.journal.sql import SqlStore  # imported here: it needs SQLAlchemy
+        from exactsink.protocol.journal.stores.sql import SqlStore
     except ImportError as error:
         return stores, [f"no SQLite variant: {error}"]
 

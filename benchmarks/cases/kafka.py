@@ -16,7 +16,7 @@ from benchmarks.kafka_broker import Served, Target, serving
 from benchmarks.kafka_clocks import shared_out
 from benchmarks.kafka_yardsticks import AtLeastOnce, BareLoop
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
-from exactsink.sinks import Sink
+from exactsink.protocol.sinks import Sink
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
 
@@ -40,7 +40,7 @@ class _Run:
         self.rows = rows
 
     def timed(self, work: Callable[[], None], transactions: int) -> Work:
-        """Give the work with everybody's CPU time."""
+        """Return the work with everybody's CPU time."""
 
         def filled() -> Metrics:
             work()

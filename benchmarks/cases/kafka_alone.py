@@ -102,10 +102,10 @@ def _tool(target: Target, tools: Path, payloads: Path, rows: int) -> Callable[[P
 
         def work() -> Metrics:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            told = list(_TELLS.finditer(done.stdout))
-            if done.returncode != 0 or not told or int(told[-1]["rows"]) != rows:
+            reported = list(_TELLS.finditer(done.stdout))
+            if done.returncode != 0 or not reported or int(reported[-1]["rows"]) != rows:
                 raise RuntimeError(f"{_TOOL} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-            return {**target.filled(rows, 1), "records_per_s": float(told[-1]["speed"])}
+            return {**target.filled(rows, 1), "records_per_s": float(reported[-1]["speed"])}
 
         return work
 

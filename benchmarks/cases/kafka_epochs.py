@@ -12,7 +12,7 @@ from itertools import pairwise
 from benchmarks.kafka_broker import Target, serving
 from benchmarks.kafka_job import SMALL, HandJob, small_batch
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
-from exactsink.model import Committable
+from exactsink.contract import Committable
 
 __all__ = ["COMMIT", "EPOCH"]
 

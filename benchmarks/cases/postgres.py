@@ -14,7 +14,7 @@ from benchmarks.cases.postgres_server import Served, serving
 from benchmarks.epochs import EpochDriver, FrameEpoch
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.warm_spark import PARTITIONS, row_frame
-from exactsink.sinks import Sink
+from exactsink.protocol.sinks import Sink
 
 __all__ = ["BENCHMARK"]
 
@@ -48,7 +48,7 @@ class _Target:
         self._filled = 0
 
     def filled(self) -> Metrics:
-        """Say that a run is over."""
+        """Return that a run is over."""
         self._filled = self.rows
         return {"rows": self.rows}
 

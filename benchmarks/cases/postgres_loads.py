@@ -16,7 +16,7 @@ from pgpq import ArrowToPostgresBinaryEncoder
 
 from benchmarks.cases.postgres_server import Served, serving
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
-from exactsink.model import Committable, Committed, JobContext, Txn
+from exactsink.contract import Committable, Committed, JobContext, Txn
 from exactsink_postgres.load import Load, Ticket
 from exactsink_postgres.prepared import list_prepared
 

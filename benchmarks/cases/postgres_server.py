@@ -45,7 +45,7 @@ class Served:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Say what server it is."""
+        """Return what server it is."""
         (version,) = self.server.execute("SHOW server_version")[0]
         settings = ", ".join(f"{name} {value}" for name, value in _SETTINGS.items())
         return [
@@ -73,7 +73,7 @@ class Served:
     def backend(
         self, table: str, conninfo: str, strategy: Literal["two_phase", "staged"] = "two_phase"
     ) -> PostgresBackend:
-        """Give our backend for a table."""
+        """Return our backend for a table."""
         given = {"conninfo": conninfo, "table": table, "strategy": strategy}
         return PostgresBackend(PostgresOptions.model_validate(given))
 

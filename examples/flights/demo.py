@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from exactsink.cli.table import print_table
-from exactsink.events import Event
+from exactsink.contract import Event
 from reconcile import Reconciled, reconcile
 from source import cut_into_days
 

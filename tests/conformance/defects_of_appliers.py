@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.backend import Backend
-from exactsink.staged import Applier, Marker
+from exactsink.contract import Applier, Backend, Marker
 from exactsink.testing.wrapped import WrappedApplier
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.conformance import TableTarget

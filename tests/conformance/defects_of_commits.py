@@ -8,14 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from exactsink.model import (
-    AlreadyCommitted,
-    Committable,
-    Committed,
-    Lost,
-    Outcome,
-    Unknown,
-)
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Lost, Outcome, Unknown
 from tests.conformance.ledger import LedgerBackend, LedgerCommitter, NotingCommitter, transaction
 
 __all__ = [

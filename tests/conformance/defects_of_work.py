@@ -6,14 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import (
-    Committable,
-    InDoubt,
-    JobContext,
-    Txn,
-    Undecided,
-)
+from exactsink.contract import Committable, Fatal, InDoubt, JobContext, Retryable, Txn, Undecided
 from tests.conformance.ledger import LedgerBackend, LedgerCommitter, LedgerWriter, NotingCommitter, transaction
 
 __all__ = [
@@ -145,7 +138,7 @@ class _AbortsEverything(LedgerCommitter):
 
 
 class AbortsEverything(LedgerBackend):
-    """Aborts all there is, not what it was told to."""
+    """Aborts all there is, not what it was reported to."""
 
     committer_type = _AbortsEverything
 

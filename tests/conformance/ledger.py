@@ -1,6 +1,6 @@
 """A small reference store with every capability: an SQLite file that knows prepared, lost and committed work.
 
-It shows an epoch at one moment, drops prepared work when told to (as a timeout would), and keeps the order of rows.
+It shows an epoch at one moment, drops prepared work when reported to (as a timeout would), and keeps the order of rows.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
+    Backend,
+    BackendOptions,
     Committable,
     Committed,
+    Committer,
+    Fatal,
     Finding,
     InDoubt,
     JobContext,
     Lost,
     Outcome,
+    Retryable,
     Traits,
     Txn,
     Undecided,
     Unknown,
+    Writer,
 )
 from exactsink.testing import ConformanceTarget
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.backend import Committer, Writer
-from exactsink.model import Committable, Committed, JobContext, Outcome, Txn, Undecided
-from exactsink.sinks import Sink
+from exactsink.contract import Committable, Committed, Committer, JobContext, Outcome, Txn, Undecided, Writer
+from exactsink.protocol.sinks import Sink
 from exactsink.testing.wrapped import WrappedCommitter, WrappedWriter
 from exactsink_files.backend import FilesBackend
 

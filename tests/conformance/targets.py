@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from exactsink.sinks import Sink
+from exactsink.protocol.sinks import Sink
 from exactsink.testing import Script
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import pytest
 
-from exactsink.events import POINTS
+from exactsink.protocol.events import POINTS
 from exactsink.testing import Fault, Report, run_scenario
 from tests.conformance import sabotage
 from tests.conformance.targets import expected, found, make_script

@@ -14,16 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.backend import Backend
 from exactsink.cli import conformance as command
-from exactsink.errors import ConfigError, Fatal
-from exactsink.hooks import BackendSpec
-from exactsink.model import Traits
+from exactsink.contract import Backend, BackendSpec, ConfigError, Fatal, Traits
 from exactsink.testing import SCENARIOS, ConformanceTarget, Fault, Player, Script
 from exactsink.testing.catalogue import CAPABILITIES
+from exactsink.testing.context import Broken, Stage
 from exactsink.testing.interrupt import Interruption
 from exactsink.testing.processes import ask_stranger, ended
-from exactsink.testing.stage import Broken, Stage
 from exactsink.testing.target import HOOKS
 from tests.conformance.defects_of_work import LeavesOrphans
 from tests.conformance.ledger import LedgerBackend, LedgerTarget
@@ -187,8 +184,8 @@ def test_the_command_names_what_fired_and_fails_with_a_failed_scenario(capsys: p
 @pytest.mark.usefixtures("installed")
 def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
     command.conformance("ledger", ["killed-after-decide"], as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert [(each["target"], each["outcome"], each["faults"]) for each in told] == [
+    reported = json.loads(capsys.readouterr().out)
+    assert [(each["target"], each["outcome"], each["faults"]) for each in reported] == [
         (target, "passed", ["kill-after-decide-e1"]) for target in ("good", "bare", "bad")
     ]
 

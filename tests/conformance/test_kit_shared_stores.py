@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.backend import Backend
+from exactsink.contract import Backend
 from exactsink.testing import Player
 from tests.conformance.defects import SABOTAGES
 from tests.conformance.defects_of_work import PublishesEarly

@@ -13,9 +13,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import SecretStr
 
-from exactsink.backend import Backend, BackendOptions
-from exactsink.idempotent import IdempotentBackend, Version
-from exactsink.model import Finding
+from exactsink.contract import Backend, BackendOptions, Finding, IdempotentBackend, Version
 
 
 class KeyedOptions(BackendOptions):
@@ -50,7 +48,7 @@ class KeyedBackend(IdempotentBackend):
 
     def apply(self, version: Version, batches: Iterator[pa.RecordBatch]) -> None:
         # for each of version.rows(batches): put it with its version's text, if the key is absent or holds a lower text;
-        # where that is refused, read the stored text: replaces(Version.parse(it)) tells rows of another journal
+        # where that is refused, read the stored text: replaces(Version.parse(it)) reports rows of another journal
         raise NotImplementedError
 
 

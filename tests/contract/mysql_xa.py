@@ -1,7 +1,7 @@
 """Skeleton: one XA branch per participant, on MySQL or MariaDB. Fits, with two things of its own.
 
 An xid holds 128 bytes (64 + 64), `Txn.id` up to 199: the branch is named by the txn's fields packed, which read back.
-And the server remembers no outcome: a row per branch, written in it, tells a committed one from a rolled back one.
+And the server remembers no outcome: a row per branch, written in it, reports a committed one from a rolled back one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,20 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import SecretStr
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.contract import (
+    Backend,
+    BackendOptions,
+    Committable,
+    Committer,
+    Finding,
+    InDoubt,
+    JobContext,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Writer,
+)
 
 _FORMAT = 0x6578736B
 """The formatID of our branches: XA RECOVER shows everybody's."""

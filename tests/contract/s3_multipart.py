@@ -1,7 +1,7 @@
 """Skeleton: a multipart upload per file, begun and filled in a task, completed by the driver. Fits as it is.
 
 The object's key holds `Txn.id`, so an upload found by listing reads back. Listing is not to be trusted on every server:
-the upload ids are kept in records of our own beside the data, and the ticket tells a writer where.
+the upload ids are kept in records of our own beside the data, and the ticket reports a writer where.
 """
 
 from __future__ import annotations
@@ -13,8 +13,20 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field, SecretStr
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.contract import (
+    Backend,
+    BackendOptions,
+    Committable,
+    Committer,
+    Finding,
+    InDoubt,
+    JobContext,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Writer,
+)
 
 
 class S3Options(BackendOptions):
@@ -68,7 +80,7 @@ class S3Committer(Committer):
         self._ctx = ctx
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        # get_bucket_lifecycle_configuration: AbortIncompleteMultipartUpload against the longest pause (not told);
+        # get_bucket_lifecycle_configuration: AbortIncompleteMultipartUpload against the longest pause (not reported);
         # a probe upload: listed by prefix, completed by If-None-Match?
         raise NotImplementedError
 

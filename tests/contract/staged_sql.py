@@ -8,9 +8,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import SecretStr
 
-from exactsink.backend import Backend, BackendOptions
-from exactsink.model import Finding, Traits
-from exactsink.staged import Applier, Marker, StagedBackend
+from exactsink.contract import Applier, Backend, BackendOptions, Finding, Marker, StagedBackend, Traits
 
 
 class StagedSqlOptions(BackendOptions):

@@ -15,11 +15,18 @@ import pyarrow as pa
 import pytest
 from mypy import api
 
-from exactsink.backend import Backend, Committer, Writer
-from exactsink.errors import ConfigError
-from exactsink.idempotent import IdempotentBackend
-from exactsink.model import JobContext, Traits, Txn
-from exactsink.staged import Applier, StagedBackend
+from exactsink.contract import (
+    Applier,
+    Backend,
+    Committer,
+    ConfigError,
+    IdempotentBackend,
+    JobContext,
+    StagedBackend,
+    Traits,
+    Txn,
+    Writer,
+)
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
@@ -44,7 +51,7 @@ def skeleton(name: str) -> ModuleType:
 
 
 def parts_of(module: ModuleType) -> Iterator[tuple[type, type]]:
-    """Give each class of a skeleton that plays a part of the contract, with that part."""
+    """Return each class of a skeleton that plays a part of the contract, with that part."""
     for found in vars(module).values():
         if inspect.isclass(found) and found.__module__ == module.__name__:
             part = next((part for part in PARTS if issubclass(found, part)), None)
@@ -53,7 +60,7 @@ def parts_of(module: ModuleType) -> Iterator[tuple[type, type]]:
 
 
 def additions(found: type, part: type) -> set[str]:
-    """Give the public names that a class has and its part of the contract lacks."""
+    """Return the public names that a class has and its part of the contract lacks."""
     declared = {name for base in part.__mro__ for name in inspect.get_annotations(base)}  # Options has no value there
     return {name for name in set(dir(found)) - set(dir(part)) - declared if not name.startswith("_")}
 

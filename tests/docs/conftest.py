@@ -63,7 +63,7 @@ class LazyKafka:
         self._until_end = ExitStack()
 
     def environment(self) -> dict[str, str]:
-        """Say where the broker is. Pages name topics of their own."""
+        """Return where the broker is. Pages name topics of their own."""
         if self._broker is None:
             self._broker = self._until_end.enter_context(shared_kafka(self._basetemp))
         return {"KAFKA": self._broker.bootstrap}

@@ -52,13 +52,13 @@ class Reader:
         parts = output.split(_BORDER + "\n")
         assert len(parts) == 2 * len(chosen) + 2, f"{step.place}: the shell ended early:\n{output}"
         for index, command in enumerate(chosen):
-            told, code = parts[2 * index], int(parts[2 * index + 1])
+            reported, code = parts[2 * index], int(parts[2 * index + 1])
             allowed = step.codes if index == len(chosen) - 1 else frozenset({0})
-            assert code in allowed, f"{step.place}: `{command.text}` ended with {code}:\n{told}"
-            told = told if not told or told.endswith("\n") else told + "\n"
+            assert code in allowed, f"{step.place}: `{command.text}` ended with {code}:\n{reported}"
+            reported = reported if not reported or reported.endswith("\n") else reported + "\n"
             page = "\n".join(command.shown)
-            assert shown(command).fullmatch(told), (
-                f"{step.place}: `{command.text}` printed:\n{told}\nthe page shows:\n{page}"
+            assert shown(command).fullmatch(reported), (
+                f"{step.place}: `{command.text}` printed:\n{reported}\nthe page shows:\n{page}"
             )
         self._folder = Path(parts[-2].strip())
 

@@ -1,4 +1,4 @@
-"""What tests on Spark share: a session in the test process, or warm JVMs and each test's driver lives on them."""
+"""What tests on Spark share: a session in the test process, or warm JVMs and each test's driver runs on them."""
 
 from __future__ import annotations
 

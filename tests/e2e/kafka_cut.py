@@ -19,7 +19,7 @@ from tests.servers.ports import Ports
 __all__ = ["CutKafka", "CuttingProxy", "EndTxnTrap", "cut_kafka"]
 
 _END_TXN = 26
-_WAY = "CUT"  # the listener whose address is told as the proxy's
+_WAY = "CUT"  # the listener whose address is reported as the proxy's
 
 
 class EndTxnTrap(Trap):
@@ -94,7 +94,7 @@ class _Connection(CutConnection[EndTxnTrap]):
 
 
 class CutKafka(KafkaServer):
-    """A broker that is reached by `bootstrap` as ever, and by `proxy`, where its clients are told to stay."""
+    """A broker that is reached by `bootstrap` as ever, and by `proxy`, where its clients are reported to stay."""
 
     def __init__(self, proxy: CuttingProxy) -> None:
         self.proxy = proxy
@@ -103,13 +103,13 @@ class CutKafka(KafkaServer):
 
     def _network(self, protocols: Mapping[str, str]) -> dict[str, str]:
         found = super()._network(protocols)
-        told = found["advertised.listeners"].replace(self.address(_WAY), self.proxy.address)
-        return {**found, "advertised.listeners": told}
+        reported = found["advertised.listeners"].replace(self.address(_WAY), self.proxy.address)
+        return {**found, "advertised.listeners": reported}
 
 
 @contextmanager
 def cut_kafka() -> Iterator[CutKafka]:
-    """Give a started broker with a proxy before it, to one owner."""
+    """Return a started broker with a proxy before it, to one owner."""
     ports = Ports(1)
     proxy = CuttingProxy(ports.numbers[0])
     try:

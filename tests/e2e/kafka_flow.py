@@ -60,11 +60,11 @@ class Input:
                 (folder / "source" / f"{epoch}-{partition}.json").write_text("\n".join(lines))
 
     def records(self, epochs: int) -> Counter[Pair]:
-        """Give the key and the value of every committed record, of so many epochs."""
+        """Return the key and the value of every committed record, of so many epochs."""
         return Counter(_pair(line) for partitions in self.lines[:epochs] for lines in partitions for line in lines)
 
     def ends(self, epochs: int) -> dict[int, int]:
-        """Give the offsets where so many epochs end, by partition."""
+        """Return the offsets where so many epochs end, by partition."""
         return dict.fromkeys(range(PARTICIPANTS), epochs * _STEP)
 
 
@@ -88,26 +88,26 @@ class Flow:
         return write_job(folder, sinks, f'transform = "tests.e2e.kafka_source:{transform}"\n{job}', SOURCE, spark)
 
     def records_sink(self, more: str = "", way: str | None = None) -> str:
-        """Give the sink for `records`; `way` is how the job reaches the broker."""
+        """Return the sink for `records`; `way` is how the job reaches the broker."""
         return self._sink(_RECORDS + more, way)
 
     def rows_sink(self, more: str = "", way: str | None = None) -> str:
-        """Give the sink for `rows`: JSON, with the id for a key."""
+        """Return the sink for `rows`: JSON, with the id for a key."""
         return self._sink(_ROWS + more, way)
 
     @property
     def epochs(self) -> float:
-        """Say how many epochs' rows a read_committed reader sees."""
+        """Return how many epochs' rows a read_committed reader sees."""
         return len(self.broker.rows(self.topic)) / ROWS_AN_EPOCH
 
     @property
     def held(self) -> bool:
-        """Say whether such a reader is held back by an open transaction."""
+        """Return whether such a reader is held back by an open transaction."""
         return self.broker.held(self.topic)
 
     @property
     def ids(self) -> Mapping[str, Transaction]:
-        """Give the sink's transactional ids that the broker has not forgotten."""
+        """Return the sink's transactional ids that the broker has not forgotten."""
         found = transactions(self.broker, f"e2e.{self.sink}.g")
         return {name: one for name, one in found.items() if "theirs" not in name}
 
@@ -122,7 +122,7 @@ class Flow:
             time.sleep(0.2)  # each look is a connection
 
     def amiss(self, epochs: int) -> Mapping[str, object]:
-        """Say what is not as it must be once a job of `records` has ended: nothing, when all is well.
+        """Return what is not as it must be once a job of `records` has ended: nothing, when all is well.
 
         Every committed record against the input's, one by one; what is left open; and what became of the strangers'.
         """
@@ -132,7 +132,7 @@ class Flow:
         return _found({"missing": missing[:5], "too often": too_often[:5], **self._left})
 
     def amiss_rows(self, folder: Path) -> Mapping[str, object]:
-        """Say the same of a job whose rows come from files in this folder, or are there, too."""
+        """Return the same of a job whose rows come from files in this folder, or are there, too."""
         rows = [(record.key, json.loads(record.value or b"")) for record in self.broker.rows(self.topic)]
         odd_keys = [key for key, row in rows if key != str(row["id"]).encode()]
         wrong = wrong_rows(folder, sinks=(), also={self.sink: Counter(row_of(row) for _, row in rows)})
@@ -143,7 +143,7 @@ class Flow:
         return {"held": self.held, "open": self.open, "strangers hurt": self.strangers.hurt()}
 
     def trace(self) -> Mapping[str, object]:
-        """Give all that a write would change: the records and where they stand, and every id's last use."""
+        """Return all that a write would change: the records and where they stand, and every id's last use."""
         return {"records": self.broker.rows(self.topic), "held": self.held, "ids": self.ids}
 
     def _sink(self, more: str, way: str | None) -> str:

@@ -40,7 +40,7 @@ _PATIENCE = 60.0  # seconds for one range, of a broker that is up
 
 
 def records(frame: DataFrame) -> DataFrame:
-    """Give the topic's records: `key` and `value`."""
+    """Return the topic's records: `key` and `value`."""
     spark = frame.sparkSession
     spark.dataSource.register(KafkaRanges)
     options = {name: spark.conf.get(f"spark.e2e.{name}") for name in _OPTIONS}
@@ -48,12 +48,12 @@ def records(frame: DataFrame) -> DataFrame:
 
 
 def rows(frame: DataFrame) -> DataFrame:
-    """Give the rows that the topic's records hold as JSON."""
+    """Return the rows that the topic's records hold as JSON."""
     return records(frame).select(F.from_json(F.col("value").cast("string"), _ROW).alias("row")).select("row.*")
 
 
 def slow_rows(frame: DataFrame) -> DataFrame:
-    """Give them through tasks that hold still, or die, in the middle of a write."""
+    """Return them through tasks that hold still, or die, in the middle of a write."""
     return slow_tasks.in_the_middle(rows(frame))
 
 
@@ -125,7 +125,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _until(consumer: Consumer, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Give the committed records before an offset; what was aborted, and the ends of transactions, are passed over."""
+    """Return the committed records before an offset, without aborted ones and the ends of transactions."""
     while True:
         message = consumer.poll(_PATIENCE)
         if message is None:

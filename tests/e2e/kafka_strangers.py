@@ -45,7 +45,7 @@ class KafkaStrangers:
         assert [begun.state for begun in self._begun.values()] == ["Ongoing"] * len(_LOOKALIKES)
 
     def hurt(self) -> list[str]:
-        """Say whose transaction is not the one that was begun, and open, any more."""
+        """Return whose transaction is not the one that was begun, and open, any more."""
         standing = self._standing()
         return [name for name, begun in self._begun.items() if standing.get(name) != begun]
 
@@ -54,7 +54,7 @@ class KafkaStrangers:
         for producer in self._producers:
             try:
                 producer.abort_transaction(10)
-            except KafkaException:  # a broker that is down, or a hurt one: the test has told
+            except KafkaException:  # a broker that is down, or a hurt one: the test has reported
                 continue
 
     def _standing(self) -> dict[str, Transaction]:

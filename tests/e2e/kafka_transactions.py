@@ -37,7 +37,7 @@ class Transaction:
 
 
 def transactions(broker: Kafka, prefix: str) -> Mapping[str, Transaction]:
-    """Give all ids with this prefix that the broker knows, whatever became of their last transactions."""
+    """Return all ids with this prefix that the broker knows, whatever became of their last transactions."""
     answers: list[Mapping[str, Transaction]] = []
 
     def answered() -> bool:
@@ -54,10 +54,10 @@ def _asked(admin: KafkaAdminClient, pattern: str) -> Mapping[str, Transaction]:
     found = admin.list_transactions(transactional_id_pattern=pattern)
     ids = [listed.transactional_id for listings in found.values() for listed in listings]
     described = admin.describe_transactions(ids) if ids else {}
-    return {name: _of(name, told) for name, told in described.items()}
+    return {name: _of(name, reported) for name, reported in described.items()}
 
 
-def _of(id: str, told: TransactionDescription) -> Transaction:
-    started = told.transaction_start_time_ms / 1000 if told.transaction_start_time_ms > 0 else None
-    timeout = told.transaction_timeout_ms / 1000
-    return Transaction(id, told.producer_id, told.producer_epoch, told.state.value, started, timeout)
+def _of(id: str, reported: TransactionDescription) -> Transaction:
+    started = reported.transaction_start_time_ms / 1000 if reported.transaction_start_time_ms > 0 else None
+    timeout = reported.transaction_timeout_ms / 1000
+    return Transaction(id, reported.producer_id, reported.producer_epoch, reported.state.value, started, timeout)

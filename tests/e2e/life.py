@@ -1,4 +1,4 @@
-"""One driver life: `exactsink run`, with faults at protocol points, each of them once.
+"""One driver run: `exactsink run`, with faults at protocol points, each of them once.
 
 It attaches to the JVM that PYSPARK_GATEWAY_PORT names, or starts its own.
 """
@@ -17,14 +17,13 @@ from pathlib import Path
 
 from exactsink.cli.main import main
 from exactsink.cli.run import run
-from exactsink.errors import ExactsinkError
-from exactsink.events import Event
+from exactsink.contract import Event, ExactsinkError
 
 Place = tuple[str, str, "int | None"]
 
 
 class _At:
-    """Does something once, where a point's edge is first reached, in an epoch if one is given; tells it in a file.
+    """Does something once, where a point's edge is first reached, in an epoch if one is given; reports it in a file.
 
     `first` names a point whose `after` is waited for, so that the place lies between the two for sure.
     """

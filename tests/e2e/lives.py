@@ -21,7 +21,7 @@ KILLED = -signal.SIGKILL
 class Life(Process):
     """A driver's process, on a warm JVM or with one of its own. `within` is put before its command.
 
-    `faults` fire once each; `marks` tells which did.
+    `faults` fire once each; `marks` reports which did.
     """
 
     def __init__(
@@ -85,5 +85,5 @@ class Lives:
         life = self.start(job, *faults, **how)
         code = life.exit_code()
         life.end(patience=10)
-        assert not life.unfired, f"never fired: {life.unfired}: {life.told}"
-        return code, life.told
+        assert not life.unfired, f"never fired: {life.unfired}: {life.reported}"
+        return code, life.reported

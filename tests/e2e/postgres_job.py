@@ -49,7 +49,7 @@ class Database:
     strangers: Strangers
 
     def sinks(self, way: Postgres | None = None, *, later: bool = True) -> str:
-        """Give the sinks for the job's file; `way` is how the job reaches the server."""
+        """Return the sinks for the job's file; `way` is how the job reaches the server."""
         conninfo = (way or self.server).conninfo(self.name)
         db = _POSTGRES.format(table="db", conninfo=conninfo, more="create = true")
         return (
@@ -62,7 +62,7 @@ class Database:
         return self.server.execute(statement, self.name)
 
     def epochs(self, table: str) -> float:
-        """Say how many epochs' rows any reader sees in a table."""
+        """Return how many epochs' rows any reader sees in a table."""
         [(count,)] = self.execute(f"SELECT count(*) FROM {table}")
         return float(count / ROWS_AN_EPOCH)
 
@@ -85,7 +85,7 @@ class Database:
         return [text.split()[2] for (text,) in self.execute(query) if text.startswith("/* exactsink e2e.")]
 
     def amiss(self, folder: Path, *, later: bool = True, lines: bool = False) -> Mapping[str, object]:
-        """Say what is not as it must be once the job has ended: nothing, when all is well.
+        """Return what is not as it must be once the job has ended: nothing, when all is well.
 
         Every sink's rows against the source's one by one, what the job left prepared, staged or half written, and what
         became of the strangers'. `later`, `lines`: the job has that sink, too.
@@ -101,7 +101,7 @@ class Database:
         return {what: found for what, found in found.items() if found}
 
     def trace(self) -> Mapping[str, object]:
-        """Give all that a write would change: where each row version stands and who made it, markers, tables."""
+        """Return all that a write would change: where each row version stands and who made it, markers, tables."""
         rows = "SELECT ctid::text, xmin::text, id FROM {} ORDER BY ctid"
         tables = "SELECT relname, oid, relfilenode, relnatts FROM pg_class WHERE relnamespace = 'public'::regnamespace"
         return {

@@ -35,7 +35,7 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """Say how many tasks stand before it."""
+        """Return how many tasks stand before it."""
         return len(self._database.execute(_WAITING))
 
     def open(self) -> None:

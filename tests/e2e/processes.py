@@ -43,21 +43,21 @@ class Process:
         self.pid = self._popen.pid
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return self.log.read_text(errors="replace")
 
     def exit_code(self) -> int:
         """Wait for the program's end; a signal is a negative number."""
         _wait_gone([self.pid], LONGEST)
         code = self._code()
-        assert code is not None, f"never ended: {self.told}"
+        assert code is not None, f"never ended: {self.reported}"
         return code
 
     def stopped(self) -> None:
         """Wait until the program has stopped itself (SIGSTOP). Fails when it ends instead."""
         seen = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert seen is not None
-        assert seen.si_code == os.CLD_STOPPED, f"ended instead of stopping: {self.told}"
+        assert seen.si_code == os.CLD_STOPPED, f"ended instead of stopping: {self.reported}"
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -68,7 +68,7 @@ class Process:
         while not condition():
             ended = self._code() is not None
             if (ended or time.monotonic() > last) and not condition():
-                raise AssertionError(f"{'ended' if ended else 'waited'} without {what}: {self.told}")
+                raise AssertionError(f"{'ended' if ended else 'waited'} without {what}: {self.reported}")
             _wait_gone([self.pid], 0.05)
 
     def end(self, patience: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""A transform whose tasks hold still, or die, in the middle of a write: the first attempt only, and told in a file.
+"""A transform whose tasks hold still, or die, in the middle of a write: the first attempt only, and reported in a file.
 
 The session's `spark.e2e.*` say how: `act` ("hold" until the file `go` is there, or "die"), `partitions` whose first
 attempts act, and the `folder` of the job.
@@ -33,32 +33,34 @@ CONF = """
 
 def in_the_middle(frame: DataFrame) -> DataFrame:
     """Hand the frame on, through tasks that act once they have written something."""
-    told = {name: frame.sparkSession.conf.get(f"spark.e2e.{name}") or "" for name in ("folder", "act", "partitions")}
-    act = _Act(Path(told["folder"]), told["act"], frozenset(map(int, told["partitions"].split(","))))
+    reported = {
+        name: frame.sparkSession.conf.get(f"spark.e2e.{name}") or "" for name in ("folder", "act", "partitions")
+    }
+    act = _Act(Path(reported["folder"]), reported["act"], frozenset(map(int, reported["partitions"].split(","))))
     wide = frame.withColumn("pad", F.repeat(F.lit("x"), 1000))  # Spark hands rows on 64 KiB at a time
     return wide.mapInArrow(act, wide.schema)
 
 
 @dataclass(frozen=True)
 class Acting:
-    """What a task tells of itself when it acts."""
+    """What a task reports of itself when it acts."""
 
     jvm: int
     partition: int
     attempt: int
 
     def has_won(self, folder: Path) -> bool:
-        """Say whether this attempt's files are the ones that readers see."""
+        """Return whether this attempt's files are the ones that readers see."""
         return any((folder / "lake").rglob(f"*.e{EPOCH}.p{self.partition}.a{self.attempt}.parquet"))
 
 
 def mark(folder: Path, partition: int) -> Path:
-    """Name the file that tells that a partition's task acts."""
+    """Name the file that reports that a partition's task acts."""
     return folder / f"acts-{partition}"
 
 
 def acting(folder: Path, partition: int) -> Acting:
-    """Read what that task told."""
+    """Read what that task reported."""
     return Acting(**json.loads(mark(folder, partition).read_text()))
 
 
@@ -92,10 +94,10 @@ class _Act:
         written = f"*.e{EPOCH}.p{task.partitionId()}.a{task.taskAttemptId()}/*"
         while not any((self.folder / "lake" / "_exactsink").glob(written)):
             _look_again(parent)
-        told = mark(self.folder, task.partitionId())
+        reported = mark(self.folder, task.partitionId())
         acts = Acting(_parent(parent), task.partitionId(), task.taskAttemptId())
-        told.with_suffix(".tmp").write_text(json.dumps(asdict(acts)))
-        told.with_suffix(".tmp").rename(told)
+        reported.with_suffix(".tmp").write_text(json.dumps(asdict(acts)))
+        reported.with_suffix(".tmp").rename(reported)
         if self.act == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         while not (self.folder / "go").exists():

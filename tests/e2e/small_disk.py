@@ -25,14 +25,14 @@ class SmallDisk:
         script = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && echo mounted && exec cat'
         self._holder = Process([*_UNSHARE, "sh", "-c", script, str(place)], log)
         try:
-            self._holder.until(lambda: "mounted" in self._holder.told, "a mounted disk")
+            self._holder.until(lambda: "mounted" in self._holder.reported, "a mounted disk")
         except BaseException:
             self._holder.end()
             raise
 
     @staticmethod
     def is_possible() -> bool:
-        """Say whether this user may mount one at all."""
+        """Return whether this user may mount one at all."""
         tried = [*_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # in a namespace of its own, gone at once
         return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 

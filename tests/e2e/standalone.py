@@ -21,12 +21,12 @@ class Standalone:
         with ExitStack() as stack:
             master = self._daemon("master.Master", _HOSTS[0], "--port", "0")
             stack.callback(master.end)
-            master.until(lambda: _URL.search(master.told) is not None, "telling its address")
-            self.url = _URL.findall(master.told)[0]
+            master.until(lambda: _URL.search(master.reported) is not None, "reporting its address")
+            self.url = _URL.findall(master.reported)[0]
             for host in _HOSTS:
                 place = ["--work-dir", str(folder / host), "--cores", "1", "--memory", "1g", self.url]
                 stack.callback(self._daemon("worker.Worker", host, *place).end)
-            master.until(lambda: master.told.count("Registering worker") == len(_HOSTS), "its workers")
+            master.until(lambda: master.reported.count("Registering worker") == len(_HOSTS), "its workers")
             self._stack = stack.pop_all()
 
     def close(self) -> None:

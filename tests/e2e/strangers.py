@@ -62,7 +62,7 @@ class Strangers:
             self._write(self._other, f"e2e.db.g1-{self._token}.e1.p0.a0")
 
     def hurt(self) -> list[str]:
-        """Say whose work is gone."""
+        """Return whose work is gone."""
         lost = self.gids - self._standing(self._database)
         lost |= {self._elsewhere} - self._standing(self._other)
         rows = f"SELECT n FROM {self._rows_table} JOIN exactsink_staged ON rows_table = '{self._rows_table}'"

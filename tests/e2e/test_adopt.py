@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from exactsink.cli.main import main
-from exactsink.errors import LineageError
-from exactsink.journal.records import Decide
+from exactsink.contract import LineageError
+from exactsink.protocol.journal.records import Decide
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.errors import ConfigError, Fatal, PreflightError, Retryable
-from exactsink.events import Event
-from exactsink.home import Home
+from exactsink.contract import ConfigError, Event, Fatal, PreflightError, Retryable
+from exactsink.job.history import JobHistory
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
@@ -41,17 +40,17 @@ class _Stops:
 
 
 def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSession, tmp_path: Path) -> None:
-    told: list[Event] = []
-    job = Job.from_toml(write_job(tmp_path), [told.append])
+    reported: list[Event] = []
+    job = Job.from_toml(write_job(tmp_path), [reported.append])
     first = job.write(_rows(spark, 0), run="2026-11-20")
     assert (first.epoch, first.already_done, first.rows) == (0, False, {"lake": 300, "table": 300})
 
     before = sorted(path.name for path in (tmp_path / "lake").rglob("*"))
-    again = Job.from_toml(write_job(tmp_path), [told.append]).write(_rows(spark, 5000), run="2026-11-20")
+    again = Job.from_toml(write_job(tmp_path), [reported.append]).write(_rows(spark, 5000), run="2026-11-20")
     assert (again.epoch, again.already_done, again.rows) == (0, True, {"lake": 300, "table": 300})
     assert sorted(path.name for path in (tmp_path / "lake").rglob("*")) == before
     assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
-    assert [event.fields["run"] for event in told if event.name == "run_known"] == ["2026-11-20"]
+    assert [event.fields["run"] for event in reported if event.name == "run_known"] == ["2026-11-20"]
     assert job.journal().read().last_generation == 0, "the stream's own history is untouched"
 
 
@@ -83,7 +82,7 @@ def test_run_whose_driver_ended_is_finished_or_starts_over(
     """Ended before the decision, it starts over; decided and committed, it is only finished."""
     path = write_job(tmp_path)
     with monkeypatch.context() as patch:
-        stops = _Stops(patch, __import__("exactsink.journal.journal", fromlist=["Journal"]).Journal, step)
+        stops = _Stops(patch, __import__("exactsink.protocol.journal.journal", fromlist=["Journal"]).Journal, step)
         with pytest.raises(Fatal, match="ends here"):
             Job.from_toml(path).write(_rows(spark, 0), run="r")
         assert stops.stopped == 1
@@ -92,8 +91,8 @@ def test_run_whose_driver_ended_is_finished_or_starts_over(
     result = Job.from_toml(path).write(_rows(spark, 0), run="r")
     assert result.already_done == decided
     assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
-    home = Home.of(Job.from_toml(path).config, "r")
-    assert home.journal(lambda _: None).read().last_generation == 2
+    history = JobHistory.of(Job.from_toml(path).config, "r")
+    assert history.journal(lambda _: None).read().last_generation == 2
     assert list((tmp_path / "lake" / "_exactsink").iterdir()) == []
 
 
@@ -161,6 +160,6 @@ def test_journal_in_a_database(spark: SparkSession, tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint.exactsink" / "journal").exists()
     with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
         names = [name for (name,) in connection.execute("SELECT DISTINCT job FROM exactsink_journal ORDER BY job")]
-    assert names == ["e2e", Home.of(job.config, "r").job]
+    assert names == ["e2e", JobHistory.of(job.config, "r").job]
     with closing(job.journal()) as journal:
         assert journal.read().last_generation == 2

@@ -51,7 +51,7 @@ def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_s
         assert set(orphans) <= set(flow.open), "nobody ends a dead task's transaction before the epoch is committed"
         _kill(other.jvm)
         gate.open()
-        assert life.exit_code() == 0, life.told
+        assert life.exit_code() == 0, life.reported
     assert not victim.has_won(tmp_path)
     assert not other.has_won(tmp_path)
     assert database.amiss(tmp_path, lines=True) == {}
@@ -68,8 +68,8 @@ def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_pat
     with closing(Standalone(tmp_path / "cluster")) as cluster:
         spark = SPARK.replace("local[2]", cluster.url) + slow_tasks.CONF % ("hold", "1") + SPECULATION
         job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, TWO_FILES, spark)
-        code, told = lives.run(job)
-    assert code == 0, told
+        code, reported = lives.run(job)
+    assert code == 0, reported
     assert not (tmp_path / "go").exists(), "nothing but its end could stop the slow task"
     assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)
     assert wrong_rows(tmp_path) == {}

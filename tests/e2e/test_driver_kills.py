@@ -16,17 +16,17 @@ def test_killed_before_the_decision_and_between_two_sinks_commits(tmp_path: Path
     write_source(tmp_path, 4)
     job = write_job(tmp_path)
 
-    code, told = lives.run(job, Fault("decide", "before", "kill", 1))
-    assert code == KILLED, told
+    code, reported = lives.run(job, Fault("decide", "before", "kill", 1))
+    assert code == KILLED, reported
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
 
-    code, told = lives.run(job, Fault("commit:table", "before", "kill", 2), first="commit:lake")
-    assert code == KILLED, told
+    code, reported = lives.run(job, Fault("commit:table", "before", "kill", 2), first="commit:lake")
+    assert code == KILLED, reported
     assert in_lake(tmp_path) == ids(3), "the decided epoch is in the first sink"
     assert in_table(tmp_path) == ids(2), "and not yet in the second"
 
-    code, told = lives.run(job)
-    assert code == 0, told
+    code, reported = lives.run(job)
+    assert code == 0, reported
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
     assert list((tmp_path / "lake" / "_exactsink").iterdir()) == []
     assert list((tmp_path / "checkpoint.exactsink" / "staging" / "table").iterdir()) == []
@@ -46,13 +46,13 @@ create = true
     settings = 'transform = "counting:by_kind"\noutput_mode = "update"\n'
     job = write_job(tmp_path, sink, settings)
 
-    code, told = lives.run(job, Fault("return", "before", "kill", 1))
-    assert code == KILLED, told
+    code, reported = lives.run(job, Fault("return", "before", "kill", 1))
+    assert code == KILLED, reported
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     assert _state(job) == {"last_decided_epoch": 1, "last_complete_epoch": 1, "generation": 1}
 
-    code, told = lives.run(job)
-    assert code == 0, told
+    code, reported = lives.run(job)
+    assert code == 0, reported
     assert _state(job) == {"last_decided_epoch": 3, "last_complete_epoch": 3, "generation": 2}
     with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
         counts = dict(connection.execute("SELECT kind, count FROM counts").fetchall())
@@ -60,9 +60,9 @@ create = true
 
 
 def _state(job: Path) -> dict[str, int]:
-    home = job.with_name("checkpoint.exactsink")
-    state = json.loads((home / "state.json").read_text())
-    records = [json.loads(path.read_text()) for path in sorted((home / "journal").glob("*.json"))]
+    history = job.with_name("checkpoint.exactsink")
+    state = json.loads((history / "state.json").read_text())
+    records = [json.loads(path.read_text()) for path in sorted((history / "journal").glob("*.json"))]
     decided = max(record["epoch"] for record in records if record["kind"] == "decide")
     return {
         "last_decided_epoch": decided,

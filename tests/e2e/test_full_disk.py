@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.errors import Retryable
+from exactsink.contract import Retryable
 from exactsink.testing import Fault
 from tests.e2e.jobs import write_job, write_source
 from tests.e2e.lives import Lives
@@ -45,14 +45,14 @@ def test_disk_full_before_the_decision_and_after_it(
 
     for point, epoch, reason in [("open_epoch", 1, "No space left on device"), ("decide", 2, "its disk has room")]:
         fault = Fault(point, "after", epoch=epoch)
-        code, told = lives.run(job, fault, fill=filler, jvm=jvm_there, within=disk.within)
-        assert code == Retryable.exit_code, told
-        assert reason in told.split("exactsink: ")[-1], told
+        code, reported = lives.run(job, fault, fill=filler, jvm=jvm_there, within=disk.within)
+        assert code == Retryable.exit_code, reported
+        assert reason in reported.split("exactsink: ")[-1], reported
         assert not (tmp_path / "checkpoint" / "commits" / str(epoch)).exists()
         (disk.seen / "filler").unlink()
 
-    code, told = lives.run(job, jvm=jvm_there, within=disk.within)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm_there, within=disk.within)
+    assert code == 0, reported
     seen = shutil.copytree(disk.seen, tmp_path / "seen")  # SQLite would look for the file's real path, out here
     assert wrong_rows(tmp_path, seen) == {}
     assert leftovers(tmp_path, seen) == []

@@ -53,7 +53,7 @@ def test_broker_that_crashes_before_and_between_the_commits_and_an_answer_that_g
         life.stopped()
         lost = broker.proxy.set(EndTxnTrap(flow.sink))
         life.send(signal.SIGCONT)
-        assert life.exit_code() == 0, life.told
+        assert life.exit_code() == 0, life.reported
         assert lost.sprung.is_set()
-        assert "vote_lost" not in life.told
+        assert "vote_lost" not in life.reported
         assert flow.amiss(EPOCHS) == {}

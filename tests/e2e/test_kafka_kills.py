@@ -26,14 +26,14 @@ EPOCHS = 6
 def test_killed_at_each_step_every_record_arrives_once_and_readers_are_held_no_longer_than_the_sweep(
     tmp_path: Path, lives: Lives, jvm: WarmJvm, flow: Flow
 ) -> None:
-    """A group that consumers are members of takes no offsets: that is told, and no epoch fails for it."""
+    """A group that consumers are members of takes no offsets: that is reported, and no epoch fails for it."""
     group = f"group-{uuid.uuid4().hex[:8]}"
     job = flow.job(tmp_path, flow.records_sink(f'report_offsets_to = "{group}"'), EPOCHS, "records")
 
     def killed(point: str, edge: str, epoch: int | None) -> tuple[float, int, bool]:
-        """Give what a reader sees then, in epochs, how many transactions stand open, and whether they hold readers."""
-        code, told = lives.run(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
-        assert code == KILLED, told
+        """Return what a reader sees, in epochs, how many transactions are open, and whether they hold readers."""
+        code, reported = lives.run(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
+        assert code == KILLED, reported
         assert flow.strangers.hurt() == []
         return flow.epochs, len(flow.open), flow.held
 
@@ -52,16 +52,16 @@ def test_killed_at_each_step_every_record_arrives_once_and_readers_are_held_no_l
     life.stopped()
     with _member(flow.broker, group):
         life.send(signal.SIGCONT)
-        assert life.exit_code() == KILLED, life.told
+        assert life.exit_code() == KILLED, life.reported
         life.end()
     assert not life.unfired
-    assert f"source_not_reported job=e2e epoch=3 sink={flow.sink}" in life.told
+    assert f"source_not_reported job=e2e epoch=3 sink={flow.sink}" in life.reported
     assert (flow.epochs, flow.open) == (5, [])
     assert _committed(flow.broker, group, flow.input.topic) == flow.input.ends(3), "the epochs before the member came"
     assert killed("return", "after", 4) == (5, 0, False)
 
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert flow.amiss(EPOCHS) == {}
     assert _committed(flow.broker, group, flow.input.topic) == flow.input.ends(EPOCHS), "no lag"
 

@@ -46,11 +46,11 @@ def test_decided_transactions_that_time_out_or_are_forgotten_while_the_driver_or
             flow.job(_folder(tmp_path, flow), flow.records_sink(HASTE), EPOCHS, "records", BUDGET)
             for flow in (decided, committed, stalled)
         )
-        code, told = lives.run(done_job, Fault(f"commit:{committed.sink}", "after", "kill", 1), jvm=jvm)
-        assert code == KILLED, told
+        code, reported = lives.run(done_job, Fault(f"commit:{committed.sink}", "after", "kill", 1), jvm=jvm)
+        assert code == KILLED, reported
         life = lives.start(stalled_job, Fault("decide", "after", "stall", 1), jvm=other_jvm)
         killed = lives.start(lost_job, Fault("decide", "after", "kill", 1), jvm=jvm)
-        assert killed.exit_code() == KILLED, killed.told
+        assert killed.exit_code() == KILLED, killed.reported
         last = max(one.started or 0 for one in decided.open) + TIMEOUT
         assert (len(decided.open), decided.epochs, committed.epochs) == (PARTICIPANTS, 1, 2)
         broker.stop("kill")
@@ -61,22 +61,22 @@ def test_decided_transactions_that_time_out_or_are_forgotten_while_the_driver_or
         stalled.until_ended()
         assert (stalled.epochs, stalled.held) == (1, False), "decided, and gone"
         life.send(signal.SIGCONT)
-        assert life.exit_code() == 0, life.told
-        assert _written_again(life.told, stalled_job)
+        assert life.exit_code() == 0, life.reported
+        assert _written_again(life.reported, stalled_job)
         assert stalled.amiss(EPOCHS) == {}
 
         wait_until(lambda: time.time() > last, "the other transactions' time to be over, with nobody to end them")
         broker.start()
         decided.until_ended()
-        code, told = lives.run(lost_job, jvm=jvm)
-        assert code == 0, told
-        assert _written_again(told, lost_job)
+        code, reported = lives.run(lost_job, jvm=jvm)
+        assert code == 0, reported
+        assert _written_again(reported, lost_job)
         assert decided.amiss(EPOCHS) == {}
 
         wait_until(lambda: not committed.ids, "the broker to forget the committed transactions' ids")
-        code, told = lives.run(done_job, jvm=jvm)
-        assert code == 0, told
-        assert "vote_lost" not in told, "the topic tells what the coordinator has forgotten"
+        code, reported = lives.run(done_job, jvm=jvm)
+        assert code == 0, reported
+        assert "vote_lost" not in reported, "the topic reports what the coordinator has forgotten"
         assert committed.amiss(EPOCHS) == {}
 
 
@@ -86,11 +86,11 @@ def _folder(place: Path, flow: Flow) -> Path:
     return folder
 
 
-def _written_again(told: str, job: Path) -> bool:
-    """Say whether every vote of epoch 1 was told as lost, and was written again and decided."""
+def _written_again(reported: str, job: Path) -> bool:
+    """Return whether every vote of epoch 1 was reported as lost, and was written again and decided."""
     records = [json.loads(path.read_text()) for path in job.with_name("checkpoint.exactsink").glob("journal/*.json")]
     again = [record["epoch"] for record in records if record["kind"] == "redecide"]
-    return told.count("vote_lost job=e2e epoch=1 ") >= PARTICIPANTS and again == [1]
+    return reported.count("vote_lost job=e2e epoch=1 ") >= PARTICIPANTS and again == [1]
 
 
 def test_slow_task_meets_its_transactions_end_and_a_late_decision_is_refused_or_warned_of(
@@ -108,25 +108,25 @@ def test_slow_task_meets_its_transactions_end_and_a_late_decision_is_refused_or_
 
     life.until(lambda: len(life.unfired) == 1, "the next epoch's votes")
     life.stopped()
-    assert "query_restarted job=e2e attempt=1" in life.told
+    assert "query_restarted job=e2e attempt=1" in life.reported
     assert flow.epochs == 2
     wait_until(lambda: _left(flow) < MARGIN, "too little time to commit in")
     life.send(signal.SIGCONT)
 
     life.until(lambda: not life.unfired, "the last epoch's votes")
     life.stopped()
-    assert "s are left to commit in" in life.told
-    assert "deadline_near" not in life.told
+    assert "s are left to commit in" in life.reported
+    assert "deadline_near" not in life.reported
     assert flow.epochs == 3
     wait_until(lambda: _left(flow) < TIMEOUT / 2, "half of the time to be used")
     life.send(signal.SIGCONT)
-    assert life.exit_code() == 0, life.told
-    assert f"deadline_near job=e2e epoch=3 sink={flow.sink}" in life.told
+    assert life.exit_code() == 0, life.reported
+    assert f"deadline_near job=e2e epoch=3 sink={flow.sink}" in life.reported
     assert flow.amiss_rows(tmp_path) == {}
     assert wrong_rows(tmp_path, sinks=("lake", "table")) == {}
     assert leftovers(tmp_path) == []
 
 
 def _left(flow: Flow) -> float:
-    """Give the seconds until the first transaction's time is over."""
+    """Return the seconds until the first transaction's time is over."""
     return min((one.started or 0) + TIMEOUT - time.time() for one in flow.open)

@@ -9,9 +9,9 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from exactsink.home import Home
+from exactsink.job.history import JobHistory
+from exactsink.protocol.votes import sum_digests
 from exactsink.spark import Job
-from exactsink.votes import sum_digests
 from tests.e2e.jobs import write_job
 
 SINKS = "".join(
@@ -44,7 +44,7 @@ def test_a_row_has_one_digest_however_it_travels(spark: SparkSession, tmp_path: 
     result = job.write(rows, run="r")
     assert result.rows == {"flat": 500, "same": 500, "struct": 500, "some": 250, "few": 500}
 
-    with closing(Home.of(job.config, "r").journal(lambda _: None)) as journal:
+    with closing(JobHistory.of(job.config, "r").journal(lambda _: None)) as journal:
         decision = journal.read().decision
     assert decision is not None
     digests = {name: sum_digests([c.digest for c in decision.committables(name)]) for name in decision.sinks}

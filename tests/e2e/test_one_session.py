@@ -9,9 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.errors import Fatal, LineageError, PreflightError, Retryable
-from exactsink.events import Event
-from exactsink.journal.journal import Journal
+from exactsink.contract import Event, Fatal, LineageError, PreflightError, Retryable
+from exactsink.protocol.journal.journal import Journal
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
@@ -69,7 +68,7 @@ def test_unwritable_target_is_refused_before_the_first_row(spark: SparkSession, 
     with pytest.raises(PreflightError, match="file is not a folder") as refused:
         _run(Job.from_toml(path), spark)
     assert "sink lake" in str(refused.value)
-    assert "mend:" in str(refused.value)
+    assert "fix:" in str(refused.value)
     assert not (tmp_path / "table.db").exists(), "no other sink got a row"
     assert not (tmp_path / "checkpoint").exists()
 
@@ -129,7 +128,7 @@ def test_restarts_end(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.M
     def away(self: object, query_id: str, source_done: object) -> None:
         raise Retryable("a store is away")
 
-    monkeypatch.setattr("exactsink.coordinator.Coordinator.start", away)
+    monkeypatch.setattr("exactsink.protocol.coordinator.Coordinator.start", away)
     waited: list[int] = []
     with pytest.raises(Retryable, match="a store is away"):
         supervise(job, lambda: read_source(job.config, spark), wait=waited.append)
@@ -206,8 +205,8 @@ def test_early_rows_beside_exact_sinks_must_be_allowed(spark: SparkSession, tmp_
         _run(Job.from_toml(write_job(tmp_path, direct, 'require = "exactly_once"\n')), spark)
     assert not (tmp_path / "lake").exists()
     assert not (tmp_path / "table.db").exists()
-    told: list[Event] = []
-    _run(Job.from_toml(write_job(tmp_path, direct, "allow_early_rows = true\n"), [told.append]), spark)
+    reported: list[Event] = []
+    _run(Job.from_toml(write_job(tmp_path, direct, "allow_early_rows = true\n"), [reported.append]), spark)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
-    promised = {event.fields["sink"]: event.fields["guarantee"] for event in told if event.name == "sink"}
+    promised = {event.fields["sink"]: event.fields["guarantee"] for event in reported if event.name == "sink"}
     assert promised == {"lake": "exactly once", "table": "effectively once"}

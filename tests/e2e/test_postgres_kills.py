@@ -31,9 +31,9 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
     held: list[tuple[str, ...]] = []
 
     def killed(point: str, edge: str, epoch: int | None, first: str | None = None) -> tuple[float, float, int]:
-        """Give what `db` and `lake` show then, in epochs, and how many of the job's transactions stand prepared."""
-        code, told = lives.run(job, Fault(point, edge, "kill", epoch), first=first, jvm=jvm)  # type: ignore[arg-type]
-        assert code == KILLED, told
+        """Return what `db` and `lake` show then, in epochs, and how many of the job's transactions stand prepared."""
+        code, reported = lives.run(job, Fault(point, edge, "kill", epoch), first=first, jvm=jvm)  # type: ignore[arg-type]
+        assert code == KILLED, reported
         held.append(tuple(own_database.prepared))
         return own_database.epochs("db"), in_lake(tmp_path).total() / ROWS_AN_EPOCH, len(held[-1])
 
@@ -67,8 +67,8 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
     assert (flow.epochs, flow.held) == (6, False)
     assert not (tmp_path / "checkpoint" / "commits" / "5").exists(), "Spark has the batch still to do"
 
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert own_database.amiss(tmp_path) == {}
     assert flow.amiss_rows(tmp_path) == {}
 
@@ -78,13 +78,13 @@ def test_killed_between_the_commits_of_two_of_three_sinks_all_three_hold_the_epo
 ) -> None:
     write_source(tmp_path, 2 * PARTICIPANTS)
     job = write_job(tmp_path, database.sinks(later=False), source=TWO_FILES)
-    code, told = lives.run(job, Fault("commit:table", "before", "kill", 1), first="commit:db", jvm=jvm)
-    assert code == KILLED, told
+    code, reported = lives.run(job, Fault("commit:table", "before", "kill", 1), first="commit:db", jvm=jvm)
+    assert code == KILLED, reported
     assert database.epochs("db") == 2, "the epoch is in the first sink"
     assert in_table(tmp_path).total() == ROWS_AN_EPOCH, "and not in the last"
 
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert database.epochs("db") == in_lake(tmp_path).total() / ROWS_AN_EPOCH == 2
     assert database.amiss(tmp_path, later=False) == {}
 
@@ -108,8 +108,8 @@ def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of
     assert life.exit_code() == KILLED
     life.end()
 
-    code, told = lives.run(job("die", 1), jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job("die", 1), jvm=jvm)
+    assert code == 0, reported
     assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)
     assert database.amiss(tmp_path) == {}
     assert flow.amiss_rows(tmp_path) == {}

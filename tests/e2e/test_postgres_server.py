@@ -44,14 +44,14 @@ def test_server_that_crashes_before_during_and_between_the_commits_is_waited_for
         life.stopped()
         own_server.stop("immediate")
         life.send(signal.SIGCONT)
-        life.until(lambda: _retried(life.told, "db", 2), "an attempt at a commit while the server is down")
+        life.until(lambda: _retried(life.reported, "db", 2), "an attempt at a commit while the server is down")
         own_server.start()
 
         life.until(trap.sprung.is_set, "a crash between two COMMIT PREPARED")
         assert ends == [PARTICIPANTS - 1]
         own_server.start()
-        assert life.exit_code() == 0, life.told
-    assert own_database.amiss(tmp_path) == {}, life.told
+        assert life.exit_code() == 0, life.reported
+    assert own_database.amiss(tmp_path) == {}, life.reported
 
 
 def test_commit_whose_answer_is_lost_and_prepared_rows_that_an_administrator_rolls_back(
@@ -66,24 +66,24 @@ def test_commit_whose_answer_is_lost_and_prepared_rows_that_an_administrator_rol
         life = lives.start(job, committing, decided, jvm=jvm)
         life.stopped()
         assert prepared.sprung.is_set()
-        assert _retried(life.told, "db", 1), life.told
+        assert _retried(life.reported, "db", 1), life.reported
 
         applied = proxy.set(Trap(rb"[\x00-\x1f]COMMIT\x00"))
         life.send(signal.SIGCONT)
         life.until(lambda: life.unfired == [], "the next epoch's decision")
         life.stopped()
         assert applied.sprung.is_set()
-        assert _retried(life.told, "later", 2), life.told
-        assert "vote_lost" not in life.told
+        assert _retried(life.reported, "later", 2), life.reported
+        assert "vote_lost" not in life.reported
 
         lost = database.prepared[0]
         database.execute(f"ROLLBACK PREPARED '{lost}'")
         life.send(signal.SIGCONT)
-        assert life.exit_code() == 0, life.told
-    assert f"vote_lost job=e2e epoch=3 sink=db txn={lost}" in life.told
-    assert life.told.count("vote_lost") == 1
+        assert life.exit_code() == 0, life.reported
+    assert f"vote_lost job=e2e epoch=3 sink=db txn={lost}" in life.reported
+    assert life.reported.count("vote_lost") == 1
     assert database.amiss(tmp_path) == {}
 
 
-def _retried(told: str, sink: str, epoch: int) -> bool:
-    return f"commit_retried job=e2e epoch={epoch} sink={sink}" in told
+def _retried(reported: str, sink: str, epoch: int) -> bool:
+    return f"commit_retried job=e2e epoch={epoch} sink={sink}" in reported

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.rows.encoder import RowEncoder

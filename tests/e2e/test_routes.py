@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.coordinator import Coordinator
-from exactsink.errors import ConfigError, Fatal
+from exactsink.contract import ConfigError, Fatal
+from exactsink.protocol.coordinator import Coordinator
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from exactsink.errors import PreflightError
+from exactsink.contract import PreflightError
 from exactsink.spark import Job
 from tests.e2e.jobs import write_job
 

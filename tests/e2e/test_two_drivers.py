@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.errors import Fenced
+from exactsink.contract import Fenced
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.jobs import SPARK, write_job, write_source
@@ -45,8 +45,8 @@ def test_stalled_driver_wakes_fenced_and_writes_nothing(
 
     stalled.send(signal.SIGCONT)
     _fenced(stalled, job, database, flow, before)
-    assert "decide after job=e2e epoch=0" in stalled.told
-    assert ("decide after job=e2e epoch=1" in stalled.told) == (edge == "after"), "what is fenced can't decide"
+    assert "decide after job=e2e epoch=0" in stalled.reported
+    assert ("decide after job=e2e epoch=1" in stalled.reported) == (edge == "after"), "what is fenced can't decide"
 
 
 def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
@@ -69,16 +69,16 @@ def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
 
 def _taken_over(job: Path, lives: Lives, jvm: WarmJvm, database: Database, flow: Flow) -> Mapping[str, object]:
     """Run another driver to the end; give what stands then."""
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert database.amiss(job.parent, lines=True) == {}
     assert flow.amiss_rows(job.parent) == {}
     return _standing(job.parent, database, flow)
 
 
 def _fenced(woken: Life, job: Path, database: Database, flow: Flow, before: Mapping[str, object]) -> None:
-    assert woken.exit_code() == Fenced.exit_code, woken.told
-    assert "has claimed the job" in woken.told
+    assert woken.exit_code() == Fenced.exit_code, woken.reported
+    assert "has claimed the job" in woken.reported
     assert _standing(job.parent, database, flow) == before, "the woken driver wrote something"
     assert database.amiss(job.parent, lines=True) == {}
     assert flow.amiss_rows(job.parent) == {}

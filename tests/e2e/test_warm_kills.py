@@ -43,12 +43,12 @@ def test_killed_driver_is_followed_by_one_that_loses_and_doubles_nothing(
     write_source(tmp_path, BATCHES)
     job = write_job(tmp_path, THREE_SINKS)
     for fault in deaths:
-        code, told = lives.run(job, fault, first=first, jvm=jvm)
-        assert code == KILLED, told
+        code, reported = lives.run(job, fault, first=first, jvm=jvm)
+        assert code == KILLED, reported
         assert not (tmp_path / "checkpoint" / "commits" / "1").exists(), "Spark has the batch still to do"
 
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert wrong_rows(tmp_path) == {}
     assert leftovers(tmp_path) == []
 
@@ -63,8 +63,8 @@ def test_driver_killed_while_its_tasks_write(tmp_path: Path, lives: Lives, jvm: 
     life.end()
     assert leftovers(tmp_path), "the task has begun to write"
 
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert wrong_rows(tmp_path) == {}
     assert leftovers(tmp_path) == []
 
@@ -73,8 +73,8 @@ def test_task_killed_in_the_middle_of_its_write_is_tried_again(tmp_path: Path, l
     write_source(tmp_path, BATCHES)
     spark = SPARK.replace("local[2]", "local[2,4]") + slow_tasks.CONF % ("die", "0")
     job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, spark=spark)
-    code, told = lives.run(job, jvm=jvm)
-    assert code == 0, told
+    code, reported = lives.run(job, jvm=jvm)
+    assert code == 0, reported
     assert not slow_tasks.acting(tmp_path, 0).has_won(tmp_path)
     assert wrong_rows(tmp_path) == {}
     assert leftovers(tmp_path) == []

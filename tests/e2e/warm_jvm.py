@@ -1,4 +1,4 @@
-"""One JVM for many driver lives: a life attaches to it, and what a dead one left in it is ended before the next."""
+"""One JVM for many driver runs: a life attaches to it, and what a dead one left in it is ended before the next."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class WarmJvm:
         command = [*within, str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}"]
         self._process = Process([*command, "pyspark-shell"], folder / "jvm.log", environment)
         try:
-            self._process.until(info.exists, "telling its port")
+            self._process.until(info.exists, "reporting its port")
         except BaseException:
             self.close()
             raise
-        told = info.read_bytes()
-        self._port, length = struct.unpack(">ii", told[:8])
-        self._secret = told[8 : 8 + length].decode()
+        reported = info.read_bytes()
+        self._port, length = struct.unpack(">ii", reported[:8])
+        self._secret = reported[8 : 8 + length].decode()
 
     @property
     def address(self) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ class Trap:
         self._lock = threading.Lock()
 
     def takes(self, message: bytes) -> bool:
-        """Say whether this is the message; true only once."""
+        """Return whether this is the message; true only once."""
         if self._pattern.search(message) is None:
             return False
         with self._lock:

@@ -108,7 +108,7 @@ def _messages(read: Callable[[int], bytes], *, first: bool) -> Iterator[tuple[by
 
 @contextmanager
 def cutting_proxy(server: Postgres) -> Iterator[CuttingProxy]:
-    """Give a proxy before a server, gone at the end."""
+    """Return a proxy before a server, gone at the end."""
     proxy = CuttingProxy(server)
     try:
         yield proxy

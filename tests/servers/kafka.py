@@ -94,7 +94,7 @@ class KafkaServer(Kafka):
             raise RuntimeError(f"the broker's data folder could not be formatted:\n{log}")
 
     def address(self, listener: str) -> str:
-        """Give a listener's host:port, the same for this server's life."""
+        """Return a listener's host:port, the same for this server's life."""
         return f"127.0.0.1:{self._numbers[listener]}"
 
     @property
@@ -140,7 +140,7 @@ class KafkaServer(Kafka):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self) -> str:
-        """Give the end of what the broker wrote: warnings and errors."""
+        """Return the end of what the broker wrote: warnings and errors."""
         return (self.folder / "log").read_text(errors="replace")[-6000:]
 
     def _network(self, protocols: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +186,7 @@ class KafkaServer(Kafka):
 
 @contextmanager
 def own_kafka(settings: Mapping[str, str] | None = None, jvm: Sequence[str] = JVM) -> Iterator[KafkaServer]:
-    """Give a started broker to one owner, who may stop it and start it again. It takes some seconds to make."""
+    """Return a started broker to one owner, who may stop it and start it again. It takes some seconds to make."""
     server = KafkaServer(settings, jvm=jvm)
     try:
         server.start()
@@ -197,7 +197,7 @@ def own_kafka(settings: Mapping[str, str] | None = None, jvm: Sequence[str] = JV
 
 @contextmanager
 def shared_kafka(basetemp: Path) -> Iterator[Kafka]:
-    """Give the broker that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
+    """Return the broker that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
 
     Each user makes topics and transactional ids of its own, and must not change what belongs to the whole broker.
     """

@@ -45,7 +45,7 @@ def java() -> str:
 def jars(
     wanted: JarSet = BROKER, cache: Path | None = None, fetch: Callable[[JarSet, Path], None] | None = None
 ) -> Path:
-    """Give the folder that holds the jars, and fetch them where it is missing: 44 MB, once per machine and version.
+    """Return the folder that holds the jars, and fetch them where it is missing: 44 MB, once per machine and version.
 
     The folder is there whole or not at all. Of processes that come at the same time one fetches, the others wait.
     `cache` is where to keep them (else $XDG_CACHE_HOME/exactsink), `fetch` another way to get them.

@@ -43,11 +43,11 @@ class SecureKafka:
 
     @property
     def bootstrap(self) -> str:
-        """Give the secured listener's host:port. The certificate is for 127.0.0.1 and localhost."""
+        """Return the secured listener's host:port. The certificate is for 127.0.0.1 and localhost."""
         return self.server.address(_LISTENER)
 
     def settings(self, user: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
-        """Give librdkafka's settings for a user; `mechanism` may be PLAIN."""
+        """Return librdkafka's settings for a user; `mechanism` may be PLAIN."""
         return {
             "bootstrap.servers": self.bootstrap,
             "security.protocol": "SASL_SSL",
@@ -82,7 +82,7 @@ class SecureKafka:
 
 @contextmanager
 def secure_kafka(settings: Mapping[str, str] | None = None) -> Iterator[SecureKafka]:
-    """Give a started broker to one owner. It takes some seconds to make."""
+    """Return a started broker to one owner. It takes some seconds to make."""
     with tempfile.TemporaryDirectory(prefix="exactsink-kafka-keys-") as folder:
         keys = Path(folder)
         authority, stranger = make_authority(keys / "ca"), make_authority(keys / "wrong")

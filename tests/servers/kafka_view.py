@@ -39,7 +39,7 @@ class Kafka:
         self.bootstrap = bootstrap  # host:port, the same after each restart
 
     def admin(self) -> AdminClient:
-        """Give a new client of confluent-kafka's, without any limits."""
+        """Return a new client of confluent-kafka's, without any limits."""
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # its calls raise
 
     def new_topic(self, stem: str, partitions: int = 2, **configs: str) -> str:
@@ -100,7 +100,7 @@ class Kafka:
             consumer.close()
 
     def held(self, topic: str) -> bool:
-        """Say whether an open transaction holds readers back in any partition; one that was decided does not."""
+        """Return whether an open transaction holds readers back in any partition; one that was decided does not."""
         self.settle()
         highs = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)  # first: what comes after it holds nothing back
         return any(end < highs[number] for number, end in self._ends(topic, IsolationLevel.READ_COMMITTED).items())

@@ -21,7 +21,7 @@ __all__ = ["keep", "shared"]
 
 @contextmanager
 def shared(basetemp: Path, name: str, module: str) -> Iterator[str]:
-    """Give the address of the run's server; `basetemp` is pytest's. The last user's end stops the server."""
+    """Return the address of the run's server; `basetemp` is pytest's. The last user's end stops the server."""
     folder = basetemp.parent if "PYTEST_XDIST_WORKER" in os.environ else basetemp
     with open(folder / f"{name}.users", "a") as users, open(folder / f"{name}.guard", "a") as guard:
         fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is stopping its server already
@@ -34,7 +34,7 @@ def shared(basetemp: Path, name: str, module: str) -> Iterator[str]:
 
 
 def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> None:
-    """Tell the users a running server's address, wait until no process holds their lock any more, and remove it."""
+    """Report the users a running server's address, wait until no process holds their lock any more, and remove it."""
     place = folder / f"{name}.place"
     with open(folder / f"{name}.users", "a") as users:
         written = folder / f"{name}.place.new"

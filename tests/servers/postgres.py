@@ -41,12 +41,12 @@ class Postgres:
         self.port = port  # names the socket too
 
     def url(self, database: str = "postgres", role: str = "postgres", password: str = "") -> str:
-        """Give SQLAlchemy's URL. Any password is right: the socket's folder is the lock."""
+        """Return SQLAlchemy's URL. Any password is right: the socket's folder is the lock."""
         secret = f":{password}" if password else ""
         return f"postgresql+psycopg://{role}{secret}@/{database}?host={self.folder}"
 
     def conninfo(self, database: str = "postgres", role: str = "postgres") -> str:
-        """Give libpq's connection string."""
+        """Return libpq's connection string."""
         there = "" if self.port == PORT else f" port={self.port}"
         return f"host={self.folder} dbname={database} user={role}{there}"
 
@@ -150,7 +150,7 @@ class PostgresServer(Postgres):
 
 @contextmanager
 def own_postgres(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
-    """Give a started server to one owner, who may stop it and start it again. It takes a second or two to make."""
+    """Return a started server to one owner, who may stop it and start it again. It takes a second or two to make."""
     server = PostgresServer(settings)
     try:
         server.start()
@@ -161,7 +161,7 @@ def own_postgres(settings: Mapping[str, str] | None = None) -> Iterator[Postgres
 
 @contextmanager
 def shared_postgres(basetemp: Path) -> Iterator[Postgres]:
-    """Give the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
+    """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
 
     Each user makes databases of its own, and must not change what belongs to the whole server.
     """
@@ -182,7 +182,7 @@ def _programs() -> Path:
 
 
 def _server_user() -> dict[str, Any]:
-    """Say as whom the server runs: it refuses to be root's."""
+    """Return as whom the server runs: it refuses to be root's."""
     if os.geteuid() != 0:
         return {}
     return {"user": "postgres", "group": "postgres", "extra_groups": []}

@@ -7,21 +7,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.errors import Retryable
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
+    Backend,
+    BackendOptions,
     Committable,
     Committed,
+    Committer,
     Finding,
     InDoubt,
     JobContext,
     Lost,
     Outcome,
+    Retryable,
     Traits,
     Txn,
     Undecided,
     Unknown,
+    Writer,
 )
 from tests.simulation.world import Participant, Violation, World
 

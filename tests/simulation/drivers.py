@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import greenlet
 import pyarrow as pa
 
-from exactsink.commit import Retry, SinkCommit
-from exactsink.coordinator import Batch, Coordinator
-from exactsink.errors import ExactsinkError, Fenced, Retryable
-from exactsink.events import Events
-from exactsink.journal.journal import Journal
-from exactsink.participant import vote
-from exactsink.sinks import Sink
-from exactsink.votes import EpochPlan, Vote
+from exactsink.contract import ExactsinkError, Fenced, Retryable
+from exactsink.protocol.commit import Retry, SinkCommit
+from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.participant import write_partition
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
 from tests.simulation.backend import MemoryBackend
 from tests.simulation.world import (
     OTHER,
@@ -132,11 +132,11 @@ class Driver:
         world.attempts += 1
         attempt = world.attempts
         batches = [dict.fromkeys(plan.sinks, frame_of(rows))]
-        return list(vote(plan, self._backends, partition, attempt, batches, lambda *_: None))
+        return list(write_partition(plan, self._backends, partition, attempt, batches, lambda *_: None))
 
 
 def frame_of(rows: Sequence[str]) -> tuple[pa.RecordBatch, pa.Array]:
-    """Give rows as an Arrow batch, with a hash for each."""
+    """Return rows as an Arrow batch, with a hash for each."""
     hashes = [zlib.crc32(row.encode()) for row in rows]
     return pa.record_batch({"row": pa.array(rows, pa.string())}), pa.array(hashes, pa.int64())
 

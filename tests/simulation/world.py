@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar
 import greenlet
 import pyarrow as pa
 
-from exactsink.journal.records import Decide, Redecide, decode
-from exactsink.journal.store import SeqTaken
-from exactsink.model import Txn
+from exactsink.contract import Txn
+from exactsink.protocol.journal.records import Decide, Redecide, decode
+from exactsink.protocol.journal.stores import SeqTaken
 
 T = TypeVar("T")
 Fault = Literal["crash_before", "crash_after", "refused", "answer_lost", "late"]

@@ -6,8 +6,19 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, Committer, Writer
-from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.contract import (
+    Backend,
+    Committable,
+    Committer,
+    Finding,
+    InDoubt,
+    JobContext,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Writer,
+)
 
 __all__ = ["IdleBackend", "IdleCommitter", "undecided"]
 

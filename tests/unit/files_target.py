@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.model import Committable, JobContext, Txn
+from exactsink.contract import Committable, JobContext, Txn
 from exactsink_files.backend import FilesBackend, FilesOptions
 
 MINE = JobContext(job="job", sink="sink", staging="")
@@ -133,7 +133,7 @@ def kill() -> None:
 
 @contextmanager
 def at_step(root: Path, nth: int, action: Callable[[], object]) -> Iterator[list[int]]:
-    """Run `action` before or after a system call, the `nth` such moment; give a list that tells whether it ran."""
+    """Run `action` before or after a system call, the `nth` such moment; give a list that reports whether it ran."""
     moments, ran = itertools.count(1), []
 
     def moment(*_: str) -> None:

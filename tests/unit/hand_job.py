@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from exactsink.cli.main import main
-from exactsink.config import bind_sinks, load_config
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Claim, Decide, DecidedSink
-from exactsink.journal.store import LocalStore
-from exactsink.model import Committable, Txn
-from exactsink.registry import Registry, installed_plugins
-from exactsink.sinks import Sink, committer_of
+from exactsink.contract import Committable, Txn
+from exactsink.job.config import bind_sinks, load_config
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink
+from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.protocol.sinks import Sink, committer_of
 
 __all__ = ["Job"]
 
@@ -32,7 +32,7 @@ class Job:
             f'[job]\nname = "orders"\ncheckpoint = "{folder}/chk"\n'
             f'[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n'
         )
-        self.home = folder / "chk.exactsink"
+        self.history = folder / "chk.exactsink"
 
     def checkpoint(self, query_id: str, *done: int) -> None:
         """Write what Spark's checkpoint says: its query, and the batches that it has recorded as done."""
@@ -52,7 +52,7 @@ class Job:
 
     @property
     def journal(self) -> Journal:
-        return Journal(LocalStore(self.home / "journal"), wait=lambda attempt: None)
+        return Journal(LocalStore(self.history / "journal"), wait=lambda attempt: None)
 
     def vote(self, claim: Claim, epoch: int, partition: int) -> Committable:
         """Pre-commit one participant, as a task does."""

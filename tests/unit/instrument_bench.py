@@ -8,15 +8,15 @@ import pytest
 from tests.simulation.world import Schedule
 from tests.unit.test_coordinator import Bench
 
-from exactsink.coordinator import Coordinator
-from exactsink.errors import ExactsinkError, Retryable
-from exactsink.events import Event, Subscriber
+from exactsink.contract import Event, ExactsinkError, Retryable
+from exactsink.protocol.coordinator import Coordinator
+from exactsink.protocol.events import Subscriber
 
 __all__ = ["Observed", "decided_but_not_committed", "decided_by_another", "fenced", "lost_votes", "two_epochs"]
 
 
 class _Relay(list[Event]):
-    """Keeps what is told, and tells it on."""
+    """Keeps what is reported, and reports it on."""
 
     def __init__(self, subscribers: Sequence[Subscriber]) -> None:
         super().__init__()
@@ -29,11 +29,11 @@ class _Relay(list[Event]):
 
 
 class Observed(Bench):
-    """A bench whose drivers tell these subscribers."""
+    """A bench whose drivers report these subscribers."""
 
     def __init__(self, *subscribers: Subscriber, schedule: Schedule | None = None) -> None:
         super().__init__(schedule)
-        self.told = _Relay(subscribers)
+        self.reported = _Relay(subscribers)
 
     def crash_before_the_commit(self, driver: Coordinator, epoch: int) -> None:
         """Run an epoch up to its decision."""
@@ -42,7 +42,7 @@ class Observed(Bench):
             raise Retryable("the driver stops here")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("exactsink.coordinator.commit_decision", die)
+            patch.setattr("exactsink.protocol.coordinator.commit_decision", die)
             with pytest.raises(Retryable, match="stops here"):
                 driver.run_epoch(self.batch(epoch))
 
@@ -69,7 +69,7 @@ def decided_by_another(*subscribers: Subscriber) -> Observed:
     """Let another process decide and finish epoch 0; this one gets its batch again, and then epoch 1."""
     bench = Observed()
     bench.driver().run_epoch(bench.batch(0))
-    bench.told = _Relay(subscribers)
+    bench.reported = _Relay(subscribers)
     driver = bench.driver()
     assert driver.run_epoch(bench.batch(0)).skipped
     driver.run_epoch(bench.batch(1))
@@ -77,7 +77,7 @@ def decided_by_another(*subscribers: Subscriber) -> Observed:
 
 
 def lost_votes(*subscribers: Subscriber) -> Observed:
-    """Lose both votes of sink lake after the decision; the start meets that, and a replay cut otherwise mends it."""
+    """Lose both votes of sink lake after the decision; the start meets that, and a replay cut otherwise fixes it."""
     bench = Observed(*subscribers, schedule=Schedule(losses=frozenset({("lake", 0, 0), ("lake", 0, 1)})))
     bench.crash_before_the_commit(bench.driver(), 0)
     assert bench.driver().run_epoch(bench.batch(0, cut=1)).skipped

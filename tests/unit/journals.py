@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Claim, Decide, DecidedSink, Record, decode, encode
-from exactsink.journal.store import JournalStore, SeqTaken
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Txn
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, decode, encode
+from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
 __all__ = ["DRIVER", "QUERY", "Driver", "Store", "a_claim", "claimed", "committables", "decided"]
 

@@ -12,12 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink import idempotent
-from exactsink.backend import BackendOptions, Committer
-from exactsink.durable import DurableFile
-from exactsink.idempotent import IdempotentBackend, Version
-from exactsink.model import Committable, JobContext, Outcome, Txn
-from exactsink.staged import Marker, StagedCommitter
+from exactsink.contract import (
+    BackendOptions,
+    Committable,
+    Committer,
+    DurableFile,
+    IdempotentBackend,
+    JobContext,
+    Marker,
+    Outcome,
+    StagedCommitter,
+    Txn,
+    Version,
+    idempotent,
+)
 
 PATIENCE = 120  # seconds until a process that hangs says so
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -10,7 +10,7 @@ import pytest
 from tests.servers.postgres import Postgres
 from tests.unit.sql_stores import JOB, OpenStore
 
-from exactsink.journal.sql import SqlStore
+from exactsink.protocol.journal.stores.sql import SqlStore
 
 __all__ = ["open_sql_store", "sql_url"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from exactsink.journal.records import Decide, DecidedSink
-from exactsink.journal.sql import SqlStore
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Txn
+from exactsink.protocol.journal.records import Decide, DecidedSink
+from exactsink.protocol.journal.stores.sql import SqlStore
 
 __all__ = ["JOB", "OpenStore", "at_commit", "decided", "execute"]
 

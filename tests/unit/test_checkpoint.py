@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.checkpoint import Checkpoint
+from exactsink.job.checkpoint import Checkpoint
 
 KAFKA = '{"orders":{"0":120,"1":7}}'
 

@@ -16,11 +16,11 @@ import pytest
 from tests.unit.hand_job import Job
 
 import exactsink
-from exactsink import errors
 from exactsink.cli.main import main
-from exactsink.errors import ExactsinkError
-from exactsink.sinks import committer_of
-from exactsink.state import State, StateFile
+from exactsink.contract import ExactsinkError, errors
+from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import State
+from exactsink.protocol.sinks import committer_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_a_config_error_exits_2_with_its_line_and_the_next_command(
     assert out == ""
     assert err.startswith("exactsink: ")
     assert "job.toml line 2: unknown key job.nmae; did you mean name?" in err
-    assert "\n  next: mend job.toml" in err
+    assert "\n  next: fix job.toml" in err
 
 
 def test_a_job_file_that_is_not_there_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_status_of_a_job_that_never_ran(job: Job, capsys: pytest.CaptureFixture[
     assert os.listdir(job.folder) == ["job.toml"]  # it changed nothing
 
 
-def test_status_tells_what_is_decided_and_not_committed_and_exits_3(
+def test_status_reports_what_is_decided_and_not_committed_and_exits_3(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = job.journal
@@ -167,19 +167,19 @@ def test_status_counts_decided_participants_of_a_sink_that_the_config_lacks(
     Path(job.file).write_text(text.replace("[sinks.lake]", "[sinks.other]"))
     code, body = job.status(capsys)
     assert (code, _counts(body)["lake"]) == (3, (1, 0, 0))
-    StateFile(job.home / "state.json").write(State(0, 1, "host:17", heartbeat=1000.0))
+    StateFile(job.history / "state.json").write(State(0, 1, "host:17", heartbeat=1000.0))
     code, body = job.status(capsys)
     assert (code, list(body["sinks"])) == (0, ["other"])
 
 
-def test_status_tells_the_last_complete_epoch_and_how_old_that_word_is(
+def test_status_reports_the_last_complete_epoch_and_how_old_that_word_is(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = job.journal
     journal.claim("query-1", "host:17")
     job.decide(journal, 0)
     job.decide(journal, 1)
-    StateFile(job.home / "state.json").write(State(0, 1, "host:17", heartbeat=1000.0))
+    StateFile(job.history / "state.json").write(State(0, 1, "host:17", heartbeat=1000.0))
     monkeypatch.setattr("exactsink.cli.status.time.time", lambda: 1012.34)
     code, body = job.status(capsys)
     assert (code, body["last_decided_epoch"], body["last_complete_epoch"]) == (0, 1, 0)
@@ -190,14 +190,14 @@ def test_a_state_file_of_nonsense_hides_nothing_else(job: Job, capsys: pytest.Ca
     journal = job.journal
     journal.claim("query-1", "host:17")
     job.decide(journal, 0)
-    (job.home / "state.json").write_text("{")
+    (job.history / "state.json").write_text("{")
     code, body = job.status(capsys)
     assert (code, body["last_decided_epoch"], body["last_complete_epoch"]) == (0, 0, None)
 
 
 def test_status_says_that_the_driver_has_ended(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     job.journal.claim("query-1", "host:17")
-    StateFile(job.home / "state.json").write(State(None, 1, "host:17", heartbeat=0.0))
+    StateFile(job.history / "state.json").write(State(None, 1, "host:17", heartbeat=0.0))
     assert main(["status", job.file]) == 0
     assert "heartbeat: none, the driver has ended" in capsys.readouterr().out
 
@@ -230,7 +230,7 @@ ENDS: dict[type[ExactsinkError], int] = {
     errors.Retryable: 1,
     errors.Fatal: 1,
     errors.ConfigError: 2,
-    errors.InDoubt: 3,
+    errors.InDoubtError: 3,
     errors.Fenced: 4,
     errors.Refused: 5,
     errors.PreflightError: 5,
@@ -239,7 +239,7 @@ ENDS: dict[type[ExactsinkError], int] = {
 
 
 @pytest.mark.parametrize(("kind", "code"), ENDS.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_each_error_has_its_exit_code_and_tells_what_why_and_next(
+def test_each_error_has_its_exit_code_and_reports_what_why_and_next(
     kind: type[ExactsinkError], code: int, ending: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ending(kind("it failed", why="no room", next="make room")) == code
@@ -270,6 +270,6 @@ def test_an_interrupt_exits_130_and_says_that_nothing_is_lost(
 @pytest.mark.parametrize(
     ("flags", "level"), [([], "WARNING"), (["-v"], "INFO"), (["-vv"], "DEBUG"), (["-vvv"], "DEBUG")]
 )
-def test_verbose_tells_events_and_twice_the_points(flags: list[str], level: str) -> None:
+def test_verbose_reports_events_and_twice_the_points(flags: list[str], level: str) -> None:
     assert main([*flags, "backends", "--json"]) == 0
     assert logging.getLevelName(logging.getLogger("exactsink").level) == level

@@ -10,29 +10,33 @@ from typing import Any
 import pytest
 from tests.unit.fakes import IdleCommitter
 
-from exactsink.backend import Committer
-from exactsink.commit import Retry, commit_decision, in_threads
-from exactsink.errors import ConfigError, Fatal, LineageError, Retryable
-from exactsink.errors import InDoubt as InDoubtError
-from exactsink.events import Event, Events
-from exactsink.journal.log import Decision
-from exactsink.journal.records import DecidedSink
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
+    Committer,
+    ConfigError,
+    Event,
+    Fatal,
+    InDoubtError,
+    LineageError,
     Lost,
     Outcome,
+    Retryable,
     Txn,
     Unknown,
 )
+from exactsink.protocol.commit import Retry, commit_decision, in_threads
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.log import Decision
+from exactsink.protocol.journal.records import DecidedSink
 
 OK, AGAIN = Committed(), AlreadyCommitted()
 Answer = Sequence[Outcome] | Exception | Callable[[], Sequence[Outcome]]
 
 
 class Fake(IdleCommitter):
-    """A committer that gives scripted answers and tells what it was asked."""
+    """A committer that gives scripted answers and reports what it was asked."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -58,22 +62,22 @@ def a_decision(**counts: int) -> Decision:
 
 
 class Run:
-    """One commit, with what it paused and told."""
+    """One commit, with what it paused and reported."""
 
     def __init__(self, attempts: int = 3) -> None:
         self.waits: list[int] = []
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.retry = Retry(attempts, self.waits.append)
 
     def __call__(self, decision: Decision, **committers: Committer) -> Mapping[str, Sequence[Committable]]:
-        return commit_decision(decision, committers, Events("job", [self.told.append]), self.retry, in_threads)
+        return commit_decision(decision, committers, Events("job", [self.reported.append]), self.retry, in_threads)
 
     def after_source_done(self, decision: Decision, **committers: Committer) -> Mapping[str, Sequence[Committable]]:
-        events = Events("job", [self.told.append])
+        events = Events("job", [self.reported.append])
         return commit_decision(decision, committers, events, self.retry, in_threads, source_done=True)
 
     def fields(self, name: str) -> list[dict[str, Any]]:
-        return [dict(event.fields) for event in self.told if event.name == name]
+        return [dict(event.fields) for event in self.reported if event.name == name]
 
 
 # committing
@@ -91,7 +95,7 @@ def test_a_sink_without_committables_is_committed_without_being_asked() -> None:
     run, a = Run(), Fake()
     assert run(a_decision(a=0, b=1), a=a, b=Fake([OK])) == {}
     assert a.asked == []
-    assert {(e.name, e.edge, e.epoch) for e in run.told if e.name == "commit:a"} == {
+    assert {(e.name, e.edge, e.epoch) for e in run.reported if e.name == "commit:a"} == {
         ("commit:a", "before", 5),
         ("commit:a", "after", 5),
     }
@@ -101,7 +105,7 @@ def test_a_sink_that_the_decision_does_not_name_is_left_alone() -> None:
     run, stranger = Run(), Fake()
     assert run(a_decision(a=1), a=Fake([OK]), stranger=stranger) == {}
     assert stranger.asked == []
-    assert {event.name for event in run.told} == {"commit:a"}
+    assert {event.name for event in run.reported} == {"commit:a"}
 
 
 def test_sinks_are_committed_side_by_side() -> None:
@@ -126,7 +130,7 @@ def test_all_sinks_are_committed_though_one_fails() -> None:
     with pytest.raises(Fatal, match="no such table"):
         run(a_decision(a=1, b=1, c=1), a=a, b=b, c=c)
     assert [len(fake.asked) for fake in (a, b, c)] == [1, 1, 2]
-    assert {e.name for e in run.told if e.edge == "after"} == {"commit:a", "commit:c"}
+    assert {e.name for e in run.reported if e.edge == "after"} == {"commit:a", "commit:c"}
 
 
 def test_a_retryable_error_is_tried_again_after_a_pause() -> None:
@@ -170,7 +174,7 @@ GRAVER = [
 @pytest.mark.parametrize(("graver", "lighter"), GRAVER, ids=str)
 @pytest.mark.parametrize("graver_first", [True, False])
 def test_of_several_sinks_errors_the_gravest_is_raised(graver: Answer, lighter: Exception, graver_first: bool) -> None:
-    """A retry restarts the job, so it must not stand before what a person has to mend."""
+    """A retry restarts the job, so it must not stand before what a person has to fix."""
     answers = (graver, lighter) if graver_first else (lighter, graver)
     committers = {name: Fake(answer) for name, answer in zip("ab", answers, strict=True)}
     expected = type(graver) if isinstance(graver, Exception) else InDoubtError
@@ -193,7 +197,7 @@ def test_an_unknown_outcome_stops_with_its_evidence() -> None:
     assert stopped.value.next
 
 
-def test_an_unknown_outcome_of_an_epoch_that_the_source_has_done_is_told_and_passed(
+def test_an_unknown_outcome_of_an_epoch_that_the_source_has_done_is_reported_and_passed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = Run()
@@ -203,13 +207,13 @@ def test_an_unknown_outcome_of_an_epoch_that_the_source_has_done_is_told_and_pas
     assert "evidence_expired" in caplog.text
 
 
-def test_lost_votes_are_collected_by_sink_and_told_with_their_evidence() -> None:
+def test_lost_votes_are_collected_by_sink_and_reported_with_their_evidence() -> None:
     run, decision = Run(), a_decision(a=3, b=1, c=1)
     a = Fake([Lost("timed out"), OK, Lost("aborted")])
     lost = run(decision, a=a, b=Fake([OK]), c=Fake([Lost("timed out")]))
     first, _, third = decision.committables("a")
     assert lost == {"a": [first, third], "c": list(decision.committables("c"))}
-    assert [(told["txn"], told["evidence"]) for told in run.fields("vote_lost")] == [
+    assert [(reported["txn"], reported["evidence"]) for reported in run.fields("vote_lost")] == [
         (first.txn.id, "timed out"),
         (third.txn.id, "aborted"),
         (decision.committables("c")[0].txn.id, "timed out"),

@@ -10,12 +10,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict, SecretStr
 from tests.unit.fakes import IdleBackend
 
-from exactsink.backend import BackendOptions
-from exactsink.config import JobConfig, bind_sinks, load_config
-from exactsink.errors import ConfigError
-from exactsink.hooks import BackendSpec, hookimpl
-from exactsink.registry import Registry
-from exactsink.sinks import Sink
+from exactsink.contract import BackendOptions, BackendSpec, ConfigError, hookimpl
+from exactsink.job.config import JobConfig, bind_sinks, load_config
+from exactsink.job.registry import Registry
+from exactsink.protocol.sinks import Sink
 
 HEAD = """\
 [job]
@@ -139,7 +137,7 @@ def test_the_least_that_a_job_says(tmp_path: Path) -> None:
 def test_the_journal_stands_beside_the_checkpoint_never_inside(tmp_path: Path, checkpoint: str) -> None:
     config = load(tmp_path, JOB.replace("/data/chk", checkpoint))
     assert config.checkpoint == Path("/data/chk")
-    assert config.home == Path("/data/chk.exactsink")
+    assert config.history == Path("/data/chk.exactsink")
     assert config.staging == Path("/data/chk.exactsink/staging")
 
 
@@ -148,7 +146,7 @@ def test_relative_places_are_taken_from_where_the_command_runs(tmp_path: Path, m
     (tmp_path / "jobs").mkdir()
     config = load(tmp_path / "jobs", JOB.replace("/data/chk", "state/chk.v1"))
     assert config.checkpoint == tmp_path / "state" / "chk.v1"
-    assert config.home == tmp_path / "state" / "chk.v1.exactsink"
+    assert config.history == tmp_path / "state" / "chk.v1.exactsink"
 
 
 @pytest.mark.parametrize("checkpoint", ["", "/", ".", "..", "/data/chk/..", "file:///"])
@@ -183,9 +181,9 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), UNKNOWN.values(), ids=UNKNOWN)
-def test_an_unknown_key_is_named_with_its_line_and_the_nearest_key(tmp_path: Path, text: str, told: str) -> None:
-    assert f"job.toml {told}" in refused(tmp_path, text)
+@pytest.mark.parametrize(("text", "reported"), UNKNOWN.values(), ids=UNKNOWN)
+def test_an_unknown_key_is_named_with_its_line_and_the_nearest_key(tmp_path: Path, text: str, reported: str) -> None:
+    assert f"job.toml {reported}" in refused(tmp_path, text)
 
 
 MISSING = {
@@ -200,9 +198,9 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), MISSING.values(), ids=MISSING)
-def test_a_missing_key_is_named_with_the_line_of_its_table(tmp_path: Path, text: str, told: str) -> None:
-    assert f"job.toml {told}" in refused(tmp_path, text)
+@pytest.mark.parametrize(("text", "reported"), MISSING.values(), ids=MISSING)
+def test_a_missing_key_is_named_with_the_line_of_its_table(tmp_path: Path, text: str, reported: str) -> None:
+    assert f"job.toml {reported}" in refused(tmp_path, text)
 
 
 # values
@@ -256,11 +254,11 @@ def test_distributions(tmp_path: Path, distribution: str) -> None:
     assert str(sinks["lake"].distribution) == distribution.strip('"')
 
 
-def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_several_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     text = JOB.replace("orders", "Orders") + "[sinks.b]\ncolumns = 3\n[spark]\nmastr = 1\n"
-    told = refused(tmp_path, text)
+    reported = refused(tmp_path, text)
     for line in ("line 2: job.name:", "line 7: sinks.b.backend", "line 8: sinks.b.columns:", "line 10: unknown key"):
-        assert f"job.toml {line}" in told
+        assert f"job.toml {line}" in reported
 
 
 def other_sink(distribution: str) -> str:

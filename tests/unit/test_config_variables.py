@@ -14,14 +14,11 @@ import pytest
 from pydantic import SecretStr, field_validator
 from tests.unit.fakes import IdleBackend
 
-from exactsink.backend import BackendOptions
-from exactsink.config import JobConfig, bind_sinks, load_config
-from exactsink.config.toml import Document, KeyPath, read_document
-from exactsink.deferred import resolved
-from exactsink.errors import ConfigError
-from exactsink.hooks import BackendSpec, hookimpl
-from exactsink.registry import Registry
-from exactsink.sinks import Sink
+from exactsink.contract import BackendOptions, BackendSpec, ConfigError, hookimpl
+from exactsink.job.config import JobConfig, bind_sinks, load_config
+from exactsink.job.config.toml import Document, KeyPath, read_document
+from exactsink.job.registry import Registry
+from exactsink.protocol.sinks import Sink, resolved
 
 SECRET = "hunter2-s3cr3t"
 JOB = """\
@@ -35,7 +32,7 @@ url = "postgres://${DB_USER:-me}:${PASSWORD}@db/shop"
 
 
 class LoudOptions(BackendOptions):
-    """Options that tell in their errors what they were given."""
+    """Options that report in their errors what they were given."""
 
     url: SecretStr
     size: int = 1
@@ -44,7 +41,7 @@ class LoudOptions(BackendOptions):
 
     @field_validator("loud")
     @classmethod
-    def _tell(cls, value: str) -> str:
+    def _report(cls, value: str) -> str:
         if value:
             raise ValueError(f"no such thing as {value}")
         return value

@@ -11,15 +11,15 @@ from tests.simulation.backend import MemoryBackend, MemoryCommitter
 from tests.simulation.drivers import frame_of
 from tests.simulation.world import SCHEMA, SINKS, Schedule, Store, World, partitions_of
 
-from exactsink.commit import Retry
-from exactsink.coordinator import Batch, Coordinator
-from exactsink.errors import ConfigError, Fenced, InDoubt, LineageError, Retryable
-from exactsink.events import Event, Events
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Claim
-from exactsink.participant import vote
-from exactsink.sinks import Sink
-from exactsink.votes import EpochPlan, Vote
+from exactsink.contract import ConfigError, Event, Fenced, InDoubtError, LineageError, Retryable
+from exactsink.protocol.commit import Retry
+from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Claim
+from exactsink.protocol.participant import write_partition
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
 
 
 class Bench:
@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, schedule: Schedule | None = None) -> None:
         self.world = World(schedule or Schedule())
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.attempts = 0
 
     def sinks(self) -> dict[str, Sink]:
@@ -41,7 +41,7 @@ class Bench:
             "sim",
             sinks or self.sinks(),
             self.journal(),
-            Events("sim", [self.told.append]),
+            Events("sim", [self.reported.append]),
             driver="A",
             retry=Retry(2, lambda _: None),
             save_state=lambda _: None,
@@ -58,20 +58,20 @@ class Bench:
                 self.attempts += 1
                 backends = {name: sink.backend for name, sink in self.sinks().items()}
                 batches = [dict.fromkeys(plan.sinks, frame_of(held))]
-                votes += vote(plan, backends, partition, self.attempts, batches, lambda *_: None)
+                votes += write_partition(plan, backends, partition, self.attempts, batches, lambda *_: None)
             return [spoil(v) for v in votes] if spoil else votes
 
         return Batch(epoch, f"{rows}-{epoch}", dict.fromkeys(SINKS, SCHEMA), write)
 
     def names(self) -> list[str]:
-        return [event.name for event in self.told if not event.edge]
+        return [event.name for event in self.reported if not event.edge]
 
 
 def _decided_not_committed(bench: Bench) -> None:
     """Leave epoch 0 decided, and no sink committed."""
     driver = bench.driver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exactsink.coordinator.commit_decision", _raise(Retryable("the process dies here")))
+        patch.setattr("exactsink.protocol.coordinator.commit_decision", _raise(Retryable("the process dies here")))
         with pytest.raises(Retryable):
             driver.run_epoch(bench.batch(0))
 
@@ -128,7 +128,7 @@ def test_same_epoch_with_other_input_stops() -> None:
         driver.run_epoch(bench.batch(0, rows="other"))
 
 
-def test_same_epoch_with_the_same_input_is_skipped_and_told() -> None:
+def test_same_epoch_with_the_same_input_is_skipped_and_reported() -> None:
     bench = Bench()
     driver = bench.driver()
     first, again = driver.run_epoch(bench.batch(0)), driver.run_epoch(bench.batch(0))
@@ -176,8 +176,10 @@ def test_deadline_that_leaves_too_little_time_refuses_the_epoch(deadline: float,
     assert (bench.journal().read().decision is None) == refused
 
 
-@pytest.mark.parametrize(("used", "told"), [(299.0, []), (301.0, [("deadline_near", 299.0, 600.0)])])
-def test_an_epoch_that_has_used_half_of_its_transactions_time_is_told_aloud(used: float, told: list[Any]) -> None:
+@pytest.mark.parametrize(("used", "reported"), [(299.0, []), (301.0, [("deadline_near", 299.0, 600.0)])])
+def test_an_epoch_that_has_used_half_of_its_transactions_time_is_reported_aloud(
+    used: float, reported: list[Any]
+) -> None:
     def due(spoiled: Vote) -> Vote:
         assert spoiled.committable is not None
         return replace(spoiled, committable=replace(spoiled.committable, deadline=1600.0))
@@ -186,9 +188,11 @@ def test_an_epoch_that_has_used_half_of_its_transactions_time_is_told_aloud(used
     sinks = bench.sinks()
     sinks["lake"].backend.traits = replace(MemoryBackend.traits, prepared_seconds=600.0)  # type: ignore[misc]
     bench.driver(sinks, now=1000.0 + used).run_epoch(bench.batch(0, spoil=due))
-    near = [event for event in bench.told if event.name == "deadline_near"]
-    assert [(event.name, event.fields["seconds"], event.fields["of"]) for event in near] == told
-    assert [event.fields["sink"] for event in near] == ["lake"] * len(told), "the others' stores keep what is prepared"
+    near = [event for event in bench.reported if event.name == "deadline_near"]
+    assert [(event.name, event.fields["seconds"], event.fields["of"]) for event in near] == reported
+    assert [event.fields["sink"] for event in near] == ["lake"] * len(reported), (
+        "the others' stores keep what is prepared"
+    )
 
 
 def test_sinks_hear_where_the_source_stands_once_the_epoch_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,14 +200,16 @@ def test_sinks_hear_where_the_source_stands_once_the_epoch_is_complete(monkeypat
     heard = []
 
     def hear(committer: MemoryCommitter, epoch: int, ends: Sequence[str]) -> None:
-        heard.append((epoch, *ends, sum(event.name == "complete" and event.edge == "after" for event in bench.told)))
+        heard.append(
+            (epoch, *ends, sum(event.name == "complete" and event.edge == "after" for event in bench.reported))
+        )
         if len(heard) == 1:
             raise Retryable("the group's coordinator is away")
 
     monkeypatch.setattr(MemoryCommitter, "source_reached", hear)
     bench.driver().run_epoch(replace(bench.batch(0), ends=("17",)))
     bench.driver().run_epoch(replace(bench.batch(0), ends=("17",)))
-    assert heard == [(0, "17", 1)] * len(SINKS) + [(0, "17", 2)] * len(SINKS), "an epoch that is skipped tells it too"
+    assert heard == [(0, "17", 1)] * len(SINKS) + [(0, "17", 2)] * len(SINKS), "an epoch that is skipped reports it too"
     assert bench.names().count("source_not_reported") == 1, "advisory: the epoch stands"
 
 
@@ -236,7 +242,7 @@ def test_expired_evidence_stops_unless_the_source_has_recorded_the_epoch() -> No
     bench.driver().run_epoch(bench.batch(0))
     for participants in bench.world.sinks.values():
         participants.clear()
-    with pytest.raises(InDoubt, match="in doubt"):
+    with pytest.raises(InDoubtError, match="in doubt"):
         bench.driver()
     bench.driver(done=0).run_epoch(bench.batch(1))
     assert "evidence_expired" in bench.names()
@@ -275,9 +281,9 @@ def test_replay_that_is_not_equal_stops_in_doubt(losses: set[tuple[str, int, int
     bench = Bench(Schedule(losses=frozenset(losses)))
     _decided_not_committed(bench)
     driver = bench.driver()
-    with pytest.raises(InDoubt, match="replay has other rows"):
+    with pytest.raises(InDoubtError, match="replay has other rows"):
         driver.run_epoch(bench.batch(0, **replay))
-    bench.driver().run_epoch(bench.batch(0))  # the true replay mends it
+    bench.driver().run_epoch(bench.batch(0))  # the true replay fixes it
     assert set(bench.world.applied.values()) == {1}
     assert len(bench.world.applied) == 6
 
@@ -285,7 +291,7 @@ def test_replay_that_is_not_equal_stops_in_doubt(losses: set[tuple[str, int, int
 def test_lost_votes_and_a_source_that_goes_on_stop_in_doubt() -> None:
     bench = Bench(Schedule(losses=frozenset({("lake", 0, 0)})))
     _decided_not_committed(bench)
-    with pytest.raises(InDoubt, match="goes on to epoch 1"):
+    with pytest.raises(InDoubtError, match="goes on to epoch 1"):
         bench.driver().run_epoch(bench.batch(1))
 
 
@@ -301,7 +307,7 @@ def test_fenced_driver_decides_nothing_and_aborts_nothing() -> None:
     assert set(bench.world.applied.values()) == {1}
 
 
-def test_overtaken_driver_is_told_that_it_is_fenced_not_that_history_is_wrong() -> None:
+def test_overtaken_driver_is_reported_that_it_is_fenced_not_that_history_is_wrong() -> None:
     bench = Bench()
     old = bench.driver()
     new = bench.driver()

@@ -27,9 +27,7 @@ from tests.unit.files_target import (
     vote,
 )
 
-from exactsink.durable import DurableFile
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import Committed, Finding
+from exactsink.contract import Committed, DurableFile, ExactsinkError, Fatal, Finding, Retryable
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_files.committer import explained
 
@@ -163,7 +161,7 @@ def test_check_tries_the_folder_for_real(tmp_path: Path, monkeypatch: pytest.Mon
         *[(n, Retryable) for n in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EEXIST)],
     ],
 )
-def test_a_writer_says_what_to_mend(tmp_path: Path, code: int, kind: type[ExactsinkError]) -> None:
+def test_a_writer_says_what_to_fix(tmp_path: Path, code: int, kind: type[ExactsinkError]) -> None:
     ticket = open_epoch(a_backend(tmp_path))
     with refused(tmp_path, "mkdir", code), pytest.raises(ExactsinkError) as caught:
         a_backend(tmp_path).writer(a_txn(), SCHEMA, ticket)

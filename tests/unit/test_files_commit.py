@@ -1,4 +1,4 @@
-"""Commits of the `files` backend: durable before they are told, and whole whoever crashes or races at any step."""
+"""Commits of the `files` backend: durable before they are reported, and whole whoever crashes or races at any step."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ from tests.unit.files_target import (
     vote,
 )
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import AlreadyCommitted, Committable, Committed, Unknown
+from exactsink.contract import AlreadyCommitted, Committable, Committed, ExactsinkError, Fatal, Retryable, Unknown
 
 
 @pytest.fixture(params=["links", "no links"])
@@ -53,7 +52,7 @@ def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
 
 @contextmanager
 def syncs(root: Path) -> Iterator[list[str]]:
-    """Give a list of what is synced in the block, and of each temp name that is dropped."""
+    """Return a list of what is synced in the block, and of each temp name that is dropped."""
     log: list[str] = []
     with around(root, ["fsync", "unlink"], lambda name, path: log.append(path if name == "fsync" else name)):
         yield log
@@ -159,7 +158,7 @@ def test_another_commit_that_dies_between_any_two_steps_does_no_harm(tmp_path: P
 
 COMMITTER = """
 import pickle, sys
-from exactsink.model import JobContext
+from exactsink.contract.model import JobContext
 with open(sys.argv[1], "rb") as file:
     backend = pickle.load(file)
 print("ready", flush=True)

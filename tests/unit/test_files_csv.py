@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.files_target import MINE, SCHEMA, VALUE, a_backend, a_txn, batches, commit, visible, vote
 
-from exactsink.errors import ConfigError, Fatal
-from exactsink.model import Committed
+from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink_files.backend import FilesOptions
 
 OPTIONS = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.files_target import around, refused
 
-from exactsink.durable import DurableFile, file_sha256
+from exactsink.contract import DurableFile, file_sha256
 
 MB = 1 << 20
 CHUNKS = [bytes([n]) * (3 * MB + n) for n in range(9)]  # 27 MB
@@ -34,14 +34,14 @@ def test_a_large_file_is_sealed_with_what_was_written(tmp_path: Path, advice: st
     assert synced == [str(tmp_path / "large")]
 
 
-def test_the_disk_is_told_of_every_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
+def test_the_disk_is_reported_of_every_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[tuple[int, int]] = []
     real = os.posix_fadvise
     own = DurableFile(tmp_path / "large")
 
     def advise(handle: int, offset: int, length: int, advice: int) -> None:
         if os.readlink(f"/proc/self/fd/{handle}") == str(tmp_path / "large"):
-            told.append((offset, length))
+            reported.append((offset, length))
             assert advice == os.POSIX_FADV_DONTNEED
         real(handle, offset, length, advice)
 
@@ -50,7 +50,7 @@ def test_the_disk_is_told_of_every_part_once(tmp_path: Path, monkeypatch: pytest
         for chunk in CHUNKS:
             own.write(chunk)
     size, _ = own.seal()
-    ends = [offset + length for offset, length in told]
-    assert [offset for offset, _ in told] == [0, *ends[:-1]]
-    assert len(told) == 3
+    ends = [offset + length for offset, length in reported]
+    assert [offset for offset, _ in reported] == [0, *ends[:-1]]
+    assert len(reported) == 3
     assert size - 8 * MB < ends[-1] <= size

@@ -24,8 +24,7 @@ from tests.unit.files_target import (
     vote,
 )
 
-from exactsink.errors import ConfigError, Fatal
-from exactsink.model import Committed
+from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink_files import writer as writer_module
 
 

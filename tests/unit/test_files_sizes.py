@@ -28,8 +28,7 @@ from tests.unit.files_target import (
     vote,
 )
 
-from exactsink.errors import Retryable
-from exactsink.model import Committable, Committed
+from exactsink.contract import Committable, Committed, Retryable
 from exactsink_files import writer as writer_module
 from exactsink_files.backend import FilesBackend, FilesOptions
 

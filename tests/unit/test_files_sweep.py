@@ -22,8 +22,7 @@ from tests.unit.files_target import (
     vote,
 )
 
-from exactsink.errors import Retryable
-from exactsink.model import Committed, Unknown
+from exactsink.contract import Committed, Retryable, Unknown
 
 
 def test_in_doubt_lists_own_participants_only(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from tests.unit.files_target import (
     visible,
 )
 
-from exactsink.errors import Fatal
-from exactsink.model import AlreadyCommitted, Committable, Committed
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal
 
 FIRST_RELEASE = """{"root": "ROOT", "folder": "_exactsink/job.sink.g3-ab12.e7.p0.a0", "files": [
 {"temp": "0.tmp", "final": "day=1/job.sink.g3-ab12.e7.p0.a0.json", "size": 3,
@@ -49,7 +48,7 @@ def test_a_vote_of_the_first_release_is_committed_by_this_one(tmp_path: Path) ->
     assert commit(backend, voted) == [AlreadyCommitted()]
 
 
-def test_the_first_releases_hash_tells_its_file_from_a_foreign_one(tmp_path: Path) -> None:
+def test_the_first_releases_hash_reports_its_file_from_a_foreign_one(tmp_path: Path) -> None:
     voted = an_old_vote(tmp_path)
     assert commit(a_backend(tmp_path), voted) == [Committed()]
     visible(tmp_path)[1].write_bytes(b"{}\n[]\n")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.state import Heartbeat, State, StateFile
+from exactsink.observe.state import Heartbeat, StateFile
+from exactsink.protocol.coordinator import State
 
 LIMIT_SECONDS = 30
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.config import JobConfig
-from exactsink.errors import ConfigError
-from exactsink.home import RUN_COMPLETE, Home, is_complete
-from exactsink.journal.log import Log
-from exactsink.journal.records import Note
+from exactsink.contract import ConfigError
+from exactsink.job.config import JobConfig
+from exactsink.job.history import RUN_COMPLETE, JobHistory, is_complete
+from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.records import Note
 
 
 def _config(name: str = "flights", **job: object) -> JobConfig:
@@ -20,33 +20,33 @@ def _config(name: str = "flights", **job: object) -> JobConfig:
 
 
 def test_the_streams_history_stands_beside_its_checkpoint() -> None:
-    home = Home.of(_config())
-    assert (home.job, home.folder, home.run) == ("flights", Path("/data/chk.exactsink"), None)
+    history = JobHistory.of(_config())
+    assert (history.job, history.folder, history.run) == ("flights", Path("/data/chk.exactsink"), None)
 
 
 def test_every_run_has_a_name_and_a_folder_of_its_own() -> None:
-    homes = [Home.of(_config(), run) for run in ("2026-11-20", "2026-11-21", "2026-11-20 ", "ß/../x")]
-    assert len({home.job for home in homes}) == len({home.folder for home in homes}) == 4
-    for home in homes:
-        assert home.folder.parent == Path("/data/chk.exactsink/runs")
-        assert home.job.startswith("flights-")
-        assert len(home.job) == len("flights-") + 10
-    assert Home.of(_config(), "2026-11-20") == homes[0]
+    homes = [JobHistory.of(_config(), run) for run in ("2026-11-20", "2026-11-21", "2026-11-20 ", "ß/../x")]
+    assert len({history.job for history in homes}) == len({history.folder for history in homes}) == 4
+    for history in homes:
+        assert history.folder.parent == Path("/data/chk.exactsink/runs")
+        assert history.job.startswith("flights-")
+        assert len(history.job) == len("flights-") + 10
+    assert JobHistory.of(_config(), "2026-11-20") == homes[0]
 
 
 def test_names_that_leave_no_room_for_the_runs_hash_are_refused() -> None:
-    assert len(Home.of(_config("n" * 29), "r").job) == 40
+    assert len(JobHistory.of(_config("n" * 29), "r").job) == 40
     with pytest.raises(ConfigError, match="too long for batch runs"):
-        Home.of(_config("n" * 30), "r")
+        JobHistory.of(_config("n" * 30), "r")
     with pytest.raises(ConfigError, match="needs a name"):
-        Home.of(_config(), "")
-    assert Home.of(_config("n" * 40)).job == "n" * 40
+        JobHistory.of(_config(), "")
+    assert JobHistory.of(_config("n" * 40)).job == "n" * 40
 
 
 def test_a_journals_url_is_a_secret(tmp_path: Path) -> None:
-    home = Home.of(_config(journal=f"sqlite:///{tmp_path}/hidden.db"))
-    assert "hidden" not in repr(home)
-    journal = home.journal(lambda attempt: None)
+    history = JobHistory.of(_config(journal=f"sqlite:///{tmp_path}/hidden.db"))
+    assert "hidden" not in repr(history)
+    journal = history.journal(lambda attempt: None)
     journal.claim("query", "host:1")
     journal.close()
     assert (tmp_path / "hidden.db").exists()

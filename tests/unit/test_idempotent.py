@@ -12,11 +12,17 @@ import pytest
 from tests.unit.fakes import undecided
 from tests.unit.keyed_sink import SCHEMA, KeyedFiles, KeyedOptions, KeyedSink
 
-from exactsink import idempotent
-from exactsink.durable import DurableFile
-from exactsink.errors import ConfigError, Fatal, LineageError, Retryable
-from exactsink.idempotent import Version
-from exactsink.model import Txn, Unknown
+from exactsink.contract import (
+    ConfigError,
+    DurableFile,
+    Fatal,
+    LineageError,
+    Retryable,
+    Txn,
+    Unknown,
+    Version,
+    idempotent,
+)
 
 PROOF = "orders.keyed.e{}.applied"
 

@@ -12,17 +12,18 @@ from dataclasses import replace
 import pytest
 from tests.unit import instrument_bench as runs
 
-from exactsink.events import EVENTS, POINTS, Event
-from exactsink.instrument.metrics import BUCKETS, METRICS, PHASE, Measurement, Measures
-from exactsink.instrument.reference import events_table, metrics_table, points_table
-from exactsink.votes import Vote
+from exactsink.contract import Event
+from exactsink.observe.metrics import BUCKETS, METRICS, PHASE, Measurement, Measures
+from exactsink.observe.reference import events_table, metrics_table, points_table
+from exactsink.protocol.events import EVENTS, POINTS
+from exactsink.protocol.votes import Vote
 
-Told = dict[tuple[str, ...], float]
+Reported = dict[tuple[str, ...], float]
 SINKS = ("lake", "table")
 
 
 class Sum:
-    """Sums up what counters are told, keeps what gauges are set to, and counts what a histogram observes."""
+    """Sums up what counters are reported, keeps what gauges are set to, and counts what a histogram observes."""
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._measures = Measures(clock)
@@ -40,7 +41,7 @@ class Sum:
             else:
                 self.seconds.setdefault(measured.labels[1:], []).append(measured.value)
 
-    def of(self, metric: str) -> Told:
+    def of(self, metric: str) -> Reported:
         return {key[1:]: value for key, value in self.values.items() if key[0] == metric}
 
     @property
@@ -84,9 +85,9 @@ def test_the_reference_tables_hold_every_name() -> None:
 
 def test_exactsink_and_its_job_load_neither_exporter() -> None:
     code = (
-        "import sys, exactsink, exactsink.instrument, exactsink.instrument.metrics, exactsink.events\n"
-        "from exactsink.config.model import ObserveSection\n"
-        "assert exactsink.instrument.subscribers(ObserveSection()) == []\n"
+        "import sys, exactsink, exactsink.observe, exactsink.observe.metrics, exactsink.protocol.events\n"
+        "from exactsink.job.config.model import ObserveSection\n"
+        "assert exactsink.observe.subscribers(ObserveSection()) == []\n"
         "print(sorted(m for m in sys.modules if m.partition('.')[0] in ('prometheus_client', 'opentelemetry')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -97,83 +98,83 @@ def test_exactsink_and_its_job_load_neither_exporter() -> None:
 
 
 def test_two_epochs_are_counted_with_their_rows_by_sink_and_their_phases() -> None:
-    told = Sum()
-    runs.two_epochs(told)
-    assert told.of("epochs_total") == {("sim",): 2}
-    assert told.of("rows_total") == {("sim", sink): 6 for sink in SINKS}
-    assert told.of("complete_epoch") == {("sim",): 1}
-    assert told.of("generation") == {("sim",): 1}
+    reported = Sum()
+    runs.two_epochs(reported)
+    assert reported.of("epochs_total") == {("sim",): 2}
+    assert reported.of("rows_total") == {("sim", sink): 6 for sink in SINKS}
+    assert reported.of("complete_epoch") == {("sim",): 1}
+    assert reported.of("generation") == {("sim",): 1}
     once = dict.fromkeys([("claim", ""), ("recommit", ""), ("sweep", "")], 1)
     each = [(p, "") for p in ("open_epoch", "write", "vote", "decide", "complete")] + [("commit", s) for s in SINKS]
-    assert told.phases == once | dict.fromkeys(each, 2)
+    assert reported.phases == once | dict.fromkeys(each, 2)
     zero = ("skipped_total", "replayed_total", "fenced_total", "restarts_total")
-    assert {name: told.of(name) for name in zero} == {name: {("sim",): 0} for name in zero}
+    assert {name: reported.of(name) for name in zero} == {name: {("sim",): 0} for name in zero}
 
 
 def test_an_epoch_that_this_process_decided_and_finished_after_a_restart_is_counted_once() -> None:
-    told = Sum()
-    runs.decided_but_not_committed(told)
-    assert told.of("epochs_total") == {("sim",): 1}
-    assert told.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert told.of("skipped_total") == {("sim",): 1}
-    assert told.of("generation") == {("sim",): 2}
+    reported = Sum()
+    runs.decided_but_not_committed(reported)
+    assert reported.of("epochs_total") == {("sim",): 1}
+    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
+    assert reported.of("skipped_total") == {("sim",): 1}
+    assert reported.of("generation") == {("sim",): 2}
 
 
 def test_an_epoch_that_this_process_finished_before_is_not_counted_again_when_its_batch_comes_back() -> None:
-    told = Sum()
-    bench = runs.Observed(told)
+    reported = Sum()
+    bench = runs.Observed(reported)
     driver = bench.driver()
     assert [driver.run_epoch(bench.batch(0)).skipped for _ in range(3)] == [False, True, True]
-    assert told.of("epochs_total") == {("sim",): 1}
-    assert told.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert told.of("skipped_total") == {("sim",): 2}
+    assert reported.of("epochs_total") == {("sim",): 1}
+    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
+    assert reported.of("skipped_total") == {("sim",): 2}
 
 
 def test_an_epoch_that_another_process_decided_is_skipped_and_its_rows_are_not_counted_again() -> None:
-    told = Sum()
-    runs.decided_by_another(told)
-    assert told.of("skipped_total") == {("sim",): 1}
-    assert told.of("epochs_total") == {("sim",): 1}
-    assert told.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert told.of("complete_epoch") == {("sim",): 1}
+    reported = Sum()
+    runs.decided_by_another(reported)
+    assert reported.of("skipped_total") == {("sim",): 1}
+    assert reported.of("epochs_total") == {("sim",): 1}
+    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
+    assert reported.of("complete_epoch") == {("sim",): 1}
 
 
 def test_lost_votes_are_counted_once_though_start_and_replay_both_meet_them() -> None:
-    told = Sum()
-    bench = runs.lost_votes(told)
+    reported = Sum()
+    bench = runs.lost_votes(reported)
     assert bench.names().count("vote_lost") == 4
-    assert told.of("lost_votes_total") == {("sim", "lake"): 2}
-    assert told.of("replayed_total") == {("sim",): 2}
-    assert told.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
+    assert reported.of("lost_votes_total") == {("sim", "lake"): 2}
+    assert reported.of("replayed_total") == {("sim",): 2}
+    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
     assert set(bench.world.applied.values()) == {1}
 
 
 def test_a_fenced_driver_counts_no_epoch_and_no_row() -> None:
-    told = Sum()
-    bench = runs.fenced(told)
-    assert [e.edge for e in bench.told if e.name == "decide"] == ["before", "before", "after"]
-    assert told.of("fenced_total") == {("sim",): 1}
-    assert told.of("epochs_total") == {("sim",): 1}
-    assert told.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert told.phases["vote", ""] == 2
-    assert told.phases["decide", ""] == 1
+    reported = Sum()
+    bench = runs.fenced(reported)
+    assert [e.edge for e in bench.reported if e.name == "decide"] == ["before", "before", "after"]
+    assert reported.of("fenced_total") == {("sim",): 1}
+    assert reported.of("epochs_total") == {("sim",): 1}
+    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
+    assert reported.phases["vote", ""] == 2
+    assert reported.phases["decide", ""] == 1
 
 
-def test_the_time_left_to_the_earliest_deadline_and_what_is_in_doubt_are_told_by_sink() -> None:
+def test_the_time_left_to_the_earliest_deadline_and_what_is_in_doubt_are_reported_by_sink() -> None:
     def due(given: Vote) -> Vote:
         assert given.committable is not None
         return replace(given, committable=replace(given.committable, deadline=1900.0 + given.partition))
 
-    told = Sum()
-    bench = runs.Observed(told)
+    reported = Sum()
+    bench = runs.Observed(reported)
     bench.driver(now=1000.0).run_epoch(bench.batch(0, spoil=due))
-    assert told.of("seconds_to_deadline") == {("sim", sink): 900.0 for sink in SINKS}
-    assert told.of("in_doubt") == told.of("in_doubt_oldest_seconds") == {("sim", sink): 0 for sink in SINKS}
+    assert reported.of("seconds_to_deadline") == {("sim", sink): 900.0 for sink in SINKS}
+    assert reported.of("in_doubt") == reported.of("in_doubt_oldest_seconds") == {("sim", sink): 0 for sink in SINKS}
 
 
 @pytest.mark.parametrize("run", [runs.two_epochs, runs.lost_votes, runs.fenced], ids=lambda run: run.__name__)
 def test_every_event_of_a_run_has_the_fields_that_the_table_says(run: Callable[..., runs.Observed]) -> None:
-    events = [event for event in run().told if not event.edge]
+    events = [event for event in run().reported if not event.edge]
     assert events
     for event in events:
         assert set(event.fields) == set(EVENTS[event.name].fields)
@@ -186,10 +187,10 @@ def test_subscribers_that_fail_change_nothing_of_a_run(caplog: pytest.LogCapture
     bench = runs.two_epochs(failing)
     assert set(bench.world.applied.values()) == {1}
     assert len(bench.world.applied) == 12
-    assert [str(e).partition(" seconds")[0] for e in bench.told] == [
-        str(e).partition(" seconds")[0] for e in runs.two_epochs().told
+    assert [str(e).partition(" seconds")[0] for e in bench.reported] == [
+        str(e).partition(" seconds")[0] for e in runs.two_epochs().reported
     ]
-    assert caplog.text.count("RuntimeError: no metrics today") == len(bench.told)
+    assert caplog.text.count("RuntimeError: no metrics today") == len(bench.reported)
 
 
 # single events
@@ -206,15 +207,15 @@ def lost(txn: str, epoch: int = 7) -> Event:
 
 def test_the_write_is_what_lies_between_the_opened_epoch_and_its_vote() -> None:
     times = iter([100.0, 142.5, 200.0, 207.0])
-    told = Sum(lambda: next(times))
+    reported = Sum(lambda: next(times))
     for epoch in range(2):
-        told(Event("open_epoch", "orders", "before", epoch))
-        told(Event("open_epoch", "orders", "after", epoch, {"seconds": 0.5}))
-        told(Event("vote", "orders", "before", epoch))
-        told(Event("vote", "orders", "after", epoch, {"seconds": 0.25}))
-    assert told.seconds["write", ""] == [42.5, 7.0]
-    assert told.seconds["open_epoch", ""] == [0.5, 0.5]
-    assert told.seconds["vote", ""] == [0.25, 0.25]
+        reported(Event("open_epoch", "orders", "before", epoch))
+        reported(Event("open_epoch", "orders", "after", epoch, {"seconds": 0.5}))
+        reported(Event("vote", "orders", "before", epoch))
+        reported(Event("vote", "orders", "after", epoch, {"seconds": 0.25}))
+    assert reported.seconds["write", ""] == [42.5, 7.0]
+    assert reported.seconds["open_epoch", ""] == [0.5, 0.5]
+    assert reported.seconds["vote", ""] == [0.25, 0.25]
 
 
 def test_a_vote_without_an_opened_epoch_has_no_write() -> None:
@@ -236,19 +237,19 @@ def test_no_side_before_a_point_measures_its_duration() -> None:
 
 def test_a_complete_epoch_forgets_the_lost_votes_that_were_counted() -> None:
     complete = Event("complete", "orders", "after", 7, {"seconds": 0.1})
-    told = Sum()
+    reported = Sum()
     for event in (lost("a"), lost("b"), lost("a"), complete, lost("a", epoch=8)):
-        told(event)
-    assert told.of("lost_votes_total") == {("orders", "lake"): 3}
+        reported(event)
+    assert reported.of("lost_votes_total") == {("orders", "lake"): 3}
 
 
 @pytest.mark.parametrize(("participants", "age", "oldest"), [(2, 31.5, 31.5), (0, None, 0), (2, None, -1)])
-def test_what_is_in_doubt_is_told_by_sink(participants: int, age: float | None, oldest: float) -> None:
+def test_what_is_in_doubt_is_reported_by_sink(participants: int, age: float | None, oldest: float) -> None:
     fields = {"sink": "lake", "participants": participants, "oldest_age_seconds": age}
-    told = Sum()
-    told(Event("in_doubt", "orders", "", 7, fields))
-    assert told.of("in_doubt") == {("orders", "lake"): participants}
-    assert told.of("in_doubt_oldest_seconds") == pytest.approx({("orders", "lake"): oldest})
+    reported = Sum()
+    reported(Event("in_doubt", "orders", "", 7, fields))
+    assert reported.of("in_doubt") == {("orders", "lake"): participants}
+    assert reported.of("in_doubt_oldest_seconds") == pytest.approx({("orders", "lake"): oldest})
 
 
 @pytest.mark.parametrize(
@@ -278,17 +279,19 @@ def test_an_event_moves_its_metric_and_no_other(
 
 def test_counters_begin_at_0_with_the_sinks_promise_and_the_claim() -> None:
     promise = {"sink": "lake", "backend": "files", "strategy": "s", "guarantee": "exactly once", "target": "t"}
-    told = Sum()
-    told(Event("sink", "orders", "", None, promise))
-    told(Event("claimed", "orders", "", None, {"generation": 3, "driver": "host:17"}))
+    reported = Sum()
+    reported(Event("sink", "orders", "", None, promise))
+    reported(Event("claimed", "orders", "", None, {"generation": 3, "driver": "host:17"}))
     counters = {m.prometheus.removeprefix("exactsink_"): m.labels for m in METRICS if m.kind == "counter"}
     by_label = {("job",): ("orders",), ("job", "sink"): ("orders", "lake")}
-    assert {name: told.of(name) for name in counters} == {n: {by_label[labels]: 0} for n, labels in counters.items()}
+    assert {name: reported.of(name) for name in counters} == {
+        n: {by_label[labels]: 0} for n, labels in counters.items()
+    }
 
 
 def test_jobs_of_one_process_are_kept_apart() -> None:
-    told = Sum()
+    reported = Sum()
     for job in ("orders", "clicks"):
-        told(Event("decide", job, "after", 7, {"seconds": 0.1}))
-    told(Event("return", "orders", "before", 7, {"rows": {"lake": 5}}))
-    assert told.of("rows_total") == {("orders", "lake"): 5}
+        reported(Event("decide", job, "after", 7, {"seconds": 0.1}))
+    reported(Event("return", "orders", "before", 7, {"rows": {"lake": 5}}))
+    assert reported.of("rows_total") == {("orders", "lake"): 5}

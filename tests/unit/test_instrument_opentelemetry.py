@@ -17,13 +17,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 from tests.unit import instrument_bench as runs
 
-from exactsink.config.model import ObserveSection
-from exactsink.errors import ConfigError
-from exactsink.events import Event, Events
-from exactsink.instrument import subscribers
-from exactsink.instrument.metrics import BUCKETS, METRICS
-from exactsink.instrument.opentelemetry import OpenTelemetryMetrics
-from exactsink.instrument.prometheus import PrometheusMetrics
+from exactsink.contract import ConfigError, Event
+from exactsink.job.config.model import ObserveSection
+from exactsink.observe import subscribers
+from exactsink.observe.metrics import BUCKETS, METRICS
+from exactsink.observe.opentelemetry import OpenTelemetryMetrics
+from exactsink.observe.prometheus import PrometheusMetrics
+from exactsink.protocol.events import Events
 
 Key = tuple[str, frozenset[tuple[str, Any]]]
 
@@ -69,8 +69,8 @@ def test_a_run_is_measured() -> None:
     assert sdk.value("complete_epoch") == 1
     labels = {"exactsink.job": "sim", "exactsink.phase": "commit", "exactsink.sink": "lake"}
     commits = sdk.points()["exactsink.phase.duration", frozenset(labels.items())]
-    told = [e.fields["seconds"] for e in bench.told if (e.name, e.edge) == ("commit:lake", "after")]
-    assert (commits.count, commits.sum) == (2, pytest.approx(sum(told)))
+    reported = [e.fields["seconds"] for e in bench.reported if (e.name, e.edge) == ("commit:lake", "after")]
+    assert (commits.count, commits.sum) == (2, pytest.approx(sum(reported)))
     assert commits.explicit_bounds == BUCKETS
 
 
@@ -78,10 +78,10 @@ def test_every_metric_has_its_name_unit_and_description() -> None:
     sdk = Sdk()
     runs.lost_votes(sdk.observer)
     events = Events("sim", [sdk.observer])
-    events.tell("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
-    events.tell("deadline", sink="lake", seconds=840.5)
-    events.tell("swept", sink="lake", participants=1)
-    events.tell("commit_retried", sink="lake", attempt=1, error="x")
+    events.report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
+    events.report("deadline", sink="lake", seconds=840.5)
+    events.report("swept", sink="lake", participants=1)
+    events.report("commit_retried", sink="lake", attempt=1, error="x")
     data = sdk.reader.get_metrics_data()
     assert data is not None
     found = {m.name: (m.unit, m.description) for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
@@ -92,7 +92,7 @@ RUNS = [runs.two_epochs, runs.decided_but_not_committed, runs.decided_by_another
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
-def test_both_exporters_tell_the_same(run: Callable[..., runs.Observed]) -> None:
+def test_both_exporters_report_the_same(run: Callable[..., runs.Observed]) -> None:
     sdk, registry = Sdk(), CollectorRegistry()
     run(sdk.observer, PrometheusMetrics(registry))
     samples = {(s.name, frozenset(s.labels.items())): s.value for f in registry.collect() for s in f.samples}
@@ -143,8 +143,8 @@ def test_an_epoch_that_is_stopped_ends_as_an_error_and_its_recovery_is_a_span_to
     assert sdk.children(recommitted) == ["exactsink.commit:lake", "exactsink.commit:table"]
     assert [e.name for e in recommitted.events] == ["vote_lost", "vote_lost"]
     assert replayed.status.is_ok
-    told = [e.name for e in replayed.events if e.name in {"vote_lost", "redecided", "epoch_skipped"}]
-    assert told == ["vote_lost", "vote_lost", "redecided", "epoch_skipped"]
+    reported = [e.name for e in replayed.events if e.name in {"vote_lost", "redecided", "epoch_skipped"}]
+    assert reported == ["vote_lost", "vote_lost", "redecided", "epoch_skipped"]
     (redecided,) = [e for e in replayed.events if e.name == "redecided"]
     assert redecided.attributes == {"exactsink.sink": "lake", "exactsink.participants": 2}
 
@@ -182,11 +182,11 @@ def test_the_next_epoch_ends_one_that_never_returned() -> None:
     assert (first.status.description, second.status.is_ok) == ("not finished: another epoch began", True)
 
 
-def test_fields_that_are_no_plain_values_are_told_as_text() -> None:
+def test_fields_that_are_no_plain_values_are_reported_as_text() -> None:
     sdk = Sdk()
     events = Events("sim", [sdk.observer])
     events.edge("open_epoch", "before", 7)
-    events.tell("noted", epoch=7, text=["lake", "table"])
+    events.report("noted", epoch=7, text=["lake", "table"])
     events.edge("return", "before", 7, rows={})
     (epoch,) = sdk.spans("epoch")
     assert epoch.events[0].attributes == {"exactsink.text": "['lake', 'table']"}
@@ -213,14 +213,14 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from exactsink.config.model import ObserveSection
-from exactsink.events import Events
-from exactsink.instrument import subscribers
+from exactsink.job.config.model import ObserveSection
+from exactsink.protocol.events import Events
+from exactsink.observe import subscribers
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider([reader]))
 {tracer}
 (observer,) = subscribers(ObserveSection(opentelemetry=True))
-Events("sim", [observer]).tell("fenced", generation=1, by=2)
+Events("sim", [observer]).report("fenced", generation=1, by=2)
 observer.close()
 data = reader.get_metrics_data()
 print(json.dumps([m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]))

@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit import instrument_bench as runs
 
-from exactsink.config.model import ObserveSection
-from exactsink.errors import ConfigError
-from exactsink.events import Event, Events
-from exactsink.instrument import subscribers
-from exactsink.instrument.metrics import METRICS
-from exactsink.instrument.prometheus import PrometheusMetrics
+from exactsink.contract import ConfigError, Event
+from exactsink.job.config.model import ObserveSection
+from exactsink.observe import subscribers
+from exactsink.observe.metrics import METRICS
+from exactsink.observe.prometheus import PrometheusMetrics
+from exactsink.protocol.events import Events
 
 SINKS = ("lake", "table")
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -51,9 +51,9 @@ def test_a_scraper_finds_the_figures_of_a_run(metrics: PrometheusMetrics) -> Non
     assert value(samples, "generation") == 1
     for sink in SINKS:
         labels = {"phase": "commit", "sink": sink}
-        told = [e.fields["seconds"] for e in bench.told if (e.name, e.edge) == (f"commit:{sink}", "after")]
-        assert value(samples, "phase_seconds_count", **labels) == len(told) == 2
-        assert value(samples, "phase_seconds_sum", **labels) == pytest.approx(sum(told))
+        reported = [e.fields["seconds"] for e in bench.reported if (e.name, e.edge) == (f"commit:{sink}", "after")]
+        assert value(samples, "phase_seconds_count", **labels) == len(reported) == 2
+        assert value(samples, "phase_seconds_sum", **labels) == pytest.approx(sum(reported))
         assert value(samples, "phase_seconds_bucket", le="600.0", **labels) == 2
     assert value(samples, "phase_seconds_count", phase="write", sink="") == 2
 
@@ -75,8 +75,8 @@ def test_a_skipped_epoch_lost_votes_and_a_fenced_driver_are_seen(metrics: Promet
 
 
 def test_all_of_the_table_is_registered_under_its_names(metrics: PrometheusMetrics) -> None:
-    Events("sim", [metrics]).tell("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
-    Events("sim", [metrics]).tell("deadline", sink="lake", seconds=840.5)
+    Events("sim", [metrics]).report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
+    Events("sim", [metrics]).report("deadline", sink="lake", seconds=840.5)
     samples = scrape(metrics.serve("127.0.0.1:0").port)
     assert value(samples, "in_doubt", sink="lake") == 2
     assert value(samples, "in_doubt_oldest_seconds", sink="lake") == 31.5

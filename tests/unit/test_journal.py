@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from tests.unit.journals import DRIVER, QUERY, Driver, Store, a_claim, claimed, committables, decided
 
-from exactsink.errors import Fenced, LineageError, PreflightError, Retryable
-from exactsink.journal.journal import Journal
-from exactsink.journal.log import Log, fenced_by
-from exactsink.journal.records import Claim, Decide, Note, Record, Redecide, decode
+from exactsink.contract import Fenced, LineageError, PreflightError, Retryable
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import Log, fenced_by
+from exactsink.protocol.journal.records import Claim, Decide, Note, Record, Redecide, decode
 
 # claims
 
@@ -90,7 +90,7 @@ def test_a_claim_whose_answer_is_lost_stands_once() -> None:
     assert (claim.generation, sorted(store.entries)) == (1, [0])
 
 
-def test_an_older_driver_is_told_who_fences_it() -> None:
+def test_an_older_driver_is_reported_who_fences_it() -> None:
     store = Store()
     mine = Driver(store).claim(QUERY, DRIVER)
     assert fenced_by(Driver(store).read(), mine) is None

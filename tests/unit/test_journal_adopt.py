@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.journals import DRIVER, QUERY, Driver, Store, a_claim, claimed, decided
 
-from exactsink.errors import Fenced, LineageError
-from exactsink.journal.log import Log, fenced_by
-from exactsink.journal.records import Claim, Note, decode
+from exactsink.contract import Fenced, LineageError
+from exactsink.protocol.journal.log import Log, fenced_by
+from exactsink.protocol.journal.records import Claim, Note, decode
 
 OTHER = "query-2"
 
@@ -25,7 +25,7 @@ def a_journal(epochs: int) -> tuple[Store, Driver]:
 
 
 def bound(log: Log) -> tuple[str | None, int, int]:
-    """Tell which query a journal is bound to, the epoch of its batch 0, and the next new epoch."""
+    """Return which query a journal is bound to, the epoch of its batch 0, and the next new epoch."""
     return log.query_id, log.base, log.next_epoch
 
 
@@ -112,7 +112,7 @@ def test_an_empty_query_id_binds_to_the_next_that_claims_and_then_to_no_other() 
         Driver(store).claim(QUERY, DRIVER)
 
 
-def test_a_refused_query_is_told_of_adopt() -> None:
+def test_a_refused_query_is_reported_of_adopt() -> None:
     store, _ = a_journal(1)
     with pytest.raises(LineageError) as refused:
         Driver(store).claim(OTHER, DRIVER)

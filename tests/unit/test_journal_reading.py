@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from tests.unit.journals import QUERY, Driver, Store, claimed, committables, decided
 
-from exactsink.errors import Fatal, Retryable
-from exactsink.journal.journal import Journal
-from exactsink.journal.log import Decision, Log, extended
-from exactsink.journal.records import Decide, DecidedSink, Record, Redecide, decode
-from exactsink.journal.store import LocalStore
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Fatal, Retryable, Txn
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import Decision, Log, extended
+from exactsink.protocol.journal.records import Decide, DecidedSink, Record, Redecide, decode
+from exactsink.protocol.journal.stores.local import LocalStore
 
 
 class StaleStore(LocalStore):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from exactsink.errors import Fatal
-from exactsink.journal.records import (
+from exactsink.contract import Committable, Fatal, Txn
+from exactsink.protocol.journal.records import (
     FORMAT_VERSION,
     Claim,
     Decide,
@@ -21,7 +21,6 @@ from exactsink.journal.records import (
     decode,
     encode,
 )
-from exactsink.model import Committable, Txn
 
 COMMITTABLES = (
     Committable(

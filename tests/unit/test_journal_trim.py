@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.journals import QUERY, Driver, committables, decided
 
-from exactsink.journal.records import Claim, Redecide, decode
-from exactsink.journal.store import LocalStore
+from exactsink.protocol.journal.records import Claim, Redecide, decode
+from exactsink.protocol.journal.stores.local import LocalStore
 
 
 def a_redecide(epoch: int) -> Redecide:
@@ -35,7 +35,7 @@ def long_journal(folder: Path, keep_epochs: int, epochs: int) -> tuple[LocalStor
 
 
 def epoch_seqs(store: LocalStore) -> Sequence[int]:
-    """Give the seqs of decides and redecides that stand."""
+    """Return the seqs of decides and redecides that stand."""
     return [seq for seq, kind in kinds(store).items() if kind.endswith("ecide")]
 
 

@@ -23,15 +23,15 @@ def batch(first: int, count: int, producer: tuple[int, int] | None) -> bytes:
 
 
 def producer_at(offset: int, records: bytes | None) -> tuple[int, int] | None:
-    told = SimpleNamespace(aborted_transactions=None, log_start_offset=0, last_stable_offset=99, records=records)
-    return seen(told, offset).producer
+    reported = SimpleNamespace(aborted_transactions=None, log_start_offset=0, last_stable_offset=99, records=records)
+    return seen(reported, offset).producer
 
 
 OURS, OTHERS = (7, 4), (8, 0)
 
 
 @pytest.mark.parametrize("offset", [10, 11, 12])
-def test_the_batch_that_holds_the_offset_tells_whose_it_is(offset: int) -> None:
+def test_the_batch_that_holds_the_offset_reports_whose_it_is(offset: int) -> None:
     assert producer_at(offset, batch(10, 3, OURS)) == OURS
 
 

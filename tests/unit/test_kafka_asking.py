@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, SaslAuthenticationFailedError
 
-from exactsink.errors import Fatal, Retryable
+from exactsink.contract import Fatal, Retryable
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.vote import Transaction
 from exactsink_kafka.wire import Wire
@@ -21,7 +21,7 @@ ONE, OTHER = Transaction("a.b.g1-ab.s1", 1, 0), Transaction("a.b.g1-ab.s2", 2, 0
 
 @dataclass
 class Brokers:
-    """Channels that answer as they are told: `coordinators` and `codes` by id, one after the other, the last stays."""
+    """Channels that answer as told: `coordinators` and `codes` by id, one after the other, the last stays."""
 
     coordinators: dict[str, list[int]] = field(default_factory=dict)
     codes: dict[tuple[int, str], list[int]] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def test_a_connection_that_stays_broken_is_given_up(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("failure", [SaslAuthenticationFailedError("no"), IncompatibleBrokerVersion("old")])
-def test_what_another_try_can_not_help_is_told_at_once(brokers: Brokers, failure: Exception) -> None:
+def test_what_another_try_can_not_help_is_reported_at_once(brokers: Brokers, failure: Exception) -> None:
     brokers.failures = [failure]
     with pytest.raises(Fatal):
         ended()

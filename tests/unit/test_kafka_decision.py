@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import AlreadyCommitted, Committable, Committed, InDoubt, JobContext, Lost, Txn, Undecided, Unknown
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Fatal,
+    InDoubt,
+    JobContext,
+    Lost,
+    Retryable,
+    Txn,
+    Undecided,
+    Unknown,
+)
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
@@ -27,7 +38,7 @@ NO_TOPIC = Seen(100, -1, -1, None, frozenset())
 
 @dataclass
 class Scripted:
-    """A wire that answers as it is told: states one after the other (the last one stays), one look for all."""
+    """A wire that answers as it is reported: states one after the other (the last one stays), one look for all."""
 
     code: int = 0
     states: list[tuple[str, int, int] | None] = field(default_factory=lambda: [("Ongoing", 7, 4)])
@@ -90,8 +101,8 @@ def committer(wire: Scripted) -> KafkaCommitter:
 
 def committed(wire: Scripted, vote: Vote = VOTE) -> Any:
     txn = Txn("orders", 0, "out", 3, "ab", 0, 1)
-    [told] = committer(wire).commit(0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION)])
-    return told
+    [reported] = committer(wire).commit(0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION)])
+    return reported
 
 
 def test_an_open_transaction_is_committed_and_waited_for_until_its_markers_are_written() -> None:
@@ -117,17 +128,17 @@ def test_a_success_for_what_was_not_open_was_an_earlier_calls(before: Any, seen:
 
 
 def test_a_success_for_rows_that_are_aborted_is_no_success() -> None:
-    told = committed(Scripted(states=[("CompleteCommit", 7, 5)], seen=ABORTED))
-    assert isinstance(told, Lost)
+    reported = committed(Scripted(states=[("CompleteCommit", 7, 5)], seen=ABORTED))
+    assert isinstance(reported, Lost)
 
 
 @pytest.mark.parametrize("state", ["CompleteAbort", "PrepareAbort"])
 @pytest.mark.parametrize("epoch", [4, 5])
 @pytest.mark.parametrize("seen", [ABORTED, HELD, DELETED, NO_TOPIC])
 def test_an_abort_of_this_very_use_is_proof_of_loss(state: str, epoch: int, seen: Seen) -> None:
-    told = committed(Scripted(48, [(state, 7, epoch)], seen))
-    assert isinstance(told, Lost)
-    assert OURS.ref in told.evidence
+    reported = committed(Scripted(48, [(state, 7, epoch)], seen))
+    assert isinstance(reported, Lost)
+    assert OURS.ref in reported.evidence
 
 
 def test_an_abort_of_rows_that_readers_see_is_no_loss() -> None:
@@ -147,9 +158,9 @@ NO_WORD += [("CompleteCommit", 8, 4), ("Empty", 7, 4), ("Empty", 7, 5), ("Ongoin
 
 @pytest.mark.parametrize("state", [*NO_WORD, None])
 def test_an_invalid_state_that_is_not_of_this_use_is_settled_by_reading(state: Any) -> None:
-    told = committed(Scripted(48, [state], DELETED))
-    assert isinstance(told, Unknown)
-    assert "INVALID_TXN_STATE (48)" in told.evidence
+    reported = committed(Scripted(48, [state], DELETED))
+    assert isinstance(reported, Unknown)
+    assert "INVALID_TXN_STATE (48)" in reported.evidence
     assert committed(Scripted(48, [state], VISIBLE)) == AlreadyCommitted()
     assert isinstance(committed(Scripted(48, [state], ABORTED)), Lost)
 
@@ -159,9 +170,9 @@ def test_an_invalid_state_that_is_not_of_this_use_is_settled_by_reading(state: A
 def test_a_use_that_the_coordinator_knows_no_more_is_settled_by_reading_alone(code: int, state: Any) -> None:
     assert committed(Scripted(code, [state], VISIBLE)) == AlreadyCommitted()
     assert isinstance(committed(Scripted(code, [state], ABORTED)), Lost)
-    told = committed(Scripted(code, [state], DELETED))
-    assert isinstance(told, Unknown)
-    assert f"({code})" in told.evidence
+    reported = committed(Scripted(code, [state], DELETED))
+    assert isinstance(reported, Unknown)
+    assert f"({code})" in reported.evidence
 
 
 @pytest.mark.parametrize(
@@ -189,7 +200,7 @@ def test_any_other_code_ends_the_call_and_says_that_the_epoch_is_decided(code: i
 
 
 @pytest.mark.parametrize("elsewhere", [DELETED, NO_TOPIC, HELD, Seen(0, 0, 100, None, frozenset())])
-def test_one_partition_that_tells_is_enough(elsewhere: Seen) -> None:
+def test_one_partition_that_reports_is_enough(elsewhere: Seen) -> None:
     assert committed(Scripted(90, seen={0: elsewhere, 1: VISIBLE})) == AlreadyCommitted()
     lost = replace(ABORTED, aborted=frozenset({(7, 20)}))
     assert isinstance(committed(Scripted(90, seen={0: elsewhere, 1: lost})), Lost)
@@ -206,11 +217,11 @@ def test_one_partition_that_tells_is_enough(elsewhere: Seen) -> None:
         (Seen(0, 0, 100, (8, 4), frozenset({(8, 10), (7, 10)})), "holds rows of producer id 8, epoch 4"),
     ],
 )
-def test_what_proves_nothing_is_told(seen: Seen, says: str) -> None:
-    told = committed(Scripted(90, [("Empty", 7, 6)], seen, "another-id"))
-    assert isinstance(told, Unknown)
-    assert says in told.evidence
-    assert "rows-1 from offset 20" in told.evidence or seen is NO_TOPIC
+def test_what_proves_nothing_is_reported(seen: Seen, says: str) -> None:
+    reported = committed(Scripted(90, [("Empty", 7, 6)], seen, "another-id"))
+    assert isinstance(reported, Unknown)
+    assert says in reported.evidence
+    assert "rows-1 from offset 20" in reported.evidence or seen is NO_TOPIC
 
 
 STANDS = {("rows", 0): [OpenProducer(7, 4, 10)], ("rows", 1): [OpenProducer(7, 4, 20)]}
@@ -228,9 +239,9 @@ STANDS = {("rows", 0): [OpenProducer(7, 4, 10)], ("rows", 1): [OpenProducer(7, 4
 )
 def test_an_open_transaction_that_lacks_rows_is_not_committed(writers: Any, topic: str | None, says: str) -> None:
     wire = Scripted(topic=topic, writers=writers)
-    told = committed(wire)
-    assert isinstance(told, Unknown)
-    assert says in told.evidence
+    reported = committed(wire)
+    assert isinstance(reported, Unknown)
+    assert says in reported.evidence
     assert wire.ended == []
 
 
@@ -255,7 +266,7 @@ def test_an_end_that_is_missing_in_a_partition_is_written_there_as_the_coordinat
 
 @pytest.mark.parametrize(("before", "code", "word"), HANGING)
 @pytest.mark.parametrize("refused", [31, 1])
-def test_a_missing_end_that_may_not_be_written_is_told_with_what_to_do(
+def test_a_missing_end_that_may_not_be_written_is_reported_with_what_to_do(
     before: Any, code: int, word: str, refused: int
 ) -> None:
     hangs = {("rows", 1): [OpenProducer(7, 4, 20)]}
@@ -295,9 +306,9 @@ def test_rows_that_another_driver_commits_meanwhile_are_not_missing() -> None:
     assert committed(wire) == Committed()
 
 
-def test_a_topic_that_is_gone_is_told() -> None:
-    told = committed(Scripted(90, seen=NO_TOPIC, topic=None))
-    assert "was deleted" in told.evidence
+def test_a_topic_that_is_gone_is_reported() -> None:
+    reported = committed(Scripted(90, seen=NO_TOPIC, topic=None))
+    assert "was deleted" in reported.evidence
 
 
 @pytest.mark.parametrize("other", [DELETED, NO_TOPIC, HELD])
@@ -312,8 +323,8 @@ def test_rows_behind_an_open_transaction_are_neither_lost_nor_unknown(other: See
     [({(7, 10)}, True), ({(7, 9)}, True), ({(7, 11)}, False), ({(8, 10)}, False), ({(8, 10), (7, 12)}, False)],
 )
 def test_an_aborted_transaction_of_this_producer_that_began_later_is_not_this_one(aborted: Any, lost: bool) -> None:
-    told = committed(Scripted(90, seen={0: Seen(0, 0, 100, (7, 4), frozenset(aborted)), 1: DELETED}))
-    assert isinstance(told, Lost) == lost
+    reported = committed(Scripted(90, seen={0: Seen(0, 0, 100, (7, 4), frozenset(aborted)), 1: DELETED}))
+    assert isinstance(reported, Lost) == lost
 
 
 def test_the_last_stable_offset_itself_is_not_settled() -> None:
@@ -325,9 +336,9 @@ def test_the_last_stable_offset_itself_is_not_settled() -> None:
 
 def test_a_vote_for_another_cluster_is_not_ended() -> None:
     wire = Scripted()
-    told = committed(wire, replace(VOTE, cluster="elsewhere"))
-    assert isinstance(told, Unknown)
-    assert "elsewhere" in told.evidence
+    reported = committed(wire, replace(VOTE, cluster="elsewhere"))
+    assert isinstance(reported, Unknown)
+    assert "elsewhere" in reported.evidence
     assert wire.ended == []
 
 
@@ -346,12 +357,12 @@ def test_an_abort_is_done_when_the_transaction_is_open_no_more(code: int) -> Non
 
 
 @pytest.mark.parametrize(("code", "kind"), [(14, Retryable), (51, Retryable), (53, Fatal), (-1, Retryable)])
-def test_an_abort_that_is_not_done_is_told(code: int, kind: type) -> None:
+def test_an_abort_that_is_not_done_is_reported(code: int, kind: type) -> None:
     with pytest.raises(kind, match="sink out: abort 1 undecided") as raised:
         committer(Scripted(code)).abort(undecided(OURS.ref))
     assert type(raised.value) is kind
 
 
-def test_an_abort_whose_markers_do_not_come_is_told() -> None:
+def test_an_abort_whose_markers_do_not_come_is_reported() -> None:
     with pytest.raises(Retryable, match="ended, and not yet for readers"):
         committer(Scripted(0, [("PrepareAbort", 7, 5)])).abort(undecided(OURS.ref))

@@ -11,12 +11,12 @@ from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError, NoError, NotCoordinatorError, UnknownMemberIdError
 from kafka.structs import OffsetAndMetadata
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 from exactsink_kafka.group import report_offsets, source_offsets
 
 
 class Admin:
-    """Takes offsets, and answers as it is told."""
+    """Takes offsets, and answers as it is reported."""
 
     def __init__(self, answers: Mapping[TopicPartition, Any] | Exception) -> None:
         self.answers = answers
@@ -29,7 +29,7 @@ class Admin:
         return self.answers
 
 
-def test_offsets_of_several_sources_are_told_together() -> None:
+def test_offsets_of_several_sources_are_reported_together() -> None:
     ends = ['{"orders": {"0": 17, "1": 4}, "returns": {"0": 0}}', '{"clicks": {"10": 9223372036854775807}}']
     assert source_offsets(ends) == {
         "orders": {0: 17, 1: 4},
@@ -38,7 +38,7 @@ def test_offsets_of_several_sources_are_told_together() -> None:
     }
 
 
-def test_of_two_sources_that_read_one_partition_the_one_that_lags_tells() -> None:
+def test_of_two_sources_that_read_one_partition_the_one_that_lags_reports() -> None:
     ahead, behind = '{"orders": {"0": 17, "1": 4}}', '{"orders": {"0": 3, "2": 8}}'
     for ends in ([ahead, behind], [behind, ahead]):
         assert source_offsets(ends) == {"orders": {0: 3, 1: 4, 2: 8}}
@@ -77,7 +77,7 @@ def test_an_end_that_is_not_kafkas_is_passed_over_whole(end: str) -> None:
 @pytest.mark.parametrize("ends", [[], ["7"], ["{}"], ['{"orders": {}}', '{"logOffset": 5}']])
 def test_without_a_kafka_source_nothing_is_sent_and_the_error_says_what_the_sources_read(ends: list[str]) -> None:
     admin = Admin({})
-    with pytest.raises(Fatal, match="no source of this job tells its offsets") as failed:
+    with pytest.raises(Fatal, match="no source of this job reports its offsets") as failed:
         report_offsets(admin, "lag", ends)
     assert admin.asked == []
     assert failed.value.why == f"they read {'; '.join(ends) or 'nothing'}"
@@ -91,7 +91,7 @@ def test_what_the_group_gets_is_where_the_source_stands_without_a_note() -> None
     assert admin.asked == [("lag", {partition: OffsetAndMetadata(5, "", None)})]
 
 
-def test_of_two_causes_the_first_is_told_with_its_own_partitions() -> None:
+def test_of_two_causes_the_first_is_reported_with_its_own_partitions() -> None:
     answers = [NotCoordinatorError, UnknownMemberIdError, NotCoordinatorError, NoError]
     admin = Admin({TopicPartition("orders", number): answer for number, answer in enumerate(answers)})
     with pytest.raises(Retryable) as failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exactsink.model import Txn
+from exactsink.contract import Txn
 from exactsink_kafka.ids import ROUNDS, UNBOUNDED_SLOTS, PoolId, Ticket, prefix, slots_of
 
 TXN = Txn("orders", 7, "out", 3, "0123456789abcdef", 2, 41)

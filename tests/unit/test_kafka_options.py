@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from pydantic import ValidationError
 from tests.servers.certificates import make_authority, make_certificate
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight.reach import check_settings
 
@@ -171,7 +171,7 @@ def test_what_would_be_left_unused_or_half_is_refused(given: dict[str, Any], sai
     assert said in refused(**given)
 
 
-def test_one_login_is_told_to_both_clients_and_shows_nowhere() -> None:
+def test_one_login_is_reported_to_both_clients_and_shows_nowhere() -> None:
     options = pickle.loads(pickle.dumps(made(security_protocol="SASL_SSL", ssl_ca_location="/ca.pem", **LOGIN)))
     rdkafka, python = options.connection.librdkafka("me"), options.connection.kafka_python("me")
     assert (rdkafka["sasl.username"], rdkafka["sasl.password"]) == ("shop", SECRET)

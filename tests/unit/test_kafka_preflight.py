@@ -6,19 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from exactsink.errors import Retryable
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext, Retryable
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight.entry import STATE_LOG, cluster_findings, state_log_findings
 from exactsink_kafka.preflight.facts import GroupFacts, TopicFacts
 from exactsink_kafka.preflight.grants import group_findings, id_findings, topic_grants
-from exactsink_kafka.preflight.mends import Mends
+from exactsink_kafka.preflight.remedies import Remedies
 from exactsink_kafka.preflight.times import Times, evidence_findings, timeout_findings
 from exactsink_kafka.preflight.topic import copies_findings, partition_findings
 from exactsink_kafka.vote import Transaction
 from exactsink_kafka.wire import Cluster, Wire
 
-MENDS = Mends("kafka-1:9092", "User:shop", secured=False)
+MENDS = Remedies("kafka-1:9092", "User:shop", secured=False)
 DAY = 86_400.0
 
 
@@ -71,8 +70,8 @@ def test_a_row_that_counts_as_written_with_one_copy_is_a_warning() -> None:
 def test_partitions_that_can_not_be_written_are_errors(
     facts: TopicFacts, min_insync: int, message: str, fix: str
 ) -> None:
-    severity, said, mend = only(list(partition_findings(facts, min_insync, MENDS)))
-    assert (severity, message in said, fix in mend) == ("error", True, True), said
+    severity, said, fix = only(list(partition_findings(facts, min_insync, MENDS)))
+    assert (severity, message in said, fix in fix) == ("error", True, True), said
 
 
 # Old clusters, and where transactions are kept
@@ -88,8 +87,8 @@ def test_partitions_that_can_not_be_written_are_errors(
 def test_a_cluster_that_knows_no_such_transactions_is_an_error(
     end_txn: int, feature: int, message: str, fix: str
 ) -> None:
-    severity, said, mend = only(list(cluster_findings(Cluster("c", (1,), end_txn, feature), MENDS)))
-    assert (severity, message in said, fix in mend) == ("error", True, True)
+    severity, said, fix = only(list(cluster_findings(Cluster("c", (1,), end_txn, feature), MENDS)))
+    assert (severity, message in said, fix in fix) == ("error", True, True)
 
 
 @pytest.mark.parametrize("feature", [1, 2])
@@ -154,8 +153,8 @@ def test_ids_that_are_forgotten_before_their_transaction_ends_are_an_error() -> 
 def test_the_end_of_a_transaction_is_known_by_its_id_or_by_its_rows(
     ids: float, kept: dict[str, str] | None, warned: bool
 ) -> None:
-    told = None if kept is None else configs(**kept)
-    found = list(evidence_findings(JobContext("shop", "orders", ""), Times(900, ids), "orders", told, MENDS))
+    reported = None if kept is None else configs(**kept)
+    found = list(evidence_findings(JobContext("shop", "orders", ""), Times(900, ids), "orders", reported, MENDS))
     assert [finding.severity for finding in found] == ["warning"] * warned
 
 
@@ -229,7 +228,7 @@ def test_commands_for_a_secured_cluster_want_an_administrator_s_login() -> None:
     options = KafkaOptions.model_validate(
         {"bootstrap_servers": "kafka-1:9093", "topic": "orders", "sasl_password": "s3cr3t", **secured}
     )
-    assert Mends.of(options).acl(["Read"], "--topic", "orders") == (
+    assert Remedies.of(options).acl(["Read"], "--topic", "orders") == (
         "kafka-acls.sh --bootstrap-server kafka-1:9093 --command-config admin.properties --add --allow-principal "
         "'User:o'\"'\"'hara' --operation Read --topic orders"
     )

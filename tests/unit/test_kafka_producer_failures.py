@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 from exactsink_kafka.producers.failures import Failure, Failures
 
 PURGED, STATE, FENCED, TRANSPORT, LOGIN, ALL_DOWN = -152, -172, -144, -195, -169, -187
@@ -28,16 +28,14 @@ def hear_nothing(seconds: float) -> None:
         (53, Fatal, "kafka-acls.sh"),
         (LOGIN, Fatal, "sasl_password"),
         (50, Fatal, "transaction.max.timeout.ms"),
-        (87, Fatal, "mend the rows"),
+        (87, Fatal, "fix the rows"),
         (FENCED, Retryable, "another attempt"),
         (90, Retryable, "another attempt"),
         (TRANSPORT, Retryable, "brokers"),
         (-192, Retryable, "brokers"),
     ],
 )
-def test_each_kind_says_whether_to_try_again_and_what_to_mend(
-    code: int, kind: type[ExactsinkError], words: str
-) -> None:
+def test_each_kind_says_whether_to_try_again_and_what_to_fix(code: int, kind: type[ExactsinkError], words: str) -> None:
     error = Failures("doing").cause(Failure(code, "broker's words", "my-topic"), hear_nothing, nothing)
     assert type(error) is kind
     assert error.what.startswith("doing: ")

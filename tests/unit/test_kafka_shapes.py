@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.shapes import plain_only, shaped
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from exactsink.errors import Fatal
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Fatal, Txn
 from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
 
 VOTE = Vote(

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from exactsink import durable
-from exactsink.errors import PreflightError
-from exactsink.journal import store as store_module
-from exactsink.journal.store import LocalStore, SeqTaken
+from exactsink.contract import PreflightError, durable
+from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores import local as store_module
+from exactsink.protocol.journal.stores.local import LocalStore
 
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE = 60  # seconds until a test that hangs says so
@@ -111,7 +111,7 @@ def test_of_eight_processes_that_race_for_a_seq_exactly_one_wins(tmp_path: Path)
 PUTS = """
 import sys
 from pathlib import Path
-from exactsink.journal.store import LocalStore
+from exactsink.protocol.journal.stores.local import LocalStore
 store, first, count, size = LocalStore(Path(sys.argv[1])), *map(int, sys.argv[2:])
 for seq in range(first, first + count):
     store.put(seq, seq.to_bytes(4, "big") * (size // 4))
@@ -166,11 +166,11 @@ def test_a_writer_killed_in_a_put_leaves_a_whole_entry_or_none(tmp_path: Path, s
             shown = sum(name.endswith(shows) for name in os.listdir(tmp_path))
         process.kill()
         assert process.wait(PATIENCE) == -signal.SIGKILL
-        told = [int(line) for line in process.stdout]  # what it managed to say before it died
+        reported = [int(line) for line in process.stdout]  # what it managed to say before it died
     store = LocalStore(tmp_path)
     listed = sorted(store.list())
     assert listed == list(range(len(listed)))
-    assert len(listed) >= max([entries, *(seq + 1 for seq in told)])
+    assert len(listed) >= max([entries, *(seq + 1 for seq in reported)])
     assert all(is_whole(seq, store.read(seq) or b"") for seq in listed)
     store.put(len(listed), b"the next driver's")
     assert store.read(len(listed)) == b"the next driver's"
@@ -180,7 +180,7 @@ def test_a_writer_killed_in_a_put_leaves_a_whole_entry_or_none(tmp_path: Path, s
 
 
 class RecordingOs:
-    """`os` as one module sees it: calls go through, and syncs and links are told. Nothing global is patched."""
+    """`os` as one module sees it: calls go through, and syncs and links are reported. Nothing global is patched."""
 
     def __init__(self, log: list[str], folder: Path, fail: Callable[[str], None] = lambda step: None) -> None:
         self._log = log
@@ -190,17 +190,17 @@ class RecordingOs:
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
-    def _tell(self, step: str) -> None:
+    def _report(self, step: str) -> None:
         self._log.append(step)
         self._fail(step)
 
     def fsync(self, handle: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{handle}"))
-        self._tell("sync the folder" if path == self._folder else f"sync {path.suffix}")
+        self._report("sync the folder" if path == self._folder else f"sync {path.suffix}")
         os.fsync(handle)
 
     def link(self, source: Path, target: Path) -> None:
-        self._tell("link")
+        self._report("link")
         os.link(source, target)
 
 
@@ -231,17 +231,17 @@ def test_a_refused_put_syncs_the_name_that_stands(tmp_path: Path) -> None:
 
 
 def test_the_folders_above_a_new_journal_are_synced_before_its_first_entry_stands(tmp_path: Path) -> None:
-    home = tmp_path / "job.exactsink"
-    with recorded(home) as log:
-        LocalStore(home / "journal").put(0, b"x")
+    history = tmp_path / "job.exactsink"
+    with recorded(history) as log:
+        LocalStore(history / "journal").put(0, b"x")
     assert log.index("sync the folder") < log.index("link")
 
 
 def refusing(step: str, times: int, code: int = errno.EIO) -> Callable[[str], None]:
     left = [times]
 
-    def fail(told: str) -> None:
-        if told == step and left[0]:
+    def fail(reported: str) -> None:
+        if reported == step and left[0]:
             left[0] -= 1
             raise OSError(code, "the disk answers no more")
 

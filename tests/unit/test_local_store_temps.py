@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from exactsink.journal import store as store_module
-from exactsink.journal.store import LocalStore
+from exactsink.protocol.journal.stores import local as store_module
+from exactsink.protocol.journal.stores.local import LocalStore
 
 PATIENCE = 60  # seconds until a test that hangs says so
 
 STOPS = """
 import os, sys
 from pathlib import Path
-from exactsink.journal import store as store_module
+from exactsink.protocol.journal.stores import local as store_module
 
 class StoppingOs:
     def __getattr__(self, name):

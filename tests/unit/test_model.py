@@ -8,25 +8,23 @@ from typing import Any
 
 import pytest
 
-from exactsink.errors import (
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
     ConfigError,
     ExactsinkError,
     Fatal,
     Fenced,
+    Finding,
+    InDoubt,
+    InDoubtError,
+    JobContext,
     LineageError,
+    Lost,
     PreflightError,
     Refused,
     Retryable,
-)
-from exactsink.errors import InDoubt as InDoubtError
-from exactsink.model import (
-    AlreadyCommitted,
-    Committable,
-    Committed,
-    Finding,
-    InDoubt,
-    JobContext,
-    Lost,
     Traits,
     Txn,
     Undecided,
@@ -178,7 +176,7 @@ def test_an_error_exits_by_what_the_caller_does_next(kind: type[ExactsinkError],
     assert kind("it failed").exit_code == code
 
 
-def test_a_caller_can_tell_the_errors_apart() -> None:
+def test_a_caller_can_report_the_errors_apart() -> None:
     """Who handles one of these must not catch another: only lineage and preflight are kinds of refusal."""
     kinds = [kind for kind in EXIT_CODES if kind is not ExactsinkError]
     related = {(a, b) for a in kinds for b in kinds if a is not b and issubclass(a, b)}

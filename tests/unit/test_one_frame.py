@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.fakes import IdleBackend
 
-from exactsink.backend import BackendOptions
-from exactsink.errors import ConfigError
-from exactsink.sinks import Sink, check_one_frame
+from exactsink.contract import BackendOptions, ConfigError
+from exactsink.protocol.sinks import Sink, check_one_frame
 from exactsink.spark.one_pass import expanded
 
 

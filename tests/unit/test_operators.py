@@ -13,10 +13,11 @@ import pytest
 from tests.unit.hand_job import Job
 
 from exactsink.cli.main import main
-from exactsink.config import load_config
-from exactsink.home import RUN_COMPLETE, Home
-from exactsink.journal.records import Claim, Note
-from exactsink.state import State, StateFile
+from exactsink.job.config import load_config
+from exactsink.job.history import RUN_COMPLETE, JobHistory
+from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import State
+from exactsink.protocol.journal.records import Claim, Note
 
 Output = pytest.CaptureFixture[str]
 
@@ -95,7 +96,7 @@ def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job) -> None:
 @pytest.mark.parametrize("command", ["recover", "adopt"])
 def test_a_job_whose_driver_may_live_is_refused_without_take_over(job: Job, command: str, capsys: Output) -> None:
     _decided(job)
-    state = StateFile(job.home / "state.json")
+    state = StateFile(job.history / "state.json")
     state.write(State(None, 1, "host:17", heartbeat=time.time()))
     assert main([command, job.file]) == 4
     err = capsys.readouterr().err
@@ -108,7 +109,7 @@ def test_a_job_whose_driver_may_live_is_refused_without_take_over(job: Job, comm
 
 def test_an_old_heartbeat_is_no_living_driver(job: Job) -> None:
     _decided(job)
-    StateFile(job.home / "state.json").write(State(None, 1, "host:17", heartbeat=time.time() - 61))
+    StateFile(job.history / "state.json").write(State(None, 1, "host:17", heartbeat=time.time() - 61))
     assert main(["recover", job.file]) == 0
     assert job.rows() == 6
 
@@ -116,7 +117,7 @@ def test_an_old_heartbeat_is_no_living_driver(job: Job) -> None:
 def test_recover_of_an_empty_journal_does_nothing(job: Job, capsys: Output) -> None:
     assert main(["recover", job.file]) == 0
     assert "nothing to recover" in capsys.readouterr().out
-    assert not job.home.exists()
+    assert not job.history.exists()
 
 
 def test_recover_stops_with_the_evidence_when_a_decided_file_is_gone(job: Job, capsys: Output) -> None:
@@ -184,7 +185,7 @@ def test_adopt_refuses_while_the_last_decision_can_not_be_committed(job: Job) ->
 # history
 
 
-def test_history_tells_claims_decisions_and_notes_in_their_order(job: Job, capsys: Output) -> None:
+def test_history_reports_claims_decisions_and_notes_in_their_order(job: Job, capsys: Output) -> None:
     _decided(job)
     assert main(["recover", job.file]) == 0
     capsys.readouterr()
@@ -206,8 +207,8 @@ def test_history_tells_claims_decisions_and_notes_in_their_order(job: Job, capsy
 
 def test_a_batch_runs_history_is_its_own(job: Job, capsys: Output) -> None:
     config, _ = load_config(job.file)
-    home = Home.of(config, "2026-11-20")
-    journal = home.journal(lambda attempt: None)
+    history = JobHistory.of(config, "2026-11-20")
+    journal = history.journal(lambda attempt: None)
     journal.claim("run 2026-11-20", "host:17")
     journal.note(RUN_COMPLETE)
     assert main(["status", job.file, "--run", "2026-11-20", "--json"]) == 0

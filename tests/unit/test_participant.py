@@ -11,11 +11,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.errors import ConfigError, ExactsinkError, Fatal, Fenced, PreflightError, Retryable
-from exactsink.model import Committable, JobContext, Traits, Txn
-from exactsink.participant import SinkRows, vote
-from exactsink.votes import EpochPlan, SinkPlan, Vote
+from exactsink.contract import (
+    Backend,
+    BackendOptions,
+    Committable,
+    Committer,
+    ConfigError,
+    ExactsinkError,
+    Fatal,
+    Fenced,
+    JobContext,
+    PreflightError,
+    Retryable,
+    Traits,
+    Txn,
+    Writer,
+)
+from exactsink.protocol.participant import SinkRows, write_partition
+from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote
 
 ALL = 1 << 64
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -27,7 +40,7 @@ class Options(BackendOptions):
 
 
 class Fake(Backend):
-    """A backend whose writers tell what was asked of them, and fail where they are told to."""
+    """A backend whose writers report what was asked of them, and fail where they are reported to."""
 
     Options = Options
     strategy, target, traits = "fake", "nowhere", Traits()
@@ -37,8 +50,8 @@ class Fake(Backend):
         self.log: list[Any] = []
         self._fail = fail or {}
 
-    def step(self, name: str, *told: Any) -> None:
-        self.log.append((name, *told) if told else name)
+    def step(self, name: str, *reported: Any) -> None:
+        self.log.append((name, *reported) if reported else name)
         if name in self._fail:
             raise self._fail[name]
 
@@ -73,7 +86,7 @@ def rows(*hashes: int) -> tuple[pa.RecordBatch, pa.Array]:
 
 
 def run(plan: EpochPlan, backends: dict[str, Fake], *batches: SinkRows) -> list[Vote]:
-    return list(vote(plan, backends, 4, 44, iter(batches), deaf))
+    return list(write_partition(plan, backends, 4, 44, iter(batches), deaf))
 
 
 def deaf(point: str, edge: str, epoch: int) -> None:
@@ -118,7 +131,7 @@ def test_a_sink_not_asked_for_this_partition_writes_nothing_yet_every_batch_is_r
     plan = replace(PLAN, sinks={"lake": SinkPlan(b"", frozenset({3})), "table": SinkPlan(b"", frozenset({5}))})
     backends = {"lake": Fake(), "table": Fake()}
     batches = iter([{"lake": rows(1), "table": rows(2)}] * 3)
-    assert list(vote(plan, backends, 4, 44, batches, deaf)) == []
+    assert list(write_partition(plan, backends, 4, 44, batches, deaf)) == []
     assert next(batches, "all read") == "all read"
     assert backends["lake"].log == backends["table"].log == []
 
@@ -212,20 +225,20 @@ def test_an_error_of_the_rows_themselves_rolls_back_and_is_raised() -> None:
 
     backends = {"lake": Fake(), "table": Fake()}
     with pytest.raises(RuntimeError, match="user's function"):
-        list(vote(PLAN, backends, 4, 44, failing(), deaf))
+        list(write_partition(PLAN, backends, 4, 44, failing(), deaf))
     assert [backend.log[-1] for backend in backends.values()] == ["abort", "abort"]
 
 
 # the named points
 
 
-def test_the_points_of_a_task_are_told_around_its_work() -> None:
-    told: list[Any] = []
+def test_the_points_of_a_task_are_reported_around_its_work() -> None:
+    reported: list[Any] = []
     backends = {"lake": Fake(), "table": Fake()}
     for backend in backends.values():
-        backend.log = told
-    list(vote(PLAN, backends, 4, 44, [BOTH], lambda *point: told.append(point)))
-    assert [step for step in told if step[0] != "open"] == [
+        backend.log = reported
+    list(write_partition(PLAN, backends, 4, 44, [BOTH], lambda *point: reported.append(point)))
+    assert [step for step in reported if step[0] != "open"] == [
         ("write", "before", 7),
         ("write", 2),
         ("write", 1),

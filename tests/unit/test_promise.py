@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import pytest
 from tests.unit.fakes import IdleBackend
 
-from exactsink.backend import BackendOptions
-from exactsink.errors import PreflightError
-from exactsink.model import Traits
-from exactsink.promise import check_batch_promise, check_promise, job_guarantee, promise_of
-from exactsink.sinks import Sink
+from exactsink.contract import BackendOptions, PreflightError, Traits
+from exactsink.job.guarantees import check_batch_guarantee, check_guarantee, guarantee_of, job_guarantee
+from exactsink.protocol.sinks import Sink
 
 EXACT, EARLY = Traits(atomic_visibility=True), Traits(visible_early=True, needs_epoch_order=True)
 
@@ -28,14 +26,14 @@ def _sinks(**traits: Traits) -> Mapping[str, Sink]:
 @pytest.mark.parametrize("require", [None, "exactly_once"])
 def test_exact_sinks_are_never_refused(require: str | None, allow: bool) -> None:
     sinks = _sinks(lake=EXACT, table=Traits())
-    check_promise(sinks, require=require, allow_early_rows=allow)
+    check_guarantee(sinks, require=require, allow_early_rows=allow)
     assert job_guarantee(sinks.values()) == "exactly once"
 
 
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_required_promise_is_refused_whatever_else_is_allowed(allow: bool) -> None:
     with pytest.raises(PreflightError, match="sink table can't give what \\[job\\] require asks for") as refused:
-        check_promise(_sinks(lake=EXACT, table=EARLY), require="exactly_once", allow_early_rows=allow)
+        check_guarantee(_sinks(lake=EXACT, table=EARLY), require="exactly_once", allow_early_rows=allow)
     assert "effectively once" in refused.value.why
     assert refused.value.next
 
@@ -43,20 +41,20 @@ def test_a_required_promise_is_refused_whatever_else_is_allowed(allow: bool) -> 
 def test_a_mix_of_classes_must_be_said() -> None:
     sinks = _sinks(lake=EXACT, table=EARLY, other=EARLY)
     with pytest.raises(PreflightError, match="sinks table, other would show rows") as refused:
-        check_promise(sinks, require=None, allow_early_rows=False)
+        check_guarantee(sinks, require=None, allow_early_rows=False)
     assert "allow_early_rows = true" in refused.value.next
-    check_promise(sinks, require=None, allow_early_rows=True)
+    check_guarantee(sinks, require=None, allow_early_rows=True)
     assert job_guarantee(sinks.values()) == "effectively once"
 
 
 def test_early_sinks_alone_mix_nothing() -> None:
-    check_promise(_sinks(table=EARLY), require=None, allow_early_rows=False)
+    check_guarantee(_sinks(table=EARLY), require=None, allow_early_rows=False)
 
 
 def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
-    check_batch_promise(_sinks(lake=EXACT))
+    check_batch_guarantee(_sinks(lake=EXACT))
     with pytest.raises(PreflightError, match=r"sink table .* takes no batch runs"):
-        check_batch_promise(_sinks(lake=EXACT, table=EARLY))
+        check_batch_guarantee(_sinks(lake=EXACT, table=EARLY))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,7 @@ def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
 def test_a_sinks_promise_in_words(traits: Traits, visible: str, needs: str, in_doubt: str) -> None:
     sink = _sinks(s=traits)["s"]
     chosen = sink.backend.strategy
-    promise = promise_of(sink, {chosen: "this one", "other": "another way"})
+    promise = guarantee_of(sink, {chosen: "this one", "other": "another way"})
     assert visible in promise.visible
     assert needs in promise.needs
     assert in_doubt in promise.in_doubt

@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.backend import CONTRACT_VERSION, Backend
-from exactsink.errors import ConfigError
-from exactsink.events import Event
-from exactsink.hooks import ENTRY_POINT_GROUP
-from exactsink.registry import Registry, installed_plugins
+from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, ConfigError, Event
+from exactsink.job.registry import Registry, installed_plugins
 
 HEAVY = "pluggy", "pyspark", "py4j", "click", "sqlalchemy", "pandas"
 PLUGIN = """
-    from exactsink.hooks import BackendSpec, hookimpl
+    from exactsink.contract.hooks import BackendSpec, hookimpl
 
     HEARD = []
 
@@ -33,7 +30,7 @@ PLUGIN = """
         HEARD.append(event)
 """
 BACKEND = """
-    from exactsink.backend import Backend, BackendOptions
+    from exactsink.contract.backend import Backend, BackendOptions
 
     class It(Backend):
         Options = BackendOptions
@@ -134,9 +131,9 @@ BROKEN = {
     "its import fails": "import no_such_library",
     "it raises": "raise RuntimeError('no licence')",
     "it is no Python": "def (:",
-    "its hook fails": "from exactsink.hooks import *\n@hookimpl\ndef exactsink_backends():\n    raise KeyError('x')",
-    "its hook has another signature": "from exactsink.hooks import *\n@hookimpl\ndef exactsink_event(evnt): ...",
-    "it gives something else": "from exactsink.hooks import *\n@hookimpl\ndef exactsink_backends():\n    return [3]",
+    "its hook fails": "from exactsink.contract import *\n@hookimpl\ndef exactsink_backends():\n    raise KeyError('x')",
+    "its hook has another signature": "from exactsink.contract import *\n@hookimpl\ndef exactsink_event(evnt): ...",
+    "it gives something else": "from exactsink.contract import *\n@hookimpl\ndef exactsink_backends():\n    return [3]",
 }
 
 
@@ -230,13 +227,15 @@ def test_executors_import_nothing_that_they_do_not_need() -> None:
     light = modules_after("import exactsink")
     assert [name for name in light if name.startswith("exactsink")] == ["exactsink"]
     assert light.isdisjoint({*HEAVY, "pyarrow", "pydantic"})
-    task = modules_after("import exactsink.participant")
-    assert {"exactsink.participant", "exactsink.backend", "pyarrow"} <= task
-    assert task.isdisjoint({*HEAVY, "exactsink.hooks", "exactsink.registry", "exactsink.coordinator"})
+    task = modules_after("import exactsink.protocol.participant")
+    assert {"exactsink.protocol.participant", "exactsink.contract.backend", "pyarrow"} <= task
+    assert task.isdisjoint(
+        {*HEAVY, "exactsink.contract.hooks", "exactsink.job.registry", "exactsink.protocol.coordinator"}
+    )
 
 
 def test_making_a_registry_imports_the_plugins_and_no_backend() -> None:
-    code = "from exactsink.registry import Registry, installed_plugins\nregistry = Registry(installed_plugins())\n"
+    code = "from exactsink.job.registry import Registry, installed_plugins\nregistry = Registry(installed_plugins())\n"
     made = modules_after(code)
     assert {"exactsink_files.plugin", "exactsink_idempotent_upsert.plugin"} <= made
     backends = {"exactsink_files.backend", "exactsink_idempotent_upsert.backend"}

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until
 from tests.unit.sql_stores import JOB, at_commit, decided, execute
 
-from exactsink.errors import Fatal, PreflightError
-from exactsink.journal.journal import Journal
-from exactsink.journal.sql import JOURNAL_TABLE, SqlStore
-from exactsink.journal.store import SeqTaken
+from exactsink.contract import Fatal, PreflightError
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores.sql import JOURNAL_TABLE, SqlStore
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -200,7 +200,7 @@ def test_a_server_without_fsync_is_refused() -> None:
         assert server.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
 
 
-def test_a_role_that_may_not_make_the_table_is_told_the_statements_and_they_suffice(
+def test_a_role_that_may_not_make_the_table_is_reported_the_statements_and_they_suffice(
     url: str, postgres: Postgres
 ) -> None:
     role = f"role_{uuid.uuid4().hex}"

@@ -13,11 +13,11 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 from tests.unit.sql_stores import JOB, OpenStore, decided, execute
 
-from exactsink.errors import Fenced
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Decide
-from exactsink.journal.sql import JOURNAL_TABLE, SqlStore
-from exactsink.journal.store import SeqTaken
+from exactsink.contract import Fenced
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Decide
+from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores.sql import JOURNAL_TABLE, SqlStore
 
 pytest_plugins = ["tests.unit.sql_fixtures"]
 

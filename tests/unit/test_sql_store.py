@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from tests.unit.sql_stores import OpenStore, execute
 
-from exactsink.errors import ExactsinkError, PreflightError
-from exactsink.journal.sql import JOURNAL_TABLE
-from exactsink.journal.store import SeqTaken
+from exactsink.contract import ExactsinkError, PreflightError
+from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores.sql import JOURNAL_TABLE
 
 pytest_plugins = ["tests.unit.sql_fixtures"]
 

@@ -20,8 +20,8 @@ import sqlalchemy as sa
 from tests.servers.postgres import Postgres
 from tests.unit.sql_stores import JOB, at_commit
 
-from exactsink.errors import ConfigError, ExactsinkError, PreflightError, Retryable
-from exactsink.journal.sql import SqlStore
+from exactsink.contract import ConfigError, ExactsinkError, PreflightError, Retryable
+from exactsink.protocol.journal.stores.sql import SqlStore
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -49,9 +49,9 @@ def test_a_database_in_memory_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said", "next"),
     [
-        (f"postgresql://me:{SECRET}@host:port/db", "not one that SQLAlchemy reads", "mend the URL"),
-        (f"me:{SECRET}@host/db", "not one that SQLAlchemy reads", "mend the URL"),
-        (f"postgresql://me:p@{SECRET}@host/db", "%40 (@)", "mend the URL"),
+        (f"postgresql://me:{SECRET}@host:port/db", "not one that SQLAlchemy reads", "fix the URL"),
+        (f"me:{SECRET}@host/db", "not one that SQLAlchemy reads", "fix the URL"),
+        (f"postgresql://me:p@{SECRET}@host/db", "%40 (@)", "fix the URL"),
         (f"nosuch://me:{SECRET}@host/db", "nosuch can't hold a journal", "name another driver"),
         (f"postgresql+nosuch://me:{SECRET}@host/db", "can't hold a journal", "name another driver"),
         (f"mysql://me:{SECRET}@host/db", "needs the Python module MySQLdb", "pip install mysqlclient"),
@@ -74,12 +74,12 @@ def test_a_url_that_can_hold_no_journal_is_refused_at_once(url: str, said: str, 
 
 def everything(error: BaseException) -> str:
     """All that an error, its causes and its contexts say, as a log would."""
-    told = "".join(traceback.format_exception(error))
+    reported = "".join(traceback.format_exception(error))
     seen: BaseException | None = error
     while seen is not None:
-        told += repr(seen) + str(seen)
+        reported += repr(seen) + str(seen)
         seen = seen.__cause__ or seen.__context__
-    return told
+    return reported
 
 
 def test_no_error_no_log_and_no_repr_shows_the_password(
@@ -90,17 +90,17 @@ def test_no_error_no_log_and_no_repr_shows_the_password(
     postgres.create_database(name)
     store = SqlStore(postgres.url(name, password=SECRET), JOB)
     store.put(0, SECRET.encode())
-    told = [repr(store), caplog.text]
+    reported = [repr(store), caplog.text]
     store.close()
     wrong = f"postgresql+psycopg://me:{SECRET}@/db?host={tmp_path}&sslpassword={SECRET}"
     absent = SqlStore(wrong, JOB)
     for call in (absent.list, lambda: absent.read(0), lambda: absent.delete([0]), lambda: absent.put(0, b"x")):
         with pytest.raises((Retryable, sa.exc.OperationalError)) as failed:
             call()
-        told.append(everything(failed.value))
-    told.append(repr(absent) + caplog.text)
-    assert "me" in told[-2]
-    assert [text for text in told if SECRET in text] == []
+        reported.append(everything(failed.value))
+    reported.append(repr(absent) + caplog.text)
+    assert "me" in reported[-2]
+    assert [text for text in reported if SECRET in text] == []
 
 
 def test_the_file_stays_the_same_when_the_working_directory_changes(
@@ -153,8 +153,8 @@ def test_a_file_that_can_only_be_read_is_refused(what: str) -> None:
     finally:
         folder.chmod(0o700)
         shutil.rmtree(folder)
-    mend = f"chmod u+rw {path} and u+rwx {folder}, or run the driver as its owner"
-    assert said == [("PreflightError", f"the journal {path} is read-only", mend)] * 3
+    fix = f"chmod u+rw {path} and u+rwx {folder}, or run the driver as its owner"
+    assert said == [("PreflightError", f"the journal {path} is read-only", fix)] * 3
 
 
 def run(code: str) -> str:
@@ -163,8 +163,9 @@ def run(code: str) -> str:
 
 
 def test_importing_it_does_not_import_sqlalchemy_and_a_store_says_how_to_install_it() -> None:
-    assert run("import sys, exactsink.journal.sql; print('sqlalchemy' in sys.modules)") == "False\n"
-    without = "import sys; sys.modules['sqlalchemy'] = None; from exactsink.journal.sql import SqlStore as S\n"
+    assert run("import sys, exactsink.protocol.journal.stores.sql; print('sqlalchemy' in sys.modules)") == "False\n"
+    without = "import sys\nsys.modules['sqlalchemy'] = None\n"
+    without += "from exactsink.protocol.journal.stores.sql import SqlStore as S\n"
     said = run(f"{without}try: S('sqlite:////x/y.db', 'job')\nexcept Exception as e: print(type(e).__name__, e)")
     assert said.startswith("ConfigError a journal in a database needs sqlalchemy")
     assert said.endswith("next: pip install SQLAlchemy\n")

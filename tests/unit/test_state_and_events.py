@@ -1,4 +1,4 @@
-"""The advisory state file, and events: told around the protocol's points, and changing nothing of it."""
+"""The advisory state file, and events: reported around the protocol's points, and changing nothing of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import exactsink
-from exactsink.events import EVENTS, POINTS, Event, Events
-from exactsink.state import State, StateFile
+from exactsink.contract import Event
+from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import State
+from exactsink.protocol.events import EVENTS, POINTS, Events
 
 STATE = State(complete_epoch=7, generation=3, driver="host:17", heartbeat=1_790_000_000.5)
 
@@ -27,7 +29,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert file.read() == StateFile(tmp_path / "state.json").read() == STATE
 
 
-def test_before_the_first_epoch_there_is_none_to_tell(tmp_path: Path) -> None:
+def test_before_the_first_epoch_there_is_none_to_report(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json")
     file.write(State(None, 1, "host:1", 0.0))
     assert file.read() == State(None, 1, "host:1", 0.0)
@@ -74,7 +76,7 @@ def test_a_state_that_is_not_there_is_none(tmp_path: Path) -> None:
 
 
 class Ear:
-    """Hears what is told, as (name, edge, epoch)."""
+    """Hears what is reported, as (name, edge, epoch)."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -87,7 +89,7 @@ class Ear:
         return [(event.name, event.edge, event.epoch) for event in self.events]
 
 
-def test_a_point_is_told_before_and_after_its_body() -> None:
+def test_a_point_is_reported_before_and_after_its_body() -> None:
     ear = Ear()
     with Events("orders", [ear]).point("decide", 7):
         assert ear.heard == [("decide", "before", 7)]
@@ -97,11 +99,11 @@ def test_a_point_is_told_before_and_after_its_body() -> None:
     assert ear.events[1].fields["seconds"] >= 0
 
 
-def test_points_within_points_are_told_in_their_order() -> None:
+def test_points_within_points_are_reported_in_their_order() -> None:
     ear = Ear()
     events = Events("orders", [ear])
     with events.point("recommit"), events.point("commit:lake", 7):
-        events.tell("vote_lost", epoch=7)
+        events.report("vote_lost", epoch=7)
     assert ear.heard == [
         ("recommit", "before", None),
         ("commit:lake", "before", 7),
@@ -130,7 +132,7 @@ def test_a_subscriber_that_fails_changes_nothing_and_is_logged(caplog: pytest.Lo
     with caplog.at_level(logging.ERROR, logger="exactsink"):
         with events.point("decide", 7):
             done.append("decided")
-        events.tell("claimed", generation=3)
+        events.report("claimed", generation=3)
     assert done == ["decided"]
     assert before.heard == after.heard == [("decide", "before", 7), ("decide", "after", 7), ("claimed", "", None)]
     assert caplog.text.count("RuntimeError: my dashboard is down") == 3
@@ -150,8 +152,8 @@ def test_events_are_logged_by_their_weight(caplog: pytest.LogCaptureFixture) -> 
     events = Events("orders")
     with caplog.at_level(logging.DEBUG, logger="exactsink"):
         events.edge("return", "after", 7)
-        events.tell("claimed")
-        events.tell("vote_lost", level=logging.WARNING)
+        events.report("claimed")
+        events.report("vote_lost", level=logging.WARNING)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("DEBUG", "return after job=orders epoch=7"),
         ("INFO", "claimed job=orders"),
@@ -162,7 +164,7 @@ def test_events_are_logged_by_their_weight(caplog: pytest.LogCaptureFixture) -> 
 def test_a_log_record_carries_the_event_for_structured_logs(caplog: pytest.LogCaptureFixture) -> None:
     events = Events("orders")
     with caplog.at_level(logging.DEBUG, logger="exactsink"):
-        events.tell("swept", sink="lake", participants=2)
+        events.report("swept", sink="lake", participants=2)
         events.edge("return", "before", 7, rows={"lake": 3})
     assert [record.__dict__["exactsink"] for record in caplog.records] == [
         {"event": "swept", "job": "orders", "epoch": None, "edge": "", "sink": "lake", "participants": 2},
@@ -175,9 +177,9 @@ def test_a_name_that_is_not_in_the_tables_is_a_mistake_whoever_listens(listening
     ear = Ear()
     events = Events("orders", [ear] if listening else [])
     with pytest.raises(ValueError, match="'votes_lost' is no event"):
-        events.tell("votes_lost", level=logging.DEBUG)
+        events.report("votes_lost", level=logging.DEBUG)
     with pytest.raises(ValueError, match="'decide' is no event"):
-        events.tell("decide", level=logging.DEBUG)
+        events.report("decide", level=logging.DEBUG)
     with pytest.raises(ValueError, match="'deciding' is no protocol point"):
         events.edge("deciding", "before", 7)
     with pytest.raises(ValueError, match="'claimed' is no protocol point"), events.point("claimed"):
@@ -192,44 +194,44 @@ def test_no_event_is_made_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) 
     log = logging.getLogger("exactsink")
     monkeypatch.setattr(log, "level", logging.ERROR)
     log.manager._clear_cache()  # type: ignore[attr-defined]  # as setLevel does
-    monkeypatch.setattr("exactsink.events.Event", made)
+    monkeypatch.setattr("exactsink.protocol.events.Event", made)
     events, done = Events("orders"), []
     with events.point("decide", 7):
-        events.tell("claimed", generation=3)
+        events.report("claimed", generation=3)
         done.append("decided")
     with pytest.raises(AssertionError, match="an event was made"):
-        events.tell("vote_lost", level=logging.ERROR)
+        events.report("vote_lost", level=logging.ERROR)
     with pytest.raises(AssertionError, match="an event was made"):
-        Events("orders", [Ear()]).tell("claimed", generation=3)
+        Events("orders", [Ear()]).report("claimed", generation=3)
     monkeypatch.undo()
     log.manager._clear_cache()  # type: ignore[attr-defined]
     assert done == ["decided"]
 
 
-def _told_in_the_code() -> Iterator[tuple[str, str, set[str]]]:
-    """Find every `.tell("name", field=...)`: where, the name, and the fields that are spelled out."""
+def _reported_in_the_code() -> Iterator[tuple[str, str, set[str]]]:
+    """Find every `.report("name", field=...)`: where, the name, and the fields that are spelled out."""
     for file in sorted(Path(exactsink.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tell"):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "report"):
                 continue
-            for name in node.args[:1]:  # a file's tell has none
-                assert isinstance(name, ast.Constant), f"{file.name}:{node.lineno} tells a name that no search finds"
+            for name in node.args[:1]:  # a file's report has none
+                assert isinstance(name, ast.Constant), f"{file.name}:{node.lineno} reports a name that no search finds"
                 fields = {k.arg for k in node.keywords if k.arg is not None} - {"epoch", "level"}
                 yield f"{file.name}:{node.lineno}", str(name.value), fields
 
 
-def test_all_that_the_code_tells_is_in_the_table_with_its_fields() -> None:
-    told = list(_told_in_the_code())
-    assert {"claimed", "vote_lost", "swept", "sink"} <= {name for _, name, _ in told}
-    assert set(EVENTS) == {name for _, name, _ in told}, "the table has an event that nobody tells"
-    for place, name, fields in told:
-        assert name in EVENTS, f"{place} tells {name}"
+def test_all_that_the_code_reports_is_in_the_table_with_its_fields() -> None:
+    reported = list(_reported_in_the_code())
+    assert {"claimed", "vote_lost", "swept", "sink"} <= {name for _, name, _ in reported}
+    assert set(EVENTS) == {name for _, name, _ in reported}, "the table has an event that nobody reports"
+    for place, name, fields in reported:
+        assert name in EVENTS, f"{place} reports {name}"
         assert fields <= set(EVENTS[name].fields), f"{place}: {name} has other fields in EVENTS"
 
 
 def test_the_tables_say_something_of_every_name() -> None:
     assert not set(EVENTS) & set(POINTS)
-    assert all(kind.tells and len(set(kind.fields)) == len(kind.fields) for kind in EVENTS.values())
+    assert all(kind.reports and len(set(kind.fields)) == len(kind.fields) for kind in EVENTS.values())
     assert all(POINTS.values())
     assert not {"event", "job", "epoch", "edge", "name", "level"} & {f for k in EVENTS.values() for f in k.fields}
 

@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from exactsink.errors import ConfigError, Fatal, Fenced, Retryable
-from exactsink.events import Events
+from exactsink.contract import ConfigError, Fatal, Fenced, Retryable
+from exactsink.protocol.events import Events
 from exactsink.spark.supervise import supervise
 
 
@@ -68,7 +68,7 @@ AGAIN = {
     "a Java error without a name": (JavaError(), None),
 }
 ENDS = {
-    "fatal": (QUERY, Fatal("mend it"), Fatal),
+    "fatal": (QUERY, Fatal("fix it"), Fatal),
     "fenced": (QUERY, Fenced("another driver"), Fenced),
     "a bug": (QUERY, KeyError("bug"), KeyError),
     "a mistake in the query": (AnalysisException("no such column"), None, ConfigError),

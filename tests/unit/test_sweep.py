@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.fakes import IdleCommitter
 
-from exactsink.errors import LineageError
-from exactsink.events import Event, Events
-from exactsink.journal.log import Decision, Log, undecided_before, undecided_losers
-from exactsink.journal.records import Claim, DecidedSink, Note
-from exactsink.model import Committable, InDoubt, Txn, Undecided
-from exactsink.sweep import sweep_losers, sweep_older
+from exactsink.contract import Committable, Event, InDoubt, LineageError, Txn, Undecided
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.log import Decision, Log, undecided_before, undecided_losers
+from exactsink.protocol.journal.records import Claim, DecidedSink, Note
+from exactsink.protocol.sweep import sweep_losers, sweep_older
 
 MINE = Claim(3, "cc", "host:3", "query", "aa", seq=8)
 CLAIMS = (Claim(1, "aa", "host:1", "query", "aa", seq=0), Claim(2, "bb", "host:2", "query", "aa", seq=4), MINE)
@@ -38,10 +37,10 @@ def decided(*participants: InDoubt, sink: str = "a", store_ref: str | None = Non
 
 
 def older(
-    *participants: InDoubt, decision: Decision | None = None, sink: str = "a", disowned: Iterable[str] = ()
+    *participants: InDoubt, decision: Decision | None = None, sink: str = "a", sweep_tokens: Iterable[str] = ()
 ) -> list[InDoubt]:
     log = Log(last_seq=8, anchors=(CLAIMS[0], Note("by hand", seq=2), *CLAIMS[1:]), decision=decision)
-    return list(undecided_before(log, MINE, sink, participants, frozenset(disowned)))
+    return list(undecided_before(log, MINE, sink, participants, frozenset(sweep_tokens)))
 
 
 def losers(decision: Decision, *participants: InDoubt) -> list[InDoubt]:
@@ -104,25 +103,25 @@ def test_what_is_decided_needs_no_claim_to_be_kept() -> None:
     assert older(mine(), decision=decided(mine())) == []
 
 
-# what an operator has disowned
+# what an operator has sweep_tokens
 
 
 def test_work_of_a_foreign_token_is_undecided_once_the_operator_names_it_and_only_then() -> None:
     foreign, ahead = listed(2, token="ff"), listed(3, generation=9, token="ff")
     for named in ((), ("fe",), ("",), ("f",)):
         with pytest.raises(LineageError):
-            older(listed(1), foreign, disowned=named)
-    assert older(listed(1), foreign, ahead, disowned=("ff",)) == [listed(1), foreign, ahead]
+            older(listed(1), foreign, sweep_tokens=named)
+    assert older(listed(1), foreign, ahead, sweep_tokens=("ff",)) == [listed(1), foreign, ahead]
 
 
 def test_a_foreign_token_that_the_operator_has_not_named_stops_the_start_beside_one_that_he_has() -> None:
     with pytest.raises(LineageError) as refused:
-        older(listed(2, token="ff"), listed(3, token="fe"), disowned=("ff",))
+        older(listed(2, token="ff"), listed(3, token="fe"), sweep_tokens=("ff",))
     assert "--sweep-token fe" in refused.value.next
 
 
 @pytest.mark.parametrize("own", [mine(), listed(generation=4, token="dd")], ids=["my claim", "a later claim"])
-def test_a_claim_that_stands_in_this_journal_is_never_disowned(own: InDoubt) -> None:
+def test_a_claim_that_stands_in_this_journal_is_never_sweep_tokens(own: InDoubt) -> None:
     later = Claim(4, "dd", "host:4", "query", "aa", seq=9)
     log = Log(last_seq=9, anchors=(*CLAIMS, later))
     with pytest.raises(LineageError):
@@ -131,13 +130,13 @@ def test_a_claim_that_stands_in_this_journal_is_never_disowned(own: InDoubt) -> 
 
 def test_disowning_an_older_claim_of_this_journal_changes_nothing() -> None:
     winner, loser = listed(1), listed(2)
-    assert older(winner, loser, decision=decided(winner), disowned=("bb",)) == [loser]
+    assert older(winner, loser, decision=decided(winner), sweep_tokens=("bb",)) == [loser]
 
 
-def test_what_is_decided_is_kept_though_its_token_is_disowned() -> None:
+def test_what_is_decided_is_kept_though_its_token_is_sweep_tokens() -> None:
     """A journal that went back in time and on again may name in its decision what it holds no claim of."""
     foreign, other = listed(1, token="ff"), listed(2, token="ff")
-    assert older(foreign, other, decision=decided(foreign), disowned=("ff",)) == [other]
+    assert older(foreign, other, decision=decided(foreign), sweep_tokens=("ff",)) == [other]
 
 
 # my own losers
@@ -173,13 +172,13 @@ class Fake(IdleCommitter):
         return iter(self.participants)
 
 
-def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_tells() -> None:
-    told: list[Event] = []
+def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_reports() -> None:
+    reported: list[Event] = []
     a, b, idle = Fake(listed(1), listed(2), listed(3)), Fake(listed(1)), Fake()
     log = Log(last_seq=8, anchors=CLAIMS, decision=decided(listed(2)))
-    sweep_older({"a": a, "b": b, "idle": idle}, log, MINE, Events("job", [told.append]))
+    sweep_older({"a": a, "b": b, "idle": idle}, log, MINE, Events("job", [reported.append]))
     assert (a.aborted, b.aborted, idle.aborted) == ([[listed(1), listed(3)]], [[listed(1)]], [])
-    assert [(e.name, e.fields["sink"], e.fields["participants"]) for e in told] == [
+    assert [(e.name, e.fields["sink"], e.fields["participants"]) for e in reported] == [
         ("swept", "a", 2),
         ("in_doubt", "a", 1),  # the decided one, which is committed by now or will be
         ("swept", "b", 1),
@@ -196,7 +195,7 @@ def test_a_sweep_aborts_nobody_while_one_sink_holds_another_journals_work(order:
     assert sinks["clean"].aborted == sinks["foreign"].aborted == []
 
 
-def test_a_sweep_aborts_disowned_work_with_the_older_claims_in_every_sink() -> None:
+def test_a_sweep_aborts_sweep_tokens_work_with_the_older_claims_in_every_sink() -> None:
     a, b = Fake(listed(1), listed(2, token="ff")), Fake(listed(3, token="ff"))
     sweep_older({"a": a, "b": b}, Log(last_seq=8, anchors=CLAIMS), MINE, Events("job"), frozenset({"ff"}))
     assert (a.aborted, b.aborted) == ([[listed(1), listed(2, token="ff")]], [[listed(3, token="ff")]])

@@ -1,4 +1,4 @@
-"""Epochs of the upsert backend: each applied once and whole, duplicates settled, what stops it and what mends that."""
+"""Epochs of the upsert backend: each applied once and whole, duplicates settled, what stops it and what fixes that."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from tests.unit.fakes import undecided
 from tests.unit.upsert_sink import SCHEMA, Sink, commits_seen
 
-from exactsink.errors import Fatal, LineageError, Retryable
-from exactsink.model import Txn
+from exactsink.contract import Fatal, LineageError, Retryable, Txn
 
 
 def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> None:

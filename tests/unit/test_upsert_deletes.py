@@ -15,7 +15,7 @@ from tests.unit.test_upsert_processes import killed
 from tests.unit.test_upsert_values import TYPES
 from tests.unit.upsert_sink import SCHEMA, Sink, commit_and_die
 
-from exactsink.errors import ConfigError, Fatal
+from exactsink.contract import ConfigError, Fatal
 from exactsink_idempotent_upsert.tables import DELETED
 
 WHEN = "op = 'D'"

@@ -11,8 +11,7 @@ import pytest
 from tests.unit.fakes import undecided
 from tests.unit.upsert_sink import SCHEMA, Sink, commits_seen, direct, task
 
-from exactsink.errors import Fatal, LineageError, Refused, Retryable
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Fatal, Finding, JobContext, LineageError, Refused, Retryable
 
 GUARDED = "SELECT id, v, exactsink_epoch, exactsink_generation FROM t ORDER BY id"
 MARKERS = "SELECT epoch, generation FROM exactsink_epochs"
@@ -250,7 +249,7 @@ def test_a_database_that_an_executor_does_not_have(tmp_path: Path) -> None:
     assert not sink.file.exists()
 
 
-def test_nothing_is_in_doubt_and_the_kind_is_told(tmp_path: Path) -> None:
+def test_nothing_is_in_doubt_and_the_kind_is_reported(tmp_path: Path) -> None:
     sink = direct(tmp_path).open()
     (vote,) = sink.vote(1, [(1, "a")])
     committer = sink.committer(2)

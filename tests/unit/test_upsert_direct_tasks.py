@@ -15,7 +15,7 @@ from typing import Any
 from tests.unit.test_upsert_processes import PATIENCE
 from tests.unit.upsert_sink import SCHEMA, Sink, direct, rows_of, task
 
-from exactsink.model import Txn
+from exactsink.contract import Txn
 
 SPAWN = multiprocessing.get_context("spawn")
 

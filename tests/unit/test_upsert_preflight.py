@@ -1,4 +1,4 @@
-"""What the upsert backend finds before the first row; each statement it prints is run here, and mends."""
+"""What the upsert backend finds before the first row; each statement it prints is run here, and fixes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from pydantic import ValidationError
 from tests.unit.upsert_sink import SCHEMA, Sink
 
-from exactsink.errors import Retryable
-from exactsink.model import Finding
+from exactsink.contract import Finding, Retryable
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.plugin import exactsink_backends
 
@@ -75,7 +74,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("case", list(MENDED))
-def test_a_table_that_a_statement_mends(tmp_path: Path, case: str) -> None:
+def test_a_table_that_a_statement_fixes(tmp_path: Path, case: str) -> None:
     made, said = MENDED[case]
     sink = Sink(tmp_path, create=False)
     sink.sql(made)
@@ -138,7 +137,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", list(REFUSED))
-def test_a_table_that_a_person_must_mend(tmp_path: Path, case: str) -> None:
+def test_a_table_that_a_person_must_fix(tmp_path: Path, case: str) -> None:
     made, said = REFUSED[case]
     sink = Sink(tmp_path, create=False)
     sink.sql(made)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.upsert_sink import Sink
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 from exactsink_idempotent_upsert.tables import column_type, sort_values, stored_values, unstorable
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from exactsink.errors import ExactsinkError, Fatal, LineageError, PreflightError, Retryable
-from exactsink.model import Committable
-from exactsink.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, sum_digests
+from exactsink.contract import Committable, ExactsinkError, Fatal, LineageError, PreflightError, Retryable
+from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, sum_digests
 
 ALL = 1 << 64
 PLAN = EpochPlan("job", 7, 3, "ab", {"lake": SinkPlan(b"ticket"), "table": SinkPlan(b"other")})

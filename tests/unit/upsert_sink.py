@@ -13,9 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.backend import Committer, Writer
-from exactsink.model import Committable, JobContext, Outcome, Txn
-from exactsink.staged import Marker
+from exactsink.contract import Committable, Committer, JobContext, Marker, Outcome, Txn, Writer
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.strategies import SqliteApplier
 

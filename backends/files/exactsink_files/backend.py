@@ -12,9 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import field_validator, model_validator
 
-from exactsink.backend import Backend, BackendOptions, Committer, Writer
-from exactsink.errors import ConfigError, Fatal
-from exactsink.model import Finding, JobContext, Traits, Txn
+from exactsink.contract import (
+    Backend,
+    BackendOptions,
+    Committer,
+    ConfigError,
+    Fatal,
+    Finding,
+    JobContext,
+    Traits,
+    Txn,
+    Writer,
+)
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.writer import FilesWriter, Layout
 
@@ -39,7 +48,7 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?
 
 
 class FilesOptions(BackendOptions):
-    """Say where the files go and what they look like. `path` is made absolute where the options are first read.
+    """Return where the files go and what they look like. `path` is made absolute where the options are first read.
 
     `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file that has reached it gets no more rows. Without
     it a participant writes one file per partition folder.
@@ -108,7 +117,7 @@ class FilesOptions(BackendOptions):
 
     @property
     def target_bytes(self) -> int | None:
-        """Give the target file size in bytes."""
+        """Return the target file size in bytes."""
         found = _SIZE.fullmatch(self.target_file_size or "")
         return None if found is None else int(found["count"]) * _UNITS[found["unit"]]
 
@@ -259,7 +268,7 @@ def _sql_map(options: Mapping[str, str]) -> str:
 
 
 def _has_time(kind: pa.DataType) -> bool:
-    """Say whether values of a type hold a timestamp, at any depth."""
+    """Return whether values of a type hold a timestamp, at any depth."""
     inner = [kind.field(index).type for index in range(kind.num_fields)]
     return pa.types.is_timestamp(kind) or any(map(_has_time, inner))
 

@@ -20,20 +20,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.backend import Committer
-from exactsink.durable import NO_HARD_LINKS, file_sha256, make_folder, sync_folders
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import (
+from exactsink.contract import (
+    NO_HARD_LINKS,
     AlreadyCommitted,
     Committable,
     Committed,
+    Committer,
+    Fatal,
     Finding,
     InDoubt,
     JobContext,
     Outcome,
+    Retryable,
     Txn,
     Undecided,
     Unknown,
+    file_sha256,
+    make_folder,
+    sync_folders,
 )
 
 __all__ = ["PAYLOAD_VERSION", "FilesCommitter", "Vote", "VotedFile", "explained", "remove_folder", "temp_folder"]
@@ -68,7 +72,7 @@ class VotedFile:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """All that another process needs to commit a participant, or to tell that it stands."""
+    """All that another process needs to commit a participant, or to report that it stands."""
 
     root: str
     folder: str
@@ -155,14 +159,14 @@ class FilesCommitter(Committer):
 
 @contextmanager
 def explained(root: str) -> Iterator[None]:
-    """Turn an OSError of the block into the error that says what comes next: mend something, or just try again."""
+    """Turn an OSError of the block into the error that says what comes next: fix something, or just try again."""
     try:
         yield
     except OSError as error:
         what = f"the target can't be written: {error.filename or root}"
         why = error.strerror or str(error)
-        if (mend := _MEND.get(error.errno or 0)) is not None:
-            raise Fatal(what, why=why, next=mend.format(root=root)) from error
+        if (fix := _MEND.get(error.errno or 0)) is not None:
+            raise Fatal(what, why=why, next=fix.format(root=root)) from error
         look = f"start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
         raise Retryable(what, why=why, next=look) from error
 
@@ -196,7 +200,7 @@ def _temp_root(root: str) -> Path:
 
 
 def _place(vote: Vote, file: VotedFile) -> Outcome:
-    """Give one file its final name, or tell that it has it. Raises Fatal when a foreign file has it."""
+    """Return one file its final name, or report that it has it. Raises Fatal when a foreign file has it."""
     temp, final = vote.temp(file), vote.final(file)
     for _ in range(_TRIES):
         sealed = None
@@ -229,7 +233,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
 
 
 def _link(temp: Path, final: Path) -> None:
-    """Give `temp` the name `final` as well, or, where links are not supported, instead. Raises FileExistsError."""
+    """Return `temp` the name `final` as well, or, where links are not supported, instead. Raises FileExistsError."""
     try:
         os.link(temp, final)
     except OSError as error:
@@ -241,7 +245,7 @@ def _link(temp: Path, final: Path) -> None:
 
 
 def _holds(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool | None:
-    """Say whether `final` is the voted file: the same inode, or the same size and hash; None when it is absent."""
+    """Return whether `final` is the voted file: the same inode, or the same size and hash; None when it is absent."""
     try:
         found = os.lstat(final)
         if sealed is not None and os.path.samestat(found, sealed):
@@ -293,7 +297,7 @@ def _place_problems(root: str) -> Iterator[Finding]:
 
 
 def _nearest(path: str) -> str:
-    """Give what stands there, or the nearest parent that does."""
+    """Return what stands there, or the nearest parent that does."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path

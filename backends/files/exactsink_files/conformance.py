@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exactsink.backend import Backend
-from exactsink.model import Committable
+from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_files.backend import FilesBackend, FilesOptions
 
@@ -25,7 +24,7 @@ _FOREIGN = Path("_exactsink", "somebody's own", "0.tmp")
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name."""
+    """Return the targets by name."""
     return {
         "parquet": FilesTarget.of("parquet", partition_by=["kind"]),
         "json": FilesTarget.of("json"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exactsink.hooks import BackendSpec, hookimpl
+from exactsink.contract import BackendSpec, hookimpl
 
 __all__ = ["exactsink_backends"]
 

@@ -15,10 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from exactsink.backend import Writer
-from exactsink.durable import DurableFile, sync_folders
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, DurableFile, Fatal, Retryable, Txn, Writer, sync_folders
 from exactsink_files.committer import PAYLOAD_VERSION, Vote, VotedFile, explained, remove_folder, temp_folder
 
 __all__ = ["FilesWriter", "Layout"]
@@ -165,7 +162,7 @@ class _File(ABC):
 
     @property
     def size(self) -> int:
-        """Give the bytes written so far: less than was added, by what waits."""
+        """Return the bytes written so far: less than was added, by what waits."""
         return self._out.tell()
 
     @abstractmethod
@@ -243,7 +240,7 @@ class _Parquet(_File):
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Give a batch's rows per partition folder, without the partition columns, in the order they came.
+    """Return a batch's rows per partition folder, without the partition columns, in the order they came.
 
     Folders come once each: a null and an empty string, which share a folder, come together.
     """

@@ -14,10 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from exactsink.backend import BackendOptions, Committer, Writer
-from exactsink.errors import ConfigError, Fatal
-from exactsink.model import JobContext, Traits, Txn
-from exactsink.staged import Applier, StagedBackend
+from exactsink.contract import (
+    Applier,
+    BackendOptions,
+    Committer,
+    ConfigError,
+    Fatal,
+    JobContext,
+    StagedBackend,
+    Traits,
+    Txn,
+    Writer,
+)
 from exactsink_idempotent_upsert.tables import DELETED, Table, plain, unstorable
 
 if TYPE_CHECKING:

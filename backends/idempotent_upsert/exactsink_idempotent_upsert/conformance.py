@@ -9,8 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.backend import Backend
-from exactsink.model import Committable
+from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
@@ -30,7 +29,7 @@ _TABLES = """
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name."""
+    """Return the targets by name."""
     return {"staged": StagedTarget("staged"), "direct": TableTarget("direct")}
 
 

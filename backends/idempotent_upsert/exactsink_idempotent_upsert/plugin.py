@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from exactsink.hooks import BackendSpec, hookimpl
+from exactsink.contract import BackendSpec, hookimpl
 
 __all__ = ["exactsink_backends"]
 
 
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
-    """Give the one backend of this package."""
+    """Return the one backend of this package."""
     staged = "rows wait in staged files until the decision, then one transaction upserts them and marks the epoch"
     direct = "tasks upsert rows before the decision, guarded by epoch and generation: effectively once, and no deletes"
     return [

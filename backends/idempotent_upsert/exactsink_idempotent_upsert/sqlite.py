@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import Finding
-from exactsink.staged import Marker
+from exactsink.contract import Fatal, Finding, Marker, Retryable
 from exactsink_idempotent_upsert.tables import GUARD, Table, column_type, create_table, quoted
 
 __all__ = ["MARKER_TABLE", "Database", "durably", "findings", "read_marker", "store_marker"]
@@ -84,10 +82,10 @@ class Database:
             if str(error).startswith(_PASSING):
                 look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
                 raise Retryable(what, why=safe or "the database may answer later", next=look) from error
-            mend = f"mend table {self.table.name} in {self.path} (or the file), then start the job again"
+            fix = f"fix table {self.table.name} in {self.path} (or the file), then start the job again"
             if f"no such table: main.{MARKER_TABLE}" in str(error):
-                mend = f"bring back the database that the epoch was opened on, or run: {_marker_table()};"
-            raise Fatal(what, why=safe or "SQLite refuses", next=mend) from error
+                fix = f"bring back the database that the epoch was opened on, or run: {_marker_table()};"
+            raise Fatal(what, why=safe or "SQLite refuses", next=fix) from error
 
     @property
     def mode(self) -> str:
@@ -119,7 +117,7 @@ class Database:
             return connection.execute(_READ_OWNER, (self._target,)).fetchone() if there else None
 
     def owned_by(self, owner: Owner) -> tuple[str, str]:
-        """Say that somebody else owns the table, and how it is set free."""
+        """Return that somebody else owns the table, and how it is set free."""
         job, sink, lineage = owner
         free = (
             f"DELETE FROM {_OWNER_TABLE} WHERE target = '{self._target.replace(chr(39), 2 * chr(39))}';"
@@ -251,7 +249,7 @@ def _table_problems(
             yield Finding("error", message, table.with_unique_keys())
         else:
             message = f"table {table.name} can't be upserted into: {error}"
-            yield Finding("error", message, f"name another table, or mend {table.name}")
+            yield Finding("error", message, f"name another table, or fix {table.name}")
     for field in schema:
         yield from _text_as_number(table.name, field, declared[field.name.lower()])
 
@@ -263,8 +261,8 @@ def _text_as_number(table: str, field: pa.Field, declared: str) -> Iterator[Find
     if keeps or column_type(field.type) != "TEXT" or pa.types.is_temporal(field.type):
         return
     found = f"column {field.name} of table {table} is declared {declared}"
-    mend = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
+    fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
     if not pa.types.is_decimal(field.type):
-        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", mend)
+        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", fix)
     elif field.type.precision > _TEXT_DIGITS:
-        yield Finding("error", f"{found}: SQLite would keep {_TEXT_DIGITS} digits of {field.type}", mend)
+        yield Finding("error", f"{found}: SQLite would keep {_TEXT_DIGITS} digits of {field.type}", fix)

@@ -14,20 +14,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.backend import Committer, Writer
-from exactsink.errors import Fatal, LineageError, Refused
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
+    Applier,
     Committable,
     Committed,
+    Committer,
+    Fatal,
     Finding,
     InDoubt,
     JobContext,
+    LineageError,
+    Marker,
     Outcome,
+    Refused,
     Txn,
     Undecided,
+    Writer,
 )
-from exactsink.staged import Applier, Marker
 from exactsink_idempotent_upsert.sqlite import Database, durably, findings, read_marker, store_marker
 from exactsink_idempotent_upsert.tables import GUARD, HeldRows, quoted, stored_values
 
@@ -134,7 +138,7 @@ class _Changes:
             yield row
 
     def _deleter(self) -> Callable[[Iterable[Sequence[Any]]], object]:
-        """Give what deletes keys. Where triggers might keep a row, each is looked for afterwards."""
+        """Return what deletes keys. Where triggers might keep a row, each is looked for afterwards."""
         table, connection = self._table, self._connection
         parts = connection.execute(_COLLATIONS, (table.name,)).fetchall()
         indexes = [{name: by for _, name, by in index} for _, index in groupby(parts, lambda part: part[0])]
@@ -198,7 +202,7 @@ class DirectWriter(Writer):
         self._connection.close()
 
     def _shortfall(self, missing: int) -> Fatal | Refused:
-        """Tell a guard that held from a table that drops rows. The transaction is rolled back either way."""
+        """Report a guard that held from a table that drops rows. The transaction is rolled back either way."""
         guard = ", ".join(GUARD)
         newer = f"SELECT {guard} FROM main.{quoted(self._database.table.name)} WHERE ({guard}) > (?, ?)"
         found = self._connection.execute(newer, (self._txn.epoch, self._txn.generation)).fetchone()
@@ -286,7 +290,7 @@ def _dropped(database: Database, what: str, safe: str) -> Fatal:
 
 
 def _kept_together(distribution: str | int, keys: Sequence[str]) -> bool:
-    """Say whether all rows of one key come in one partition: one there is, or rows are cut by columns of the key."""
+    """Return whether all rows of one key come in one partition: one there is, or rows are cut by columns of the key."""
     if isinstance(distribution, int) or not distribution.startswith("hash("):
         return distribution == 1
     cut_by = {

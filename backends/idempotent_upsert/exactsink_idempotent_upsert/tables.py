@@ -73,7 +73,7 @@ class Table:
         return [*self.stored(names), *([DELETED] if self.deletes else [])]
 
     def created_for(self, schema: pa.Schema) -> str:
-        """Give the statement that makes the table for a frame, of types that preflight let pass."""
+        """Return the statement that makes the table for a frame, of types that preflight let pass."""
         columns = {name: column_type(schema.field(name).type) or "NullType" for name in self.stored(schema.names)}
         guard = dict.fromkeys(GUARD, "BIGINT") if self.guarded else {}
         return create_table(self.name, {**columns, **guard}, self.keys)
@@ -82,12 +82,12 @@ class Table:
         return f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(name)} {kind};"
 
     def with_unique_keys(self) -> str:
-        """Give the statement that makes the keys an upsert's conflict target."""
+        """Return the statement that makes the keys an upsert's conflict target."""
         name = quoted("_".join(("exactsink", self.name, *self.keys)))
         return f"CREATE UNIQUE INDEX {name} ON {quoted(self.name)} ({_listed(self.keys)});"
 
     def upsert(self, columns: Sequence[str], rows: str = "") -> str:
-        """Give the INSERT .. ON CONFLICT for rows bound one by one, or for those of a SELECT.
+        """Return the INSERT .. ON CONFLICT for rows bound one by one, or for those of a SELECT.
 
         The table is named with its schema: a temporary table of the same name must not take its place. In a guarded
         table `columns` end with GUARD, and a row stays as it is when a later epoch or generation wrote it.
@@ -106,7 +106,7 @@ class Table:
         return f" WHERE held.{GUARD[0]} IS NULL OR ({held}) <= ({given})"
 
     def by_key(self, what: str, collations: Mapping[str, str]) -> str:
-        """Give `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
+        """Return `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
         equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(key.lower(), 'BINARY'))}" for key in self.keys)
         return f"{what} FROM main.{quoted(self.name)} WHERE {' AND '.join(equal)}"
 
@@ -144,7 +144,7 @@ class HeldRows:
 
 
 def create_table(table: str, columns: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Give the CREATE TABLE IF NOT EXISTS for columns and their types, with the keys as primary key."""
+    """Return the CREATE TABLE IF NOT EXISTS for columns and their types, with the keys as primary key."""
     import sqlalchemy as sa
     from sqlalchemy.dialects import sqlite
 
@@ -169,7 +169,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def stored_values(column: pa.Array) -> list[Any]:
-    """Give a column's values as Python values that sqlite3 binds."""
+    """Return a column's values as Python values that sqlite3 binds."""
     column = plain(column)
     kind = column.type
     if pa.types.is_floating(kind):
@@ -185,7 +185,7 @@ def stored_values(column: pa.Array) -> list[Any]:
 
 
 def sort_values(column: pa.Array) -> list[Any]:
-    """Give values which SQLite orders as the column's own are ordered, NULL (and NaN) lowest.
+    """Return values which SQLite orders as the column's own are ordered, NULL (and NaN) lowest.
 
     Only decimals differ from what is stored: their text is no order, so they become zero-padded numerals, moved so
     far up that none is negative.
@@ -199,7 +199,7 @@ def sort_values(column: pa.Array) -> list[Any]:
 
 
 def unstorable(batch: pa.RecordBatch) -> str | None:
-    """Say which value of a batch could not be stored as it is; None when all can."""
+    """Return which value of a batch could not be stored as it is; None when all can."""
     try:
         batch.validate(full=True)  # broken UTF-8, which Spark lets through, or digits that the type doesn't have
     except pa.ArrowInvalid as error:
@@ -213,7 +213,7 @@ def unstorable(batch: pa.RecordBatch) -> str | None:
 
 
 def _outside_years(column: pa.Array) -> bool:
-    """Say whether a date or timestamp can't be shown as ISO text of a fixed width."""
+    """Return whether a date or timestamp can't be shown as ISO text of a fixed width."""
     kind = column.type
     if pa.types.is_date32(kind):
         first, end = _FIRST // _DAY, _END // _DAY

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, Committer, Writer
-from exactsink.model import JobContext, Traits, Txn
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.shapes import shaped
@@ -31,7 +30,7 @@ class KafkaBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        """Say that the broker drops a prepared transaction after its timeout."""
+        """Return that the broker drops a prepared transaction after its timeout."""
         return Traits(
             can_lose_votes=True,
             max_commit_seconds=self.options.commit_seconds,

@@ -27,27 +27,27 @@ class Connection:
     check_hostname: bool = True
 
     def librdkafka(self, client_id: str) -> dict[str, Any]:
-        """Give librdkafka's settings, with the secrets, for the process that connects with them."""
+        """Return librdkafka's settings, with the secrets, for the process that connects with them."""
         settings: dict[str, Any] = {
             "bootstrap.servers": self.servers,
             "client.id": client_id,
             "security.protocol": self.protocol,
             "sasl.mechanism": self.mechanism,
             "sasl.username": self.username,
-            "sasl.password": _told(self.password),
+            "sasl.password": _reported(self.password),
         }
         if self.protocol.endswith("SSL"):
             settings |= {
                 "ssl.ca.location": self.ca or _system_certificates(),
                 "ssl.certificate.location": self.certificate,
                 "ssl.key.location": self.key,
-                "ssl.key.password": _told(self.key_password),
+                "ssl.key.password": _reported(self.key_password),
                 "ssl.endpoint.identification.algorithm": "https" if self.check_hostname else "none",
             }
         return {name: value for name, value in settings.items() if value is not None}
 
     def kafka_python(self, client_id: str) -> dict[str, Any]:
-        """Give kafka-python's settings, with the secrets, which it can't log by accident."""
+        """Return kafka-python's settings, with the secrets, which it can't log by accident."""
         settings: dict[str, Any] = {
             "bootstrap_servers": self.servers.split(","),
             "client_id": client_id,
@@ -68,7 +68,7 @@ class Connection:
 
 
 class _Hidden(str):
-    """A secret that its repr does not tell: kafka-python logs its settings whole, at level DEBUG."""
+    """A secret that its repr does not report: kafka-python logs its settings whole, at level DEBUG."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class _Hidden(str):
 
 
 def _system_certificates() -> str:
-    """Say where librdkafka finds what the system trusts: as Python does, the environment first.
+    """Return where librdkafka finds what the system trusts: as Python does, the environment first.
 
     confluent-kafka's wheels hold an OpenSSL of their own, which looks at no variable by itself; `probe` tries the
     folders of the usual systems.
@@ -89,5 +89,5 @@ def _system_certificates() -> str:
     return os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or "probe"
 
 
-def _told(secret: SecretStr | None) -> str | None:
+def _reported(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()

@@ -9,17 +9,19 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from exactsink.backend import Committer
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
+    Committer,
+    ExactsinkError,
+    Fatal,
     Finding,
     InDoubt,
     JobContext,
     Lost,
     Outcome,
+    Retryable,
     Undecided,
     Unknown,
 )
@@ -86,10 +88,14 @@ class KafkaCommitter(Committer):
                 if code not in _NOT_OPEN:
                     raise self._refused(one, code)
             self._await_markers(wanted, "PrepareAbort")
-            ended = [told for told in before.values() if codes.get(told.transaction) == 0 and told.state == "Ongoing"]
+            ended = [
+                reported
+                for reported in before.values()
+                if codes.get(reported.transaction) == 0 and reported.state == "Ongoing"
+            ]
             finish(
                 self._wire,
-                [Ended(told.transaction, told.partitions, commit=False, sure=True) for told in ended],
+                [Ended(reported.transaction, reported.partitions, commit=False, sure=True) for reported in ended],
                 self._options.bootstrap_servers,
             )
 
@@ -136,11 +142,11 @@ class KafkaCommitter(Committer):
         if code == 0:  # also when somebody mixed versions of EndTxn on this id: what readers see is stronger
             return look_back(self._wire, vote)[0] or AlreadyCommitted()
         if code == _INVALID_STATE:
-            told = self._wire.describe([one.id]).get(one.id)
-            said = _said(one, told)
+            reported = self._wire.describe([one.id]).get(one.id)
+            said = _said(one, reported)
             if said is not None:
                 return look_back(self._wire, vote)[0] or said
-            state = "an unknown id" if told is None else f"{told.state} (now {told.transaction.ref})"
+            state = "an unknown id" if reported is None else f"{reported.state} (now {reported.transaction.ref})"
             answer = f"{named(code)} to a commit, and is at {state}"
             return settle(self._wire, vote, answer, wait_seconds=_SETTLE_SECONDS)
         if code in _MOVED_ON:
@@ -152,10 +158,10 @@ class KafkaCommitter(Committer):
         until, pause = time.monotonic() + _MARKERS_SECONDS, _FIRST_PAUSE
         left = {one.id: one.producer_id for one in ended}
         while left:
-            told = self._wire.describe(left)
+            reported = self._wire.describe(left)
             left = {
                 one.transaction.id: one.transaction.producer_id
-                for one in told.values()
+                for one in reported.values()
                 if one.state == state and one.transaction.producer_id == left[one.transaction.id]
             }
             if left and time.monotonic() >= until:
@@ -209,7 +215,7 @@ class KafkaCommitter(Committer):
 
     @contextmanager
     def _doing(self, doing: str, safe: str) -> Iterator[None]:
-        """Say in errors what was being done, and what that leaves."""
+        """Return in errors what was being done, and what that leaves."""
         try:
             yield
         except ExactsinkError as error:
@@ -218,8 +224,8 @@ class KafkaCommitter(Committer):
             raise type(error)(what, why=why, next=error.next) from error.__cause__
 
 
-def _is_open(vote: Vote, told: Mapping[str, Described]) -> bool:
-    found = told.get(vote.transaction.id)
+def _is_open(vote: Vote, reported: Mapping[str, Described]) -> bool:
+    found = reported.get(vote.transaction.id)
     return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
 
 
@@ -229,13 +235,15 @@ def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSe
     return Ended(one, places, commit=not isinstance(outcomes[one], Lost), sure=one in sure)
 
 
-def _said(one: Transaction, told: Described | None) -> Outcome | None:
+def _said(one: Transaction, reported: Described | None) -> Outcome | None:
     """Take a coordinator's word where it speaks of this very use."""
-    if told is None or not one.is_use_of(told.transaction):
+    if reported is None or not one.is_use_of(reported.transaction):
         return None
-    if told.state in ("CompleteAbort", "PrepareAbort"):
-        return Lost(f"transaction {one.ref} was aborted: its coordinator says {told.state} ({told.transaction.ref})")
-    if told.state in ("CompleteCommit", "PrepareCommit"):
+    if reported.state in ("CompleteAbort", "PrepareAbort"):
+        return Lost(
+            f"transaction {one.ref} was aborted: its coordinator says {reported.state} ({reported.transaction.ref})"
+        )
+    if reported.state in ("CompleteCommit", "PrepareCommit"):
         return AlreadyCommitted()
     return None
 

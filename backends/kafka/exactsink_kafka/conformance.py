@@ -30,9 +30,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from exactsink.backend import Backend
-from exactsink.errors import ConfigError
-from exactsink.model import Committable, Txn
+from exactsink.contract import Backend, Committable, ConfigError, Txn
 from exactsink.testing import ConformanceTarget
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.clients import Connection
@@ -62,7 +60,7 @@ _LOOK_ALIKES = (  # after the job's name: another job's, another sink's, and wha
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name, on the brokers of the environment. Raises ConfigError when they are of no use."""
+    """Return the targets by name, on the brokers of the environment. Raises ConfigError when they are of no use."""
     servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "")
     if not servers:
         raise ConfigError("no Kafka for the kit", why="KAFKA_BOOTSTRAP_SERVERS is not set", next=_A_BROKER)
@@ -76,7 +74,7 @@ def targets() -> Mapping[str, ConformanceTarget]:
 
 
 def targets_on(bootstrap: str) -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name, on these brokers."""
+    """Return the targets by name, on these brokers."""
     return {writer: KafkaTarget(writer, bootstrap) for writer in ("plain", "fast")}
 
 
@@ -147,11 +145,11 @@ class KafkaTarget(ConformanceTarget):
         name = recording["id"] % {"job": job}
         offsets = self._brokers.leave_open(name, topic, recording["records"])
         with closing(self._brokers.wire()) as wire:
-            told = wire.describe([name])[name].transaction
+            reported = wire.describe([name])[name].transaction
         here = {
             "id": name,
-            "producer_id": told.producer_id,
-            "producer_epoch": told.producer_epoch,
+            "producer_id": reported.producer_id,
+            "producer_epoch": reported.producer_epoch,
             "topic": topic,
             "first_offsets": json.dumps(offsets),
             **self._brokers.names(topic),
@@ -193,7 +191,7 @@ class _Brokers:
             client.poll(0.01)
 
     def names(self, topic: str) -> Mapping[str, str]:
-        """Give the cluster's own id, and the topic's."""
+        """Return the cluster's own id, and the topic's."""
         client = self.admin()
         cluster = client.describe_cluster().result(_ANSWER_SECONDS).cluster_id
         uuid = str(client.describe_topics(TopicCollection([topic]))[topic].result(_ANSWER_SECONDS).topic_id)
@@ -221,13 +219,13 @@ class _Brokers:
         self._producer(id)
 
     def still_open(self, ids: Iterable[str]) -> list[str]:
-        """Give the open transactions of these ids: id, producer id and epoch."""
+        """Return the open transactions of these ids: id, producer id and epoch."""
         with closing(self.wire()) as wire:
-            told = wire.describe(ids).values()
-        return sorted(one.transaction.ref for one in told if one.state == "Ongoing")
+            reported = wire.describe(ids).values()
+        return sorted(one.transaction.ref for one in reported if one.state == "Ongoing")
 
     def read(self, topic: str) -> list[list[int]]:
-        """Give the ids in each partition, in their order, up to the first open transaction."""
+        """Return the ids in each partition, in their order, up to the first open transaction."""
         settings = {
             "group.id": "exactsink-kit",  # never joined: partitions are assigned
             "isolation.level": "read_committed",
@@ -255,7 +253,7 @@ class _Brokers:
         return list(ids.values())
 
     def _producer(self, id: str) -> Producer:
-        """Give a producer with its transactional id; to be dropped, never closed, which would abort."""
+        """Return a producer with its transactional id; to be dropped, never closed, which would abort."""
         producer = Producer(self._settings() | {"transactional.id": id})
         producer.init_transactions(_ANSWER_SECONDS)
         return producer

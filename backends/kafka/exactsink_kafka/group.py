@@ -10,7 +10,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from exactsink.errors import Fatal, Retryable
+from exactsink.contract import Fatal, Retryable
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -42,7 +42,7 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
     """Commit where the source stands to the group. Idempotent, from any process; no row hangs on it.
 
     Raises Retryable when the next epoch may have more luck (make a new `admin` then: it keeps the coordinator that it
-    once found, also when that has moved), and Fatal when no source tells Kafka's offsets.
+    once found, also when that has moved), and Fatal when no source reports Kafka's offsets.
     """
     doing = f"commit the source's offsets to group {group}"
     offsets = {
@@ -52,7 +52,7 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
     }
     if not offsets:
         raise Fatal(
-            f"{doing}: no source of this job tells its offsets as Spark's Kafka source does",
+            f"{doing}: no source of this job reports its offsets as Spark's Kafka source does",
             why=f"they read {'; '.join(ends) or 'nothing'}",
             next="take report_offsets_to out of the sink's options",
         )
@@ -68,21 +68,21 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
 def source_offsets(ends: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
     """Read Kafka's offsets, by topic and partition, out of what sources say; other sources' are passed over.
 
-    Of two sources that read the same partition the one that lags tells.
+    Of two sources that read the same partition the one that lags reports.
     """
     found: dict[str, dict[int, int]] = {}
     for end in ends:
         try:
-            told = list(_told(json.loads(end)))
+            reported = list(_reported(json.loads(end)))
         except ValueError:
             continue
-        for topic, partition, offset in told:
+        for topic, partition, offset in reported:
             there = found.setdefault(topic, {})
             there[partition] = min(offset, there.get(partition, offset))
     return found
 
 
-def _told(end: Any) -> Iterator[tuple[str, int, int]]:
+def _reported(end: Any) -> Iterator[tuple[str, int, int]]:
     """Read one source's end: `{"orders": {"0": 17, "1": 4}}`. Raises ValueError when it is no such thing."""
     for topic, partitions in _mapping(end).items():
         for partition, offset in _mapping(partitions).items():
@@ -101,9 +101,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _refusal(doing: str, refused: Mapping[TopicPartition, str]) -> Retryable:
-    """Say what the broker answered; it takes the offsets of the partitions that are not named."""
+    """Return what the broker answered; it takes the offsets of the partitions that are not named."""
     error = next(iter(refused.values()))
     partitions = [f"{p.topic}/{p.partition}" for p, answer in refused.items() if answer == error]
-    why, mend = _CAUSES.get(error, ("", "the next epoch tries again"))
+    why, fix = _CAUSES.get(error, ("", "the next epoch tries again"))
     said = f"{', '.join(partitions[:3])}{', ...' if len(partitions) > 3 else ''}"
-    return Retryable(f"{doing}: the broker answered {error} for {said}", why=why, next=mend)
+    return Retryable(f"{doing}: the broker answered {error} for {said}", why=why, next=fix)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exactsink.errors import Retryable
+from exactsink.contract import Retryable
 from exactsink_kafka.vote import Transaction
 from exactsink_kafka.wire import Wire
 from exactsink_kafka.wire.failures import named
@@ -71,8 +71,8 @@ def finish(wire: Wire, ended: Sequence[Ended], servers: str) -> None:
         code = wire.mark(one, where, place.coordinator_epoch, commit=place.ended.commit)
         if code:
             allow = f"kafka-acls.sh --bootstrap-server {servers} --add --allow-principal User:... --operation Alter"
-            mend = f"let this job write it: {allow} --cluster" if code == _NOT_AUTHORIZED else "see that leader's log"
-            raise _unfinished(place, f"the leader answers {named(code)} to one", f"{mend}; {_by_hand(place, servers)}")
+            fix = f"let this job write it: {allow} --cluster" if code == _NOT_AUTHORIZED else "see that leader's log"
+            raise _unfinished(place, f"the leader answers {named(code)} to one", f"{fix}; {_by_hand(place, servers)}")
         _LOG.warning("%s: its marker was missing (%s): it is written now", place, place.ended.word)
 
 
@@ -98,28 +98,28 @@ def _open(wire: Wire, ended: Iterable[Ended]) -> list[_Hanging]:
 
 
 def _word(wire: Wire, place: _Hanging, servers: str) -> Transaction:
-    """Give the transaction with the epoch that its end raised it to, if that end is still its coordinator's word."""
+    """Return the transaction with the epoch that its end raised it to, if that end is still its coordinator's word."""
     one = place.ended.transaction
     if place.ended.sure:
         return Transaction(one.id, one.producer_id, one.producer_epoch + 1)
-    told = wire.describe([one.id]).get(one.id)
-    if told is None or told.state != place.ended.word or not one.is_use_of(told.transaction):
-        said = "knows the id no more" if told is None else f"says {told.state} ({told.transaction.ref})"
+    reported = wire.describe([one.id]).get(one.id)
+    if reported is None or reported.state != place.ended.word or not one.is_use_of(reported.transaction):
+        said = "knows the id no more" if reported is None else f"says {reported.state} ({reported.transaction.ref})"
         raise _unfinished(place, f"its coordinator {said}, not {place.ended.word}", _by_hand(place, servers))
-    return told.transaction
+    return reported.transaction
 
 
 def _by_hand(place: _Hanging, servers: str) -> str:
-    """Give the tool's command where there is one: it can only abort."""
+    """Return the tool's command where there is one: it can only abort."""
     if place.ended.commit:
         return "then start the job again; never abort it by hand, its rows are decided"
     tool = f"kafka-transactions.sh --bootstrap-server {servers} abort --topic {place.topic}"
     return f"or {tool} --partition {place.partition} --start-offset {place.offset}; then start the job again"
 
 
-def _unfinished(place: _Hanging, why: str, mend: str) -> Retryable:
+def _unfinished(place: _Hanging, why: str, fix: str) -> Retryable:
     return Retryable(
         f"{place} is ended, and still open there",
         why=f"readers stand still before it; no marker of its end is there, and {why}",
-        next=mend,
+        next=fix,
     )

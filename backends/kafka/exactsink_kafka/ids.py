@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from exactsink.model import NAME_PATTERN, Txn
+from exactsink.contract import NAME_PATTERN, Txn
 
 __all__ = ["ROUNDS", "UNBOUNDED_SLOTS", "PoolId", "Ticket", "prefix", "slots_of"]
 
@@ -48,8 +48,8 @@ class PoolId:
         found = _ID.fullmatch(text)
         if found is None:
             return None
-        told = cls(found["job"], found["sink"], int(found["generation"]), found["token"], int(found["slot"]))
-        return told if str(told) == text else None  # a leading zero is somebody else's spelling
+        reported = cls(found["job"], found["sink"], int(found["generation"]), found["token"], int(found["slot"]))
+        return reported if str(reported) == text else None  # a leading zero is somebody else's spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Ticket:
 
     @classmethod
     def of_round(cls, round: int, slots: int, cluster: str) -> Ticket:
-        """Give the ticket of the n-th round under a claim, counted from 0."""
+        """Return the ticket of the n-th round under a claim, counted from 0."""
         return cls(round % ROUNDS * slots, slots, cluster)
 
     def id(self, txn: Txn) -> PoolId:
@@ -79,10 +79,10 @@ class Ticket:
 
 
 def prefix(job: str, sink: str) -> str:
-    """Give what all transactional ids of a job's sink begin with; names hold no dot, so no other's id does."""
+    """Return what all transactional ids of a job's sink begin with; names hold no dot, so no other's id does."""
     return f"{job}.{sink}.g"
 
 
 def slots_of(participants: int | None, ids_per_participant: int) -> int:
-    """Give the size of a round for at most so many participants, None when nothing bounds them."""
+    """Return the size of a round for at most so many participants, None when nothing bounds them."""
     return UNBOUNDED_SLOTS if participants is None else max(participants, 1) * ids_per_participant

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from exactsink.backend import BackendOptions
+from exactsink.contract import BackendOptions
 from exactsink_kafka.clients import Connection
 
 __all__ = ["KafkaOptions"]
@@ -144,10 +144,10 @@ class KafkaOptions(BackendOptions):
             if name in _LIFETIMES:
                 self._check_lifetime(name, self.producer[name])
 
-    def _check_lifetime(self, name: str, told: str | float | bool) -> None:
+    def _check_lifetime(self, name: str, reported: str | float | bool) -> None:
         """Refuse to try a row for longer than its transaction can live: the task would learn of it too late."""
         try:
-            milliseconds = float(told)
+            milliseconds = float(reported)
         except ValueError:
             raise ValueError(f"producer: {name}: no number of milliseconds") from None
         if not 0 < milliseconds <= self.transaction_timeout_seconds * 1000:

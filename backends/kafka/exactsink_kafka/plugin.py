@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from exactsink.hooks import BackendSpec, hookimpl
+from exactsink.contract import BackendSpec, hookimpl
 
 __all__ = ["exactsink_backends"]
 
 
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
-    """Give the one backend of this package."""
+    """Return the one backend of this package."""
     transactions = "tasks write in transactions that outlive them; the decision ends each with one request"
     return [
         BackendSpec(

@@ -1,7 +1,7 @@
-"""What became of a transaction whose coordinator no longer tells: read where its rows began.
+"""What became of a transaction whose coordinator no longer reports: read where its rows began.
 
 Only positive proof counts. A topic that was made again, an offset that was deleted, and a batch that was compacted away
-tell nothing: without proof in any partition the answer is Unknown, with what was looked at.
+report nothing: without proof in any partition the answer is Unknown, with what was looked at.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from exactsink.errors import Retryable
-from exactsink.model import AlreadyCommitted, Lost, Outcome, Unknown
+from exactsink.contract import AlreadyCommitted, Lost, Outcome, Retryable, Unknown
 from exactsink_kafka.vote import Transaction, Vote, Written
 from exactsink_kafka.wire import OpenProducer, Seen, Topic, Wire
 from exactsink_kafka.wire.failures import named
@@ -52,8 +51,8 @@ def settle(wire: Wire, vote: Vote, answer: str, *, wait_seconds: float) -> Alrea
             return proof
         held = [place for place in places if place.held]
         if not held:
-            told = "; ".join(_nothing(wire, place) for place in places) or "it recorded no rows"
-            return Unknown(f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and {told}")
+            reported = "; ".join(_nothing(wire, place) for place in places) or "it recorded no rows"
+            return Unknown(f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and {reported}")
         if time.monotonic() >= until:
             raise _hidden(wire, vote, answer, held[0])
         time.sleep(_PAUSE_SECONDS)
@@ -73,7 +72,11 @@ def spoilt(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Outcome]:
     missing = {vote.transaction: _missing(vote, topics, writers) for vote in votes}
     found = {one: what for one, what in missing.items() if what is not None}
     # Another driver may have committed it since it was seen open: markers are written after its state has changed.
-    still = {told.transaction for told in wire.describe(one.id for one in found).values() if told.state == "Ongoing"}
+    still = {
+        reported.transaction
+        for reported in wire.describe(one.id for one in found).values()
+        if reported.state == "Ongoing"
+    }
     return {
         one: Unknown(
             f"transaction {one.ref} is open, and {what}. It stays open: when the brokers have aborted it, at its "
@@ -87,7 +90,7 @@ def spoilt(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Outcome]:
 def _missing(
     vote: Vote, topics: Mapping[str, Topic], writers: Mapping[tuple[str, int], Sequence[OpenProducer]]
 ) -> str | None:
-    """Say which rows of an open transaction are no longer part of it."""
+    """Return which rows of an open transaction are no longer part of it."""
     one = vote.transaction
     for written in vote.written:
         there = topics.get(written.topic)
@@ -121,14 +124,14 @@ def _proof(vote: Vote, place: _Place) -> AlreadyCommitted | Lost | None:
     one, seen = vote.transaction, place.seen
     if seen.error or place.held or seen.producer != (one.producer_id, one.producer_epoch):
         return None
-    # Told are those that end here or later, and a producer has one transaction at a time in a partition.
+    # Reported are those that end here or later, and a producer has one transaction at a time in a partition.
     if any(producer == one.producer_id and first <= place.offset for producer, first in seen.aborted):
         return Lost(f"transaction {one.ref}: its rows in {place} are aborted (last stable offset {seen.stable})")
     return AlreadyCommitted()
 
 
 def _nothing(wire: Wire, place: _Place) -> str:
-    """Say why a place tells nothing."""
+    """Return why a place reports nothing."""
     seen, name = place.seen, place.topic.topic
     if seen.error == _NO_TOPIC_ID:
         now = wire.topics([name]).get(name)

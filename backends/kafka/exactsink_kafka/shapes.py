@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka.options import KafkaOptions
 
 __all__ = ["plain_only", "shaped"]
@@ -56,14 +56,14 @@ _COLUMNS: dict[str, tuple[str, Callable[[pa.DataType], bool], str]] = {
         "CAST({} AS TIMESTAMP)",
     ),
 }
-"""A record's columns: the type in Spark's words, the test, and the expression that mends another type."""
+"""A record's columns: the type in Spark's words, the test, and the expression that fixes another type."""
 
 
 def shaped(options: KafkaOptions, schema: pa.Schema) -> list[str] | None:
-    """Give Spark's expressions for a frame; None where its columns are a record's already.
+    """Return Spark's expressions for a frame; None where its columns are a record's already.
 
     A column `topic` stays beside the option `topic`, which wins as in Spark: preflight sees the two and warns. Raises
-    ConfigError, with the way to mend it, for rows that no record can be made of, or not by the writer asked for.
+    ConfigError, with the way to fix it, for rows that no record can be made of, or not by the writer asked for.
     """
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise ConfigError(f"more than one column is named {twice[0]}", next="rename one, or name others in `columns`")
@@ -92,11 +92,11 @@ def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:
     for field in schema:
         if field.name == "topic" and options.topic is not None:
             continue  # not looked at
-        wanted, fits, mended = _COLUMNS[field.name]
+        wanted, fits, fixed = _COLUMNS[field.name]
         if not fits(field.type):
             raise ConfigError(
                 f"column {field.name} is of Arrow type {field.type}, and has to be {wanted}",
-                next=f"make it so in the frame: {mended.format(field.name, field.name)} AS {field.name}",
+                next=f"make it so in the frame: {fixed.format(field.name, field.name)} AS {field.name}",
             )
 
 
@@ -122,7 +122,7 @@ def _check_names(options: KafkaOptions, names: Sequence[str]) -> None:
 
 def _json_record(keys: Sequence[str], schema: pa.Schema) -> list[str]:
     if not schema.names:
-        raise ConfigError("the rows have no columns", next="name some in `columns`, or mend the job's transform")
+        raise ConfigError("the rows have no columns", next="name some in `columns`, or fix the job's transform")
     for field in schema:
         bad = _bad_key(field.type)
         if bad is not None:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from exactsink.errors import Fatal
-from exactsink.model import Committable
+from exactsink.contract import Committable, Fatal
 
 __all__ = ["PAYLOAD_VERSION", "Transaction", "Vote", "Written"]
 
@@ -27,9 +26,9 @@ class Transaction:
         """Name it as committables and listings do."""
         return f"{self.id}/{self.producer_id}/{self.producer_epoch}"
 
-    def is_use_of(self, told: Transaction) -> bool:
-        """Say whether a coordinator tells of this very use: under its epoch, or the one that its end raised it to."""
-        return (told.id, told.producer_id) == (self.id, self.producer_id) and told.producer_epoch in (
+    def is_use_of(self, reported: Transaction) -> bool:
+        """Return whether a coordinator means this very use: its epoch, or the one that its end raised it to."""
+        return (reported.id, reported.producer_id) == (self.id, self.producer_id) and reported.producer_epoch in (
             self.producer_epoch,
             self.producer_epoch + 1,
         )
@@ -39,10 +38,10 @@ class Transaction:
         """Read a `ref` back. Raises ValueError when it is none."""
         parts = ref.rsplit("/", 2)
         known = len(parts) == 3 and all(map(str.isdecimal, parts[1:]))
-        told = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
-        if told is None or told.ref != ref:  # a leading zero is somebody else's spelling
+        reported = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
+        if reported is None or reported.ref != ref:  # a leading zero is somebody else's spelling
             raise ValueError(f"{ref!r} is no transaction's ref")
-        return told
+        return reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The payload of a committable. A transaction ends as one, so one readable partition of it tells all."""
+    """The payload of a committable. A transaction ends as one, so one readable partition of it reports all."""
 
     transaction: Transaction
     cluster: str
@@ -79,9 +78,13 @@ class Vote:
                 why=f"this release reads version {PAYLOAD_VERSION}",
                 next="start the job with the release of exactsink that wrote the epoch",
             )
-        told = json.loads(committable.payload)
+        reported = json.loads(committable.payload)
         written = tuple(
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
-            for w in told["written"]
+            for w in reported["written"]
         )
-        return cls(Transaction(told["id"], told["producer_id"], told["producer_epoch"]), told["cluster"], written)
+        return cls(
+            Transaction(reported["id"], reported["producer_id"], reported["producer_epoch"]),
+            reported["cluster"],
+            written,
+        )

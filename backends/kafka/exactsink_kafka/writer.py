@@ -8,9 +8,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from exactsink.backend import Writer
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
 from exactsink_kafka.ids import Ticket
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producers import RowProducer, row_producer
@@ -124,7 +122,7 @@ class KafkaWriter(Writer):
             )
 
     def _left(self) -> float:
-        """Give what is left of the transaction's time, in seconds."""
+        """Return what is left of the transaction's time, in seconds."""
         return max(0.0, self._until - time.monotonic())
 
 

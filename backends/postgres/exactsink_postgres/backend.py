@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, Committer, Writer
-from exactsink.model import JobContext, Traits, Txn
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.rows.shapes import shaped
 from exactsink_postgres.server import place

@@ -17,9 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from exactsink.backend import Backend
-from exactsink.errors import ConfigError
-from exactsink.model import Committable, Txn
+from exactsink.contract import Backend, Committable, ConfigError, Txn
 from exactsink.testing import ConformanceTarget
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
@@ -45,7 +43,7 @@ _HELD = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name, on the server of libpq's environment. Raises ConfigError when it is of no use."""
+    """Return the targets by name, on the server of libpq's environment. Raises ConfigError when it is of no use."""
     try:
         with psycopg.connect() as session:
             row = session.execute(_USE).fetchone()
@@ -60,7 +58,7 @@ def targets() -> Mapping[str, ConformanceTarget]:
 
 
 def targets_on(conninfo: str) -> Mapping[str, ConformanceTarget]:
-    """Give the targets by name, on this server."""
+    """Return the targets by name, on this server."""
     return {"two_phase": TwoPhaseTarget("two_phase", conninfo), "staged": StagedTarget("staged", conninfo)}
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from exactsink.errors import ExactsinkError, Fatal
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, ExactsinkError, Fatal, Txn
 from exactsink_postgres.locks import TAG, LockWatch, blocked, timed_out
 from exactsink_postgres.rows import Column, RowEncoder
 from exactsink_postgres.server import UNDECIDED, History, Server, explained
@@ -30,7 +29,7 @@ _CANCEL_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What the driver tells every task: where rows go, and whose database it is.
+    """What the driver reports every task: where rows go, and whose database it is.
 
     `relation` is the table that gets the rows, quoted; `table` is the sink's, for messages.
     """
@@ -83,7 +82,7 @@ class Load:
             raise
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send a batch's rows. The server may tell what is wrong with them only at the end."""
+        """Send a batch's rows. The server may report what is wrong with them only at the end."""
         data = self._encoder.encode(batch)
         with self.explained(), self._watch.working():
             self._copy.write(data)
@@ -116,7 +115,7 @@ class Load:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn the server's errors into ours; a lock that did not come is told with its holder."""
+        """Turn the server's errors into ours; a lock that did not come is reported with its holder."""
         try:
             with explained(self._doing, UNDECIDED):
                 yield

@@ -1,4 +1,4 @@
-"""Who holds the lock that a session waits for: asked while it waits, as the server forgets it, and told afterwards."""
+"""Who holds the lock that a session waits for: asked while it waits, as the server forgets it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import Txn
+from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
 from exactsink_postgres.server import CONNECT_SECONDS, UNDECIDED, Server, explained
 
 __all__ = ["LOOKS", "TAG", "Blocker", "LockWatch", "blocked", "timed_out", "writer_of"]
@@ -24,7 +23,7 @@ _AGAIN = "start the job again"
 _SHOWN = 3
 
 # pg_locks names a session's transaction by the session, a prepared one by a virtual id alone: its own lock on the id
-# that it got tells the rest. pg_blocking_pids says 0 for it.
+# that it got reports the rest. pg_blocking_pids says 0 for it.
 _HOLDERS = """
     locks AS (SELECT * FROM pg_locks WHERE granted),
     holders AS (
@@ -75,7 +74,7 @@ _SESSIONS = """
 
 
 def writer_of(query: str | None) -> str | None:
-    """Give the participant that a session's statement is for, None when it is no statement of ours."""
+    """Return the participant that a session's statement is for, None when it is no statement of ours."""
     before, after = TAG.split("{}")
     if query is None or not query.startswith(before) or after not in query:
         return None
@@ -98,7 +97,7 @@ class Blocker:
 
     @property
     def ended_by(self) -> str:
-        """Give the statements that end it."""
+        """Return the statements that end it."""
         if self.pid is not None:
             return f"SELECT pg_terminate_backend({self.pid})"
         gid = (self.gid or "").replace("'", "''")
@@ -123,7 +122,7 @@ class LockWatch:
 
     @property
     def blocker(self) -> Blocker | None:
-        """Give who held the lock whose timeout has just ended a call, None when nobody was seen."""
+        """Return who held the lock whose timeout has just ended a call, None when nobody was seen."""
         # That wait lasted for the whole timeout: who was seen within it held this lock, no earlier one.
         if self._seen is None or time.monotonic() - self._seen[0] > self._timeout:
             return None
@@ -131,7 +130,7 @@ class LockWatch:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Say that a call is under way."""
+        """Return that a call is under way."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="exactsink-locks", daemon=True)
             self._thread.start()
@@ -149,7 +148,7 @@ class LockWatch:
             self._thread.join(2 * CONNECT_SECONDS)
 
     def of_deadlock(self, detail: str) -> Blocker | None:
-        """Give another writer of ours that the server's words on a deadlock name, if it lives."""
+        """Return another writer of ours that the server's words on a deadlock name, if it lives."""
         words = detail.replace(";", " ").replace(".", " ").replace(",", " ").split()  # in whatever language
         pids = [pid for word in words if word.isdecimal() and self._pid != (pid := int(word)) < 1 << 31]
         found: list[Blocker] = []
@@ -158,7 +157,7 @@ class LockWatch:
         return found[0] if found else None
 
     def writers_to(self, relation: str) -> list[Blocker]:
-        """Give all others that have changed a table and not ended yet, the oldest first: whoever held a lock on a row
+        """Return all others that have changed a table and not ended yet, the oldest first: whoever held a lock on a row
         of it may be one of them, and may have ended.
         """
         with suppress(ExactsinkError):
@@ -182,15 +181,15 @@ class LockWatch:
 
 
 def blocked(doing: str, mine: Txn, blocker: Blocker, columns: Sequence[str] = ()) -> ExactsinkError:
-    """Give the error for a participant, or a driver (`partition` -1), whose lock did not come."""
+    """Return the error for a participant, or a driver (`partition` -1), whose lock did not come."""
     what = f"{doing}: blocked by {blocker}"
     other = None if blocker.gid is None else Txn.parse(blocker.gid)
     if other is None:
-        mend = f"let its owner end it ({blocker.ended_by}), or wait; then {_AGAIN}"
-        return Retryable(what, why=f"it is not this job's; {UNDECIDED}", next=mend)
+        fix = f"let its owner end it ({blocker.ended_by}), or wait; then {_AGAIN}"
+        return Retryable(what, why=f"it is not this job's; {UNDECIDED}", next=fix)
     if other.job != mine.job:
-        mend = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {_AGAIN}"
-        return Retryable(what, why=f"it is job {other.job}'s; {UNDECIDED}", next=mend)
+        fix = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {_AGAIN}"
+        return Retryable(what, why=f"it is job {other.job}'s; {UNDECIDED}", next=fix)
     if other.generation < mine.generation:
         return Retryable(what, why="an earlier driver of this job began it; the next start rolls it back", next=_AGAIN)
     if other.generation > mine.generation or (mine.token and other.token != mine.token):
@@ -211,7 +210,7 @@ def blocked(doing: str, mine: Txn, blocker: Blocker, columns: Sequence[str] = ()
 
 
 def timed_out(doing: str, writers: Sequence[Blocker]) -> ExactsinkError:
-    """Give the error where nobody saw the lock's holder, with those that have written to the table."""
+    """Return the error where nobody saw the lock's holder, with those that have written to the table."""
     some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
     why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
     return Retryable(f"{doing}: a lock did not come in time", why=f"{why}; {UNDECIDED}", next=_AGAIN)

@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 import pyarrow as pa
 
-from exactsink.errors import ExactsinkError, Fatal
-from exactsink.model import JobContext, Txn
+from exactsink.contract import ExactsinkError, Fatal, JobContext, Txn
 from exactsink_postgres.locks import LockWatch, blocked, timed_out
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import MADE_MEANWHILE, explained
@@ -21,7 +20,7 @@ __all__ = ["open_table"]
 def open_table(
     connection: psycopg.Connection, options: PostgresOptions, ctx: JobContext, epoch: int, schema: pa.Schema
 ) -> Table:
-    """Give the table, fit for rows of `schema`. Idempotent, also from two processes at once.
+    """Return the table, fit for rows of `schema`. Idempotent, also from two processes at once.
 
     Raises Fatal, with column and statement, where it can't take the rows; Retryable where a lock did not come.
     """
@@ -79,7 +78,7 @@ class _Opening:
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """Say who holds a lock that does not come in time."""
+        """Return who holds a lock that does not come in time."""
         pid, seconds = self._connection.info.backend_pid, self._options.lock_timeout_seconds
         watch = LockWatch(self._options.server, pid, seconds)
         try:

@@ -7,7 +7,7 @@ from typing import Literal
 import psycopg
 from pydantic import Field, SecretStr, field_validator
 
-from exactsink.backend import BackendOptions
+from exactsink.contract import BackendOptions
 from exactsink_postgres.server import Server, pinned
 from exactsink_postgres.tables import TableName
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from exactsink.hooks import BackendSpec, hookimpl
+from exactsink.contract import BackendSpec, hookimpl
 
 __all__ = ["exactsink_backends"]
 
 
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
-    """Give the one backend of this package."""
+    """Return the one backend of this package."""
     two_phase = "tasks COPY rows into the table and PREPARE TRANSACTION; the decision commits what they prepared"
     staged = "tasks COPY rows into a staging table; one transaction moves an epoch's rows and marks it: all at once"
     return [

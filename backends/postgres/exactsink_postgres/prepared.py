@@ -10,7 +10,7 @@ from typing import Literal
 import psycopg
 from psycopg import sql
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 
 __all__ = ["Prepared", "finish", "list_prepared", "same_xid"]
 
@@ -40,7 +40,7 @@ def same_xid(listed: int, xid: int) -> bool:
 
 
 def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, Prepared]:
-    """Give those of `gids` that stand prepared in this database."""
+    """Return those of `gids` that stand prepared in this database."""
     rows = connection.execute(_LIST, (list(gids),)).fetchall()
     return {row[0]: Prepared(*row) for row in rows}
 
@@ -77,7 +77,7 @@ def finish(
 def _send(
     connection: psycopg.Connection, how: str, pending: Sequence[Prepared], pipelined: bool
 ) -> tuple[int, psycopg.Error | None]:
-    """Give how many were ended, from the first on, and the error that stopped the next one."""
+    """Return how many were ended, from the first on, and the error that stopped the next one."""
     answers: list[psycopg.Cursor] = []
     failed = None
     try:

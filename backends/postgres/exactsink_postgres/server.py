@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -51,7 +51,7 @@ _PINNED = {
 _TRY_AGAIN = ("08", "40", "53", "57", "58")
 _TRY_AGAIN_STATES = ("25006", "25P03", "25P04", "55P03", "55006", "55000")
 _PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
-_TLS = "mend sslmode, sslrootcert or the server's certificate, for the driver and every executor"
+_TLS = "fix sslmode, sslrootcert or the server's certificate, for the driver and every executor"
 _SERVICE = "give the driver and every executor a service file with it (PGSERVICEFILE, ~/.pg_service.conf)"
 _FULL = ("too many connections", "remaining connection slots")
 _NO_ENTRY = {
@@ -64,17 +64,17 @@ _NO_ENTRY = {
     "support SSL": _TLS,
     'service "': _SERVICE,
     'service file "': _SERVICE,
-    'database "': "make the database, or mend dbname in conninfo",
-    'role "': "make the role, or mend user in conninfo",
-    'value: "': "mend conninfo",
-    "port number": "mend conninfo",
-    "connection option": "mend conninfo",
+    'database "': "make the database, or fix dbname in conninfo",
+    'role "': "make the role, or fix user in conninfo",
+    'value: "': "fix conninfo",
+    "port number": "fix conninfo",
+    "connection option": "fix conninfo",
 }
 """What an error of connecting says that no other try can help, and what does."""
 
 _MEND = {
     "22": "cast or filter such values before this sink",
-    "23": "mend the rows, or the constraint, then start the job again",
+    "23": "fix the rows, or the constraint, then start the job again",
     "25006": "connect to the primary (target_session_attrs=read-write in conninfo), then start the job again",
     "42501": "grant what is missing (`exactsink check` shows the statement), then start the job again",
     "42P01": "bring the table back, or set create = true, then start the job again",
@@ -112,7 +112,7 @@ class History:
         return json.dumps(asdict(self))
 
     def is_same_place(self, other: History) -> bool:
-        """Say whether both are the same database, though perhaps on another timeline."""
+        """Return whether both are the same database, though perhaps on another timeline."""
         return (self.system, self.database) == (other.system, other.database)
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Server:
 
 
 def _defaults(conninfo: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Give those parameters that neither the connection string nor the environment says."""
+    """Return those parameters that neither the connection string nor the environment says."""
     given = conninfo_to_dict(conninfo)
     variables = {"connect_timeout": "PGCONNECT_TIMEOUT"}
     return {k: v for k, v in wanted.items() if k not in given and variables.get(k, "") not in os.environ}
@@ -154,12 +154,12 @@ def pinned(conninfo: str) -> str:
     """
     given = conninfo_to_dict(conninfo)
     service = given.get("service") or os.environ.get("PGSERVICE")
-    told = _service_keys(str(service)) if service else set()
-    known = {*given, *told}
+    reported = _service_keys(str(service)) if service else set()
+    known = {*given, *reported}
     here = {key: os.environ[name] for key, name in _PINNED.items() if key not in known and os.environ.get(name)}
     if service:
         here["service"] = str(service)
-    if "user" not in {*known, *here} and (told or not service) and (user := _this_user()):
+    if "user" not in {*known, *here} and (reported or not service) and (user := _this_user()):
         here["user"] = user
     return make_conninfo(conninfo, **here)
 
@@ -238,22 +238,22 @@ def _ours(error: psycopg.Error, doing: str, safe: str) -> ExactsinkError:
     why = "; ".join(part.rstrip(".").replace("\n", "; ") for part in (*parts, safe) if part)
     what = f"{doing}: {named + ': ' if named else ''}{said}"
     entry = _no_entry(error, state)
-    mend = _MEND.get(state) or _MEND.get(state[:2]) or entry
+    fix = _MEND.get(state) or _MEND.get(state[:2]) or entry
     if not entry and _may_pass(error, state):
-        return Retryable(what, why=why, next=mend or "see that the server is up, then start the job again")
-    return Fatal(what, why=why, next=mend or "mend what the server names, then start the job again")
+        return Retryable(what, why=why, next=fix or "see that the server is up, then start the job again")
+    return Fatal(what, why=why, next=fix or "fix what the server names, then start the job again")
 
 
 def _no_entry(error: psycopg.Error, state: str) -> str | None:
-    """Give what helps when nobody is let in, for a reason that stays. Such an error has no state, only words."""
+    """Return what helps when nobody is let in, for a reason that stays. Such an error has no state, only words."""
     said = str(error)
     if state or not isinstance(error, psycopg.OperationalError) or any(words in said for words in _FULL):
         return None
-    return next((mend for words, mend in _NO_ENTRY.items() if words in said), None)
+    return next((fix for words, fix in _NO_ENTRY.items() if words in said), None)
 
 
 def _may_pass(error: psycopg.Error, state: str) -> bool:
-    """Say whether trying again may help."""
+    """Return whether trying again may help."""
     if not state:
         return isinstance(error, psycopg.OperationalError)
     return state in _TRY_AGAIN_STATES or state.startswith(_TRY_AGAIN)

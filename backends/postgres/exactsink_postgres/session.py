@@ -40,7 +40,7 @@ class KeptSession:
 
     @contextmanager
     def use(self, doing: str, safe: str = "") -> Iterator[psycopg.Connection]:
-        """Give the session for a call. The server's errors become ours: `doing` failed, `safe` is what that means."""
+        """Return the session for a call. The server's errors become ours: `doing` failed, `safe` is what that means."""
         connection = self._answering() or self._connected()
         try:
             with explained(doing, safe):
@@ -63,7 +63,7 @@ class KeptSession:
         return self._connection
 
     def _answering(self) -> psycopg.Connection | None:
-        """Give the open session when it can take a statement: what broke off before may have left it in anything."""
+        """Return the open session when it can take a statement: what broke off before may have left it in anything."""
         connection = self._connection
         if connection is None or self._now() - self._used > IDLE_SECONDS:
             return None

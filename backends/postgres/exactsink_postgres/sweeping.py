@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import psycopg
 
-from exactsink.errors import Retryable
-from exactsink.model import InDoubt, Txn
+from exactsink.contract import InDoubt, Retryable, Txn
 from exactsink_postgres.load import TAG
 from exactsink_postgres.prepared import finish, list_prepared
 
 __all__ = ["END_SECONDS", "list_in_doubt", "roll_back"]
 
 END_SECONDS = 10
-"""How long to wait for the end of a session that was told to end."""
+"""How long to wait for the end of a session that was reported to end."""
 
 _BEFORE, _AFTER = TAG.split("{}")
 _WRITING = r"""
@@ -57,12 +56,12 @@ def roll_back(connection: psycopg.Connection, job: str, sink: str, refs: Sequenc
         if txn is None or (txn.job, txn.sink) != (job, sink):
             raise ValueError(f"{ref!r} is no participant of sink {sink} of job {job}")
     known = {"before": _BEFORE, "prefix": f"{job}.{sink}.", "refs": list(refs)}
-    told = connection.execute(_END, known).fetchall()
+    reported = connection.execute(_END, known).fetchall()
     writing = {ref: pid for ref, pid, _ in connection.execute(_WRITING, known).fetchall() if ref in refs}
     finish(connection, "ROLLBACK", list_prepared(connection, refs).values(), doing)
     for ref, pid in writing.items():
         raise Retryable(
             f"{doing}: session {pid} still writes for {ref}",
-            why=f"it was told to end, and did not within {END_SECONDS} s" if told else "it began only now",
+            why=f"it was reported to end, and did not within {END_SECONDS} s" if reported else "it began only now",
             next="start the job again; or end it: " + f"SELECT pg_terminate_backend({pid})",
         )

@@ -10,20 +10,23 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from exactsink.backend import Committer, Writer
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
+    Committer,
+    ExactsinkError,
+    Fatal,
     Finding,
     InDoubt,
     JobContext,
     Lost,
     Outcome,
+    Retryable,
     Txn,
     Undecided,
     Unknown,
+    Writer,
 )
 from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
 from exactsink_postgres.opening import open_table
@@ -66,9 +69,9 @@ class TwoPhaseWriter(Writer):
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
         self._txn = txn
-        told = Ticket.load(ticket)
-        self._doing = f"sink {txn.sink}: prepare epoch {txn.epoch} in table {told.table}"
-        self._load = Load(options.server, txn, schema, told, options.lock_timeout_seconds)
+        reported = Ticket.load(ticket)
+        self._doing = f"sink {txn.sink}: prepare epoch {txn.epoch} in table {reported.table}"
+        self._load = Load(options.server, txn, schema, reported, options.lock_timeout_seconds)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._load.write(batch)
@@ -169,7 +172,7 @@ class TwoPhaseCommitter(Committer):
     def _settle(
         self, connection: psycopg.Connection, vote: _Vote, here: History, listed: Prepared | None, doing: str
     ) -> Outcome:
-        """Say what became of a participant that this call did not commit."""
+        """Return what became of a participant that this call did not commit."""
         if listed is not None and not _is_of(listed, vote):
             return Unknown(f"{vote} is not the one that is prepared here: that has transaction id {listed.xid}")
         if not here.is_same_place(vote.history):

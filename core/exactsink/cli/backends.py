@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 
 from exactsink.cli.table import print_table
-from exactsink.registry import Registry, installed_plugins
+from exactsink.job.registry import Registry, installed_plugins
 
 __all__ = ["backends"]
 

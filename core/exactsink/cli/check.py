@@ -7,10 +7,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from exactsink.cli.table import print_promises, promises_of
-from exactsink.errors import PreflightError
-from exactsink.promise import check_promise, job_guarantee
-from exactsink.registry import Registry, installed_plugins
+from exactsink.cli.table import guarantees_of, print_guarantees
+from exactsink.contract import PreflightError
+from exactsink.job.guarantees import check_guarantee, job_guarantee
+from exactsink.job.registry import Registry, installed_plugins
 from exactsink.spark.job import Job
 from exactsink.spark.preflight import check_executors, check_sinks
 from exactsink.spark.session import load_route, make_session, read_source
@@ -35,16 +35,16 @@ def check(path: str, as_json: bool) -> None:
                 **asdict(promise),
                 "findings": [asdict(finding) for finding in findings[promise.sink]],
             }
-            for promise in promises_of(job.sinks, registry)
+            for promise in guarantees_of(job.sinks, registry)
         }
         guarantee = job_guarantee(job.sinks.values())
         print(json.dumps({"job": job.config.job.name, "guarantee": guarantee, "sinks": body}, indent=1))
     else:
-        print_promises(job.sinks, registry, sys.stdout)
+        print_guarantees(job.sinks, registry, sys.stdout)
         for name, found in findings.items():
             for finding in found:
-                print(f"{finding.severity}: sink {name}: {finding.message}\n  mend: {finding.fix}")
-    check_promise(job.sinks, require=job.config.job.require, allow_early_rows=job.config.job.allow_early_rows)
+                print(f"{finding.severity}: sink {name}: {finding.message}\n  fix: {finding.fix}")
+    check_guarantee(job.sinks, require=job.config.job.require, allow_early_rows=job.config.job.allow_early_rows)
     errors = sum(finding.severity == "error" for found in findings.values() for finding in found)
     if errors:
-        raise PreflightError(f"{errors} findings would stop the job", next=f"mend them, then `exactsink run {path}`")
+        raise PreflightError(f"{errors} findings would stop the job", next=f"fix them, then `exactsink run {path}`")

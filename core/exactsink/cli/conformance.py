@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from exactsink.cli.table import print_table
-from exactsink.errors import ConfigError, ExactsinkError, Fatal
-from exactsink.registry import Registry, installed_plugins
+from exactsink.contract import ConfigError, ExactsinkError, Fatal
+from exactsink.job.registry import Registry, installed_plugins
 from exactsink.testing import SCENARIOS, ConformanceTarget, Player, Result
 
 __all__ = ["conformance"]
@@ -31,7 +31,7 @@ def conformance(name: str, scenarios: Sequence[str], as_json: bool) -> None:
                 result = player.play(scenario, given, Path(folder, target, scenario))
                 results.append((target, result))
                 if not as_json:
-                    _tell(target, result)
+                    _report(target, result)
     if as_json:
         print(json.dumps([{"target": target, **asdict(result)} for target, result in results], indent=1))
     else:
@@ -45,7 +45,7 @@ def conformance(name: str, scenarios: Sequence[str], as_json: bool) -> None:
         )
 
 
-def _tell(target: str, result: Result) -> None:
+def _report(target: str, result: Result) -> None:
     fired = f"{len(result.faults)} faults" if len(result.faults) != 1 else result.faults[0]
     said = result.why if result.outcome != "passed" else fired
     print(f"{target:<16}{result.scenario:<26}{result.outcome:<8}{result.seconds:7.2f} s  {said}", flush=True)
@@ -69,7 +69,7 @@ def _known(scenario: str) -> str:
 
 
 def _targets(name: str, registry: Registry) -> Mapping[str, ConformanceTarget]:
-    """Give the targets that a backend's plugin ships. Raises ConfigError when there are none."""
+    """Return the targets that a backend's plugin ships. Raises ConfigError when there are none."""
     spec = registry.spec(name, "exactsink conformance")
     if not spec.conformance:
         why = "its BackendSpec names no `conformance` function"

@@ -10,15 +10,15 @@ from typing import Any
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.journal.records import Claim, Decide, Record, Redecide
-from exactsink.pause import pause
+from exactsink.protocol.journal.records import Claim, Decide, Record, Redecide
+from exactsink.toolkit.waiting import backoff
 
 __all__ = ["history"]
 
 
 def history(path: str, run: str | None, last: int, as_json: bool) -> None:
     """Print the newest `last` records that stand: claims, decisions with their rows, notes."""
-    with closing(Opened.of(path, run).home.journal(pause)) as journal:
+    with closing(Opened.of(path, run).history.journal(backoff)) as journal:
         records = journal.history()
     lines = [_line(record) for record in records[max(0, len(records) - last) :]]
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 
 __all__ = ["init"]
 

@@ -24,8 +24,7 @@ from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
-from exactsink.errors import EXIT_BUG, ConfigError, ExactsinkError
-from exactsink.model import NAME_PATTERN
+from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
 
 __all__ = ["cli", "main"]
 
@@ -73,7 +72,7 @@ def check(job: str, as_json: bool) -> None:
 @_run
 @_as_json
 def status(job: str, run: str | None, as_json: bool) -> None:
-    """Tell how far a job is, who drives it, and what is in doubt."""
+    """Report how far a job is, who drives it, and what is in doubt."""
     status_command.status(job, run, as_json)
 
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exactsink.checkpoint import Checkpoint
-from exactsink.config import JobConfig, bind_sinks, load_config
-from exactsink.events import Events
-from exactsink.home import Home
-from exactsink.operate import Operator
-from exactsink.registry import Registry, installed_plugins
-from exactsink.sinks import Sink
+from exactsink.job.checkpoint import Checkpoint
+from exactsink.job.config import JobConfig, bind_sinks, load_config
+from exactsink.job.history import JobHistory
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.operate.actions import Operator
+from exactsink.protocol.events import Events
+from exactsink.protocol.sinks import Sink
 
 __all__ = ["Opened"]
 
@@ -25,7 +25,7 @@ class Opened:
     config: JobConfig
     sinks: Mapping[str, Sink]
     registry: Registry
-    home: Home
+    history: JobHistory
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], run: str | None = None) -> Opened:
@@ -33,9 +33,9 @@ class Opened:
         config, document = load_config(path)
         registry = Registry(installed_plugins())
         sinks = bind_sinks(config, document, registry)
-        return cls(os.fspath(path), config, sinks, registry, Home.of(config, run))
+        return cls(os.fspath(path), config, sinks, registry, JobHistory.of(config, run))
 
     def operator(self) -> Operator:
-        """Give the operator's hand on this history."""
-        events = Events(self.home.job, [self.registry.send])
-        return Operator(self.home, self.sinks, Checkpoint(self.config.checkpoint), events)
+        """Return an operator of this history."""
+        events = Events(self.history.job, [self.registry.send])
+        return Operator(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from exactsink.cli.opened import Opened
-from exactsink.journal.log import Log
-from exactsink.operate import Holding, holdings
+from exactsink.operate.views import Holding, holdings
+from exactsink.protocol.journal.log import Log
 
 __all__ = ["recover"]
 
@@ -20,12 +20,12 @@ def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep
         if not log.claims:
             print("nothing to recover: the journal is empty")
             return
-        held = holdings(opened.home, opened.sinks, log)
+        held = holdings(opened.history, opened.sinks, log)
         if dry_run:
             _print_plan(log, held, sweep_tokens)
             return
-        operator.recover(take_over=take_over, disowned=frozenset(sweep_tokens))
-        left = holdings(opened.home, opened.sinks, operator.read())
+        operator.recover(take_over=take_over, sweep_tokens=frozenset(sweep_tokens))
+        left = holdings(opened.history, opened.sinks, operator.read())
     epoch = "none is decided" if log.decision is None else f"epoch {log.decision.epoch} is committed in every sink"
     print(f"recovered: {epoch}; {len(held)} participants were in doubt, {len(left)} are")
 

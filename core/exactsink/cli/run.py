@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from exactsink.cli.table import print_promises
-from exactsink.events import Event, Subscriber
-from exactsink.registry import Registry, installed_plugins
+from exactsink.cli.table import print_guarantees
+from exactsink.contract import Event
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.protocol.events import Subscriber
 from exactsink.spark.job import Job
 from exactsink.spark.session import make_session, read_source
 from exactsink.spark.supervise import supervise
@@ -21,7 +22,7 @@ def run(path: str, subscribers: Sequence[Subscriber] = ()) -> None:
     """Run the job of this file until its source is exhausted. Raises our errors as they are."""
     shown: tuple[Subscriber, ...] = (Progress(),) if sys.stderr.isatty() else ()
     job = Job.from_toml(path, (*shown, *subscribers))
-    print_promises(job.sinks, Registry(installed_plugins()), sys.stderr)
+    print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
     spark = make_session(job.config, Path(path).absolute().parent)
     try:
         supervise(job, lambda: read_source(job.config, spark))

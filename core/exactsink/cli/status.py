@@ -11,11 +11,11 @@ from typing import Any
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.errors import InDoubt
-from exactsink.home import is_complete
-from exactsink.journal.log import Log
-from exactsink.operate import Holding, holdings
-from exactsink.state import State
+from exactsink.contract import InDoubtError
+from exactsink.job.history import is_complete
+from exactsink.operate.views import Holding, holdings
+from exactsink.protocol.coordinator import State
+from exactsink.protocol.journal.log import Log
 
 __all__ = ["status"]
 
@@ -24,12 +24,12 @@ _SHOWN = 20
 
 
 def status(path: str, run: str | None, as_json: bool) -> None:
-    """Print the job's state. Raises InDoubt when a decided participant is not committed yet."""
+    """Print the job's state. Raises InDoubtError when a decided participant is not committed yet."""
     opened = Opened.of(path, run)
     with closing(opened.operator()) as operator:
         log = operator.read()
-    held = holdings(opened.home, opened.sinks, log)
-    body = _body(opened, log, opened.home.state().read(), held)
+    held = holdings(opened.history, opened.sinks, log)
+    body = _body(opened, log, opened.history.state().read(), held)
     if as_json:
         print(json.dumps(body, indent=1))
     else:
@@ -37,7 +37,7 @@ def status(path: str, run: str | None, as_json: bool) -> None:
     decided = sum(sink["decided_in_doubt"] for sink in body["sinks"].values())
     if decided:
         then = f"exactsink run {path}, or exactsink recover {path}"
-        raise InDoubt(f"{decided} decided participants are not committed yet", next=then)
+        raise InDoubtError(f"{decided} decided participants are not committed yet", next=then)
 
 
 def _body(opened: Opened, log: Log, state: State | None, held: Sequence[Holding]) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def _body(opened: Opened, log: Log, state: State | None, held: Sequence[Holding]
         "last_complete_epoch": complete,
         "sinks": sinks,
     }
-    if opened.home.run is not None:
-        body |= {"run": opened.home.run, "run_complete": is_complete(log)}
+    if opened.history.run is not None:
+        body |= {"run": opened.history.run, "run_complete": is_complete(log)}
     return body
 
 

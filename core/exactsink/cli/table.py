@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from exactsink.promise import Promise, job_guarantee, promise_of
-from exactsink.registry import Registry
-from exactsink.sinks import Sink
+from exactsink.job.guarantees import Guarantee, guarantee_of, job_guarantee
+from exactsink.job.registry import Registry
+from exactsink.protocol.sinks import Sink
 
-__all__ = ["print_promises", "print_table", "promises_of"]
+__all__ = ["print_guarantees", "print_table", "guarantees_of"]
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: TextIO) -> None:
@@ -20,14 +20,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: Te
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(), file=out)
 
 
-def promises_of(sinks: Mapping[str, Sink], registry: Registry) -> Sequence[Promise]:
-    """Say what each sink promises, and which strategies it could have instead."""
-    return [promise_of(sink, registry.strategies(sink.kind)) for sink in sinks.values()]
+def guarantees_of(sinks: Mapping[str, Sink], registry: Registry) -> Sequence[Guarantee]:
+    """Return what each sink promises, and which strategies it could have instead."""
+    return [guarantee_of(sink, registry.strategies(sink.kind)) for sink in sinks.values()]
 
 
-def print_promises(sinks: Mapping[str, Sink], registry: Registry, out: TextIO) -> None:
+def print_guarantees(sinks: Mapping[str, Sink], registry: Registry, out: TextIO) -> None:
     """Print what each sink promises, and the job's guarantee: its weakest sink's."""
-    for promise in promises_of(sinks, registry):
+    for promise in guarantees_of(sinks, registry):
         print(f"sink {promise.sink}: {promise.backend}, {promise.strategy}: {promise.guarantee}", file=out)
         lines = {
             "target": promise.target,

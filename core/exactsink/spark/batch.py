@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from exactsink.coordinator import Batch
-from exactsink.errors import Retryable
-from exactsink.home import RUN_COMPLETE, Home, is_complete
-from exactsink.journal.log import Log
-from exactsink.pause import pause
-from exactsink.promise import check_batch_promise
+from exactsink.contract import Retryable
+from exactsink.job.guarantees import check_batch_guarantee
+from exactsink.job.history import RUN_COMPLETE, JobHistory, is_complete
+from exactsink.protocol.coordinator import Batch
+from exactsink.protocol.journal.log import Log
 from exactsink.spark.bound import BoundJob, Driver
 from exactsink.spark.routes import Passes, Route
 from exactsink.spark.stream import ExplainedWrite
+from exactsink.toolkit.waiting import backoff
 
 __all__ = ["RunResult", "write_run"]
 
@@ -38,25 +38,25 @@ def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) ->
 
     A Retryable is tried again, as often as the job's `restarts`, with a new claim each time.
     """
-    home = Home.of(job.config, run)
-    with closing(home.journal(pause)) as journal:
+    history = JobHistory.of(job.config, run)
+    with closing(history.journal(backoff)) as journal:
         known = _known(journal.read(), run)
     if known is not None:
-        job.events.tell("run_known", run=run)
+        job.events.report("run_known", run=run)
         return known
-    check_batch_promise(job.sinks)
+    check_batch_guarantee(job.sinks)
     passes = job.preflight(frame, route)
     for attempt in range(job.config.job.restarts + 1):
-        driver = job.driver(home, home.journal(pause))
+        driver = job.driver(history, history.journal(backoff))
         try:
             with closing(driver):
                 return _write(driver, frame, run, passes)
         except Retryable as error:
-            job.check_standing(home, driver.coordinator.last_claim)
+            job.check_standing(history, driver.coordinator.last_claim)
             if attempt == job.config.job.restarts:
                 raise
-            job.events.tell("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
-            pause(attempt)
+            job.events.report("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
+            backoff(attempt)
     raise AssertionError("a run is tried at least once")
 
 
@@ -75,7 +75,7 @@ def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunRes
 
 
 def _known(log: Log, run: str) -> RunResult | None:
-    """Give the result of a complete run."""
+    """Return the result of a complete run."""
     if log.decision is None or not is_complete(log):
         return None
     return RunResult(run, log.decision.epoch, True, log.decision.rows)

@@ -9,24 +9,24 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from exactsink.config import JobConfig
-from exactsink.coordinator import Coordinator
-from exactsink.driver import coordinator_of
-from exactsink.errors import Retryable
-from exactsink.events import Events, Subscriber
-from exactsink.home import Home
-from exactsink.instrument import Observer
-from exactsink.instrument import subscribers as observers_of
-from exactsink.journal.journal import Journal
-from exactsink.journal.log import fenced_by
-from exactsink.journal.records import Claim
-from exactsink.pause import pause
-from exactsink.promise import check_promise
-from exactsink.sinks import Sink
+from exactsink.contract import Retryable
+from exactsink.job.config import JobConfig
+from exactsink.job.driver import coordinator_of
+from exactsink.job.guarantees import check_guarantee
+from exactsink.job.history import JobHistory
+from exactsink.observe import Observer
+from exactsink.observe import subscribers as observers_of
+from exactsink.observe.state import Heartbeat
+from exactsink.protocol.coordinator import Coordinator
+from exactsink.protocol.events import Events, Subscriber
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import fenced_by
+from exactsink.protocol.journal.records import Claim
+from exactsink.protocol.sinks import Sink
 from exactsink.spark.one_pass import OnePass
 from exactsink.spark.preflight import check_executors, check_sinks, refuse_errors
 from exactsink.spark.routes import Passes, Route, Routed
-from exactsink.state import Heartbeat
+from exactsink.toolkit.waiting import backoff
 
 __all__ = ["BoundJob", "Driver"]
 
@@ -40,7 +40,7 @@ class Driver:
     journal: Journal
 
     def close(self) -> None:
-        """Say that the driver has ended, and let go of the sinks' connections. Rolls nothing back."""
+        """Return that the driver has ended, and let go of the sinks' connections. Rolls nothing back."""
         self.heartbeat.close()
         self.coordinator.close()
         self.journal.close()
@@ -52,7 +52,7 @@ class BoundJob:
     def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
         self.config = config
         self.sinks = sinks
-        self.home = Home.of(config)
+        self.history = JobHistory.of(config)
         self.events = Events(config.job.name, subscribers)
         self._subscribers = tuple(subscribers)
         self._observers: tuple[Observer, ...] = ()
@@ -69,42 +69,42 @@ class BoundJob:
         for observer in observers:
             observer.close()
 
-    def driver(self, home: Home, journal: Journal) -> Driver:
+    def driver(self, history: JobHistory, journal: Journal) -> Driver:
         """Make a driver of one history that has not claimed yet; the caller closes it."""
-        home.folder.mkdir(parents=True, exist_ok=True)
-        heartbeat = Heartbeat(home.state())
-        events = Events(home.job, (*self._subscribers, *self._observers))
-        coordinator = coordinator_of(home, self.sinks, journal, events, heartbeat.write)
+        history.folder.mkdir(parents=True, exist_ok=True)
+        heartbeat = Heartbeat(history.state())
+        events = Events(history.job, (*self._subscribers, *self._observers))
+        coordinator = coordinator_of(history, self.sinks, journal, events, heartbeat.write)
         return Driver(coordinator, heartbeat, journal)
 
-    def check_standing(self, home: Home, mine: Claim | None) -> None:
+    def check_standing(self, history: JobHistory, mine: Claim | None) -> None:
         """Raise Fenced when another driver has claimed since: to claim again would take the job away from it.
 
         A journal that does not answer just now says nothing: the next start reads it again.
         """
         if mine is None:
             return
-        with closing(home.journal(pause)) as journal, suppress(Retryable, OSError):
+        with closing(history.journal(backoff)) as journal, suppress(Retryable, OSError):
             fenced = fenced_by(journal.read(), mine)
             if fenced is not None:
-                self.events.tell("fenced", level=logging.WARNING, generation=mine.generation, by=fenced.why)
+                self.events.report("fenced", level=logging.WARNING, generation=mine.generation, by=fenced.why)
                 raise fenced
 
     def journal(self) -> Journal:
         """Open the job's journal, beside its checkpoint or where its URL says."""
-        return self.home.journal(pause)
+        return self.history.journal(backoff)
 
     def preflight(self, frame: DataFrame, route: Route | None) -> Passes:
-        """Refuse what can't be kept, tell what is promised, and give the passes, which the batches share."""
-        check_promise(self.sinks, require=self.config.job.require, allow_early_rows=self.config.job.allow_early_rows)
+        """Refuse what can't be kept, report what is promised, and give the passes, which the batches share."""
+        check_guarantee(self.sinks, require=self.config.job.require, allow_early_rows=self.config.job.allow_early_rows)
         passes = self.passes(frame, route)
         findings = check_sinks(self.config.job.name, self.sinks, passes.schemas())
         refuse_errors(findings)
         for sink, found in findings.items():
             for finding in found:
-                self.events.tell("preflight_warning", sink=sink, message=finding.message, fix=finding.fix)
+                self.events.report("preflight_warning", sink=sink, message=finding.message, fix=finding.fix)
         check_executors(frame.sparkSession, self.sinks)
-        self._tell_promise()
+        self._report_guarantee()
         return passes
 
     def passes(self, frame: DataFrame, route: Route | None) -> Passes:
@@ -113,9 +113,9 @@ class BoundJob:
             return OnePass(frame, self.sinks)
         return Routed(frame, self.sinks, route, self.config.job.fan_out)
 
-    def _tell_promise(self) -> None:
+    def _report_guarantee(self) -> None:
         for name, sink in self.sinks.items():
-            self.events.tell(
+            self.events.report(
                 "sink",
                 sink=name,
                 backend=sink.kind,

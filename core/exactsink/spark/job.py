@@ -10,14 +10,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
-from exactsink.config import JobConfig, bind_sinks, load_config
-from exactsink.coordinator import Coordinator
-from exactsink.errors import ConfigError
-from exactsink.events import Subscriber
-from exactsink.journal.journal import Journal
-from exactsink.journal.records import Claim
-from exactsink.registry import Registry, installed_plugins
-from exactsink.sinks import Sink
+from exactsink.contract import ConfigError
+from exactsink.job.config import JobConfig, bind_sinks, load_config
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.protocol.coordinator import Coordinator
+from exactsink.protocol.events import Subscriber
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Claim
+from exactsink.protocol.sinks import Sink
 from exactsink.spark.batch import RunResult, write_run
 from exactsink.spark.bound import BoundJob, Driver
 from exactsink.spark.routes import Route
@@ -79,7 +79,7 @@ class Job(BoundJob):
         return query
 
     def foreach_batch(self, route: Route | None = None) -> Callable[[DataFrame, int], None]:
-        """Give the function for a hand-made query; it claims the job in its first call of every query run."""
+        """Return the function for a hand-made query; it claims the job in its first call of every query run."""
         self.observe()
         return ForeachBatch(self, route or load_route(self.config.job.route))
 
@@ -98,7 +98,7 @@ class Job(BoundJob):
     def coordinator(self, journal: Journal) -> Coordinator:
         """Make the stream's driver, which has not claimed yet, in place of the last one."""
         self.end_query()
-        self._driver = self.driver(self.home, journal)
+        self._driver = self.driver(self.history, journal)
         self._driver.heartbeat.alive = self._is_active
         return self._driver.coordinator
 
@@ -108,7 +108,7 @@ class Job(BoundJob):
         super().close()
 
     def end_query(self) -> None:
-        """Say that the query's driver has ended, and let go of the sinks' connections; another query may follow."""
+        """Return that the query's driver has ended, and let go of the sinks' connections; another query may follow."""
         driver, self._driver = self._driver, None
         if driver is not None:
             self._claim = driver.coordinator.last_claim
@@ -116,7 +116,7 @@ class Job(BoundJob):
 
     def check_fenced(self) -> None:
         """Raise Fenced when another driver has claimed the job since its last query did."""
-        self.check_standing(self.home, self._claim)
+        self.check_standing(self.history, self._claim)
 
     def _is_active(self) -> bool:
         try:

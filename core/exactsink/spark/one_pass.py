@@ -17,13 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from exactsink.backend import Backend
-from exactsink.deferred import DeferredBackend, resolved
-from exactsink.errors import ConfigError
-from exactsink.participant import SinkRows, no_probe, vote
-from exactsink.sinks import Sink, check_one_frame
+from exactsink.contract import Backend, ConfigError
+from exactsink.protocol.participant import SinkRows, no_probe, write_partition
+from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
+from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.causes import first_line
-from exactsink.votes import EpochPlan, Vote
 
 __all__ = ["OnePass", "Write", "expanded"]
 
@@ -49,16 +47,16 @@ class OnePass:
                 raise _unshaped(name, error) from error
 
     def fits(self, frame: DataFrame) -> bool:
-        """Say whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
+        """Return whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
         return frame.schema == self._schema
 
     def schemas(self) -> Mapping[str, pa.Schema]:
-        """Give each sink's shaped frame as an Arrow schema."""
+        """Return each sink's shaped frame as an Arrow schema."""
         return {name: shape.schema for name, shape in self._shapes.items()}
 
     @contextmanager
     def batch(self, frame: DataFrame, *, keeps_state: bool) -> Iterator[Write]:
-        """Give the function that writes a batch. It runs the whole frame, so no state misses a batch."""
+        """Return the function that writes a batch. It runs the whole frame, so no state misses a batch."""
         yield lambda plan: self.write(frame, plan)
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
@@ -98,7 +96,7 @@ class _Shape:
         return [F.expr(expression) for expression in self.expressions]
 
     def sent(self, index: int) -> list[Column]:
-        """Give the columns that carry the sink's rows: by place, as names may be odd, or there twice."""
+        """Return the columns that carry the sink's rows: by place, as names may be odd, or there twice."""
         if self.where is None:
             return [column.alias(f"c{index}_{place}") for place, column in enumerate(self.columns())]
         return [F.when(F.expr(self.where), F.struct(*self.columns())).alias(f"c{index}_0")]
@@ -135,7 +133,7 @@ class _Task:
         assert context is not None
         rows = (self._split(batch) for batch in batches)
         backends = {name: resolved(backend, os.environ) for name, backend in self.backends.items()}
-        votes = vote(self.plan, backends, context.partitionId(), context.taskAttemptId(), rows, no_probe)
+        votes = write_partition(self.plan, backends, context.partitionId(), context.taskAttemptId(), rows, no_probe)
         yield pa.record_batch({"vote": pa.array([pickle.dumps(v) for v in votes], pa.binary())})
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
@@ -156,7 +154,7 @@ class _Task:
 
 
 def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
-    """Give the rows of a struct column that are not NULL, and their hashes."""
+    """Return the rows of a struct column that are not NULL, and their hashes."""
     if rows.null_count:
         there = rows.is_valid()
         rows, hashes = rows.filter(there), hashes.filter(there)
@@ -164,7 +162,7 @@ def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
 
 
 def _shape(frame: DataFrame, sink: Sink) -> _Shape:
-    """Give a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
+    """Return a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
     names = sink.columns or tuple(frame.columns)
     expressions = tuple(map(_quoted, names))
     wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
@@ -173,7 +171,7 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
     shaped = frame.select(*map(F.expr, expressions))
     schema = _arrow_schema(shaped)
     shape = _Shape(expressions, tuple(shaped.columns), sink.where, _has_map(shaped.schema), schema)
-    frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is told before the query starts
+    frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is reported before the query starts
     return shape
 
 
@@ -186,7 +184,7 @@ def _unshaped(sink: str, error: PySparkException) -> ConfigError:
     return ConfigError(
         f"sink {sink}: Spark refuses its columns, where or types",
         why=first_line(error),
-        next=f"mend [sinks.{sink}], or the job's transform",
+        next=f"fix [sinks.{sink}], or the job's transform",
     )
 
 

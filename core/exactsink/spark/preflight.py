@@ -12,9 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import exactsink
-from exactsink.errors import PreflightError
-from exactsink.model import Finding
-from exactsink.sinks import Sink, committer_of
+from exactsink.contract import Finding, PreflightError
+from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.spark.causes import task_error
 
 __all__ = ["check_executors", "check_sinks", "refuse_errors"]
@@ -33,11 +32,11 @@ def check_sinks(job: str, sinks: Mapping[str, Sink], schemas: Mapping[str, pa.Sc
 
 
 def refuse_errors(findings: Mapping[str, list[Finding]]) -> None:
-    """Raise PreflightError with every error finding and the statement that mends it."""
+    """Raise PreflightError with every error finding and the statement that fixes it."""
     errors = [(sink, finding) for sink, found in findings.items() for finding in found if finding.severity == "error"]
     if errors:
-        lines = [f"sink {sink}: {finding.message}\n  mend: {finding.fix}" for sink, finding in errors]
-        raise PreflightError("\n".join(lines), next="mend that, then `exactsink check`")
+        lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in errors]
+        raise PreflightError("\n".join(lines), next="fix that, then `exactsink check`")
 
 
 def check_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:

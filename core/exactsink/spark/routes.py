@@ -10,10 +10,10 @@ from typing import Literal, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from exactsink.errors import ConfigError
-from exactsink.sinks import Sink
+from exactsink.contract import ConfigError
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.one_pass import OnePass, Write
-from exactsink.votes import EpochPlan, Vote
 
 __all__ = ["Passes", "Route", "Routed"]
 
@@ -25,11 +25,11 @@ class Passes(Protocol):
     """How a batch's rows reach the sinks: in one pass over one frame, or in one pass each."""
 
     def fits(self, frame: DataFrame) -> bool:
-        """Say whether this was made for frames of that schema."""
+        """Return whether this was made for frames of that schema."""
         ...
 
     def schemas(self) -> Mapping[str, pa.Schema]:
-        """Give each sink's shaped frame as an Arrow schema."""
+        """Return each sink's shaped frame as an Arrow schema."""
         ...
 
     def batch(self, frame: DataFrame, *, keeps_state: bool) -> AbstractContextManager[Write]:

@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.config import JobConfig
-from exactsink.config.model import SourceSection
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
+from exactsink.job.config import JobConfig
+from exactsink.job.config.model import SourceSection
 from exactsink.spark.causes import first_line
 from exactsink.spark.routes import Route
 
@@ -45,7 +45,7 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
         return builder.getOrCreate()
     except PySparkException as error:
         raise ConfigError(
-            "Spark did not start", why=first_line(error), next="java -version (17 or newer), then mend [spark]"
+            "Spark did not start", why=first_line(error), next="java -version (17 or newer), then fix [spark]"
         ) from error
 
 
@@ -58,7 +58,7 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
         return transform(_loaded(config.source, spark))
     except AnalysisException as error:
         raise ConfigError(
-            "Spark refuses the source or its transform", why=first_line(error), next="mend [source] or the transform"
+            "Spark refuses the source or its transform", why=first_line(error), next="fix [source] or the transform"
         ) from error
 
 

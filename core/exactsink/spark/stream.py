@@ -10,15 +10,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from exactsink.checkpoint import Checkpoint
-from exactsink.config import JobConfig
-from exactsink.coordinator import Batch, Coordinator
-from exactsink.errors import ConfigError, LineageError, Retryable
-from exactsink.journal.journal import Journal
+from exactsink.contract import ConfigError, LineageError, Retryable
+from exactsink.job.checkpoint import Checkpoint
+from exactsink.job.config import JobConfig
+from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.causes import task_error
 from exactsink.spark.one_pass import Write
 from exactsink.spark.routes import Passes, Route
-from exactsink.votes import EpochPlan, Vote
 
 __all__ = ["ExplainedWrite", "ForeachBatch", "Stream"]
 
@@ -87,12 +87,12 @@ class ForeachBatch:
             coordinator.returned(self._last_epoch)
         passes = self._passes_for(frame)
         epoch = self._base + batch_id
-        # Before the first batch has run, nothing tells yet whether the query keeps state.
+        # Before the first batch has run, nothing reports yet whether the query keeps state.
         with passes.batch(frame, keeps_state=batch_id == 0 or self._checkpoint.is_stateful()) as write:
-            told = ExplainedWrite(write)
+            reported = ExplainedWrite(write)
             fingerprint, ends = self._checkpoint.fingerprint(batch_id), self._checkpoint.source_ends(batch_id)
-            coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), told, ends))
-        if not told.ran and self._checkpoint.is_stateful():
+            coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), reported, ends))
+        if not reported.ran and self._checkpoint.is_stateful():
             frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
         self._last_epoch = epoch
         self._job.epochs_done += 1
@@ -133,7 +133,7 @@ class ForeachBatch:
 
 
 class ExplainedWrite:
-    """A write that tells Spark's errors as Retryable, and knows whether it ran.
+    """A write that reports Spark's errors as Retryable, and knows whether it ran.
 
     Nothing of the epoch is decided yet then, or it is written again.
     """

@@ -9,15 +9,15 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
-from exactsink.errors import ConfigError, Retryable
-from exactsink.pause import pause
+from exactsink.contract import ConfigError, Retryable
 from exactsink.spark.causes import first_line
 from exactsink.spark.job import Job
+from exactsink.toolkit.waiting import backoff
 
 __all__ = ["supervise"]
 
 
-def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], None] = pause) -> None:
+def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], None] = backoff) -> None:
     """Run until the source is exhausted or the query is stopped; `frame` makes the source's frame for every start.
 
     A Retryable, and any error of Spark's own, starts the query again, `restarts` times in a row without a finished
@@ -49,13 +49,13 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
         failures = 1 if job.epochs_done > done_before else failures + 1
         if failures > job.config.job.restarts:
             raise failure
-        job.events.tell("query_restarted", level=logging.WARNING, attempt=failures, error=str(failure))
+        job.events.report("query_restarted", level=logging.WARNING, attempt=failures, error=str(failure))
         wait(failures - 1)
 
 
 def _refused_by_system(error: OSError) -> Retryable:
-    """A full disk or a lost mount is no bug: nothing is lost, and the next try may find it mended."""
-    return Retryable("the system refused a file", why=str(error), next="mend that, then start the job again")
+    """A full disk or a lost mount is no bug: nothing is lost, and the next try may find it fixed."""
+    return Retryable("the system refused a file", why=str(error), next="fix that, then start the job again")
 
 
 def _cause(job: Job, error: Exception) -> Retryable:
@@ -68,6 +68,6 @@ def _cause(job: Job, error: Exception) -> Retryable:
         raise job.failure
     if isinstance(error, AnalysisException):
         raise ConfigError(
-            "Spark refuses the query", why=first_line(error), next="mend the job's file or its transform"
+            "Spark refuses the query", why=first_line(error), next="fix the job's file or its transform"
         ) from error
     return Retryable("the query failed outside of exactsink", why=first_line(error))

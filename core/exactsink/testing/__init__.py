@@ -3,16 +3,16 @@
 The conformance kit plays every scenario on a plugin's own target: a `ConformanceTarget` says how to reach it, and a
 test class that inherits from `ConformanceSuite` (it needs pytest), or `exactsink conformance NAME`, does the rest.
 
-Beneath it, `run_scenario` plays driver lives over a script of batches, each life with a fault or without, and hands
+Beneath it, `run_scenario` plays driver runs over a script of batches, each life with a fault or without, and hands
 back a report of what each life came to.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
-from exactsink.testing.lives import Script
-from exactsink.testing.player import SCENARIOS, Player, Result
 from exactsink.testing.recording import record, recorded
+from exactsink.testing.runner import SCENARIOS, Player, Result
 from exactsink.testing.scenario import Report, run_scenario
 from exactsink.testing.target import ConformanceTarget
 

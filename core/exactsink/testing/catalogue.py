@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink.backend import Backend
-from exactsink.staged import StagedBackend
-from exactsink.testing.stage import Stage
+from exactsink.contract import Backend, StagedBackend
+from exactsink.testing.context import Stage
 from exactsink.testing.target import HOOKS, ConformanceTarget
 
 __all__ = ["CAPABILITIES", "Capability", "Scenario", "lacking"]
@@ -50,7 +49,7 @@ class Scenario:
 
 
 def lacking(scenario: Scenario, backend: Backend, target: ConformanceTarget) -> str:
-    """Say which capability the scenario needs and the target lacks; empty when it can be played."""
+    """Return which capability the scenario needs and the target lacks; empty when it can be played."""
     traits = backend.traits
     for need in scenario.needs:
         if need in HOOKS:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from exactsink.events import Event
+from exactsink.contract import Event
 
 __all__ = ["Fault", "FaultTrigger", "FaultTriggers", "Trigger"]
 

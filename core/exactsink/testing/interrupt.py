@@ -11,9 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
-from exactsink.backend import Backend, Committer
-from exactsink.errors import Retryable
-from exactsink.model import Committable, JobContext, Outcome, Undecided
+from exactsink.contract import Backend, Committable, Committer, JobContext, Outcome, Retryable, Undecided
 from exactsink.testing.wrapped import WrappedBackend, WrappedCommitter
 
 __all__ = ["AnswerLost", "Interrupted", "Interruption"]
@@ -136,7 +134,7 @@ class _Counter:
 
 
 def _leaves_python(function: Any) -> bool:
-    """Say whether a C function may have an effect outside: it is no method of a builtin type, and no builtin."""
+    """Return whether a C function may have an effect outside: it is no method of a builtin type, and no builtin."""
     owner = getattr(function, "__self__", None)
     place = function.__module__ or type(owner).__module__
     return place not in _INSIDE

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from exactsink.errors import EXIT_BUG
+from exactsink.contract import EXIT_BUG
 
 __all__ = ["KILLED", "ask", "ask_stranger", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
 
@@ -92,7 +92,7 @@ def ask_stranger(work: Callable[[], _Answer]) -> _Answer:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
         asked = pickle.dumps(sys.path) + pickle.dumps((work, str(answer)))
-        done = subprocess.run([sys.executable, "-m", "exactsink.testing.stranger"], input=asked, check=False)
+        done = subprocess.run([sys.executable, "-m", "exactsink.testing.fresh_process"], input=asked, check=False)
         if not answer.exists():
             raise RuntimeError(f"a fresh interpreter ended {done.returncode} without an answer")
         return _unpacked(answer.read_bytes())  # type: ignore[no-any-return]

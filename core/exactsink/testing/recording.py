@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from exactsink import __version__
-from exactsink.model import Committable, Txn
-from exactsink.testing.stage import Stage
+from exactsink.contract import Committable, Txn
+from exactsink.testing.context import Stage
 from exactsink.testing.target import ConformanceTarget
 
 __all__ = ["record", "recorded"]

@@ -1,4 +1,4 @@
-"""Play driver lives: some die, some stall and wake when their successor is done, the last is whole."""
+"""Play driver runs: some die, some stall and wake when their successor is done, the last is whole."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.errors import Fenced
-from exactsink.sinks import committer_of
+from exactsink.contract import Fenced
+from exactsink.protocol.sinks import committer_of
+from exactsink.testing.driver_run import Script, live
 from exactsink.testing.faults import Fault, FaultTrigger
-from exactsink.testing.lives import Script, live
 from exactsink.testing.processes import KILLED, ask, ended, start, stopped_or_ended, wait_gone, wake
 
 __all__ = ["Report", "in_doubt", "run_scenario"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing.player import SCENARIOS, Player
+from exactsink.testing.runner import SCENARIOS, Player
 from exactsink.testing.target import ConformanceTarget
 
 __all__ = ["ConformanceSuite"]
@@ -22,17 +22,17 @@ class ConformanceSuite:
 
     @pytest.fixture
     def target(self) -> ConformanceTarget:
-        """Give the target under test."""
+        """Return the target under test."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture `target` that gives a ConformanceTarget")
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """Give an empty folder for one scenario."""
+        """Return an empty folder for one scenario."""
         return tmp_path
 
     @pytest.fixture
     def player(self, request: pytest.FixtureRequest) -> Player:
-        """Give the process from which scenarios are forked; one serves all tests of a pytest process."""
+        """Return the process from which scenarios are forked; one serves all tests of a pytest process."""
         stash = request.session.stash
         if _PLAYER not in stash:
             stash[_PLAYER] = Player()

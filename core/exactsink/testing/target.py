@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from exactsink.backend import Backend
-from exactsink.model import Committable
+from exactsink.contract import Backend, Committable
 
 __all__ = ["HOOKS", "ROWS", "ConformanceTarget"]
 
@@ -23,7 +22,7 @@ HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous")
 
 
 class ConformanceTarget(ABC):
-    """Say how the kit reaches one store with one strategy of a backend.
+    """Return how the kit reaches one store with one strategy of a backend.
 
     A value that pickles (its class stands at the top of a module) and holds no connection: its methods are called in
     processes of their own. `folder` is one scenario's, empty at first; a server's target derives a name from it.
@@ -47,7 +46,7 @@ class ConformanceTarget(ABC):
         """
 
     def job_prefix(self, folder: Path) -> str:
-        """Give what the names of the scenario's jobs begin with, `abc123-` say; at most 20 of a job name's characters.
+        """Return what the names of the scenario's jobs begin with, `abc123-` say; at most 20 characters.
 
         Scenarios are played side by side. Needed where several of them meet in one store that lists work by its name.
         """
@@ -58,7 +57,7 @@ class ConformanceTarget(ABC):
         return rows
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
-        """Give the ids in the order in which the target shows them, one sequence per file, table or queue."""
+        """Return the ids in the order in which the target shows them, one sequence per file, table or queue."""
         raise NotImplementedError
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
@@ -66,7 +65,7 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Destroy all that tells whether these participants are committed, and what they had prepared."""
+        """Destroy all that reports whether these participants are committed, and what they had prepared."""
         raise NotImplementedError
 
     def foreign(self, folder: Path) -> None:
@@ -74,7 +73,7 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def foreign_stands(self, folder: Path) -> bool:
-        """Say whether what `foreign` put there stands untouched. To be given together with it."""
+        """Return whether what `foreign` put there stands untouched. To be given together with it."""
         raise NotImplementedError
 
     def previous(self, folder: Path) -> Sequence[Committable]:
@@ -85,5 +84,5 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def gives(self, hook: str) -> bool:
-        """Say whether this target gives one of the HOOKS."""
+        """Return whether this target gives one of the HOOKS."""
         return getattr(type(self), hook) is not getattr(ConformanceTarget, hook)

@@ -9,9 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from exactsink.backend import Backend, Committer, Writer
-from exactsink.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
-from exactsink.staged import Applier, Marker
+from exactsink.contract import (
+    Applier,
+    Backend,
+    Committable,
+    Committer,
+    Finding,
+    InDoubt,
+    JobContext,
+    Marker,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Writer,
+)
 
 __all__ = ["WrappedApplier", "WrappedBackend", "WrappedCommitter", "WrappedWriter"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, Txn
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.ids import Ticket
 from exactsink_kafka.options import KafkaOptions
@@ -84,7 +84,7 @@ class Attempts:
 
 
 def attempts_on(bootstrap: str) -> Attempts:
-    """Give a job of the caller's own on a cluster."""
+    """Return a job of the caller's own on a cluster."""
     with closing(Wire(Connection(bootstrap), "exactsink-tests")) as wire:
         cluster = wire.cluster().id
     return Attempts(bootstrap, cluster, f"w{os.getpid()}-{uuid.uuid4().hex[:8]}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from exactsink.model import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
+from exactsink.contract import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.ids import PoolId
 from exactsink_kafka.options import KafkaOptions
@@ -140,7 +140,7 @@ def transaction_of(committable: Committable) -> Transaction:
 
 
 def voted(committable: Committable, **changes: Any) -> Committable:
-    """Give a committable with another payload."""
+    """Return a committable with another payload."""
     return replace(committable, payload=json.dumps({**json.loads(committable.payload), **changes}).encode())
 
 

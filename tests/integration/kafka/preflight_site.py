@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.wire import Wire
 from tests.servers.kafka_secure import PASSWORDS, SecureKafka
 
-__all__ = ["ROWS", "check", "context", "secured", "told"]
+__all__ = ["ROWS", "check", "context", "secured", "reported"]
 
 ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _PATIENCE = 60.0  # for brokers that are there
@@ -24,7 +24,7 @@ def context(job: str = "shop", **given: Any) -> JobContext:
 
 
 def secured(site: SecureKafka, user: str = "writer", **given: Any) -> dict[str, Any]:
-    """Give the options of a user who logs in over TLS."""
+    """Return the options of a user who logs in over TLS."""
     return {
         "bootstrap_servers": site.bootstrap,
         "security_protocol": "SASL_SSL",
@@ -52,5 +52,5 @@ def check(
         wire.close()
 
 
-def told(found: Sequence[Finding]) -> str:
+def reported(found: Sequence[Finding]) -> str:
     return "\n".join(f"{finding.severity}: {finding.message}: {finding.fix}" for finding in found)

@@ -211,7 +211,7 @@ def test_the_secured_listener_refuses_wrong_passwords_strangers_and_what_was_not
 
 
 def reasons(settings: dict[str, object]) -> list[str]:
-    """Say why the broker can't be asked with these settings; nothing if it can."""
+    """Return why the broker can't be asked with these settings; nothing if it can."""
     seen: list[str] = []
     client = AdminClient({**settings, "log_level": 0, "error_cb": lambda error: seen.append(error.str())})
     asked = client.describe_cluster(request_timeout=30)

@@ -1,4 +1,4 @@
-"""A decided epoch is committed: visible when the call returns, told again by anybody, and never by another cluster."""
+"""A decided epoch is committed: visible when the call returns, whoever repeats it, and never by another cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 from kafka import TopicPartition
 from kafka.admin import AbortTransactionSpec
 
-from exactsink.model import Committed, Lost, Unknown
+from exactsink.contract import Committed, Lost, Unknown
 from tests.integration.kafka.participants import Participants, kinds, transaction_of, voted
 from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
@@ -34,7 +34,7 @@ def test_an_epoch_of_many_participants_is_visible_when_commit_returns_and_a_repe
 
     assert participants.outcomes(*votes) == [Committed()] * 16
     states = participants.wire.describe(transaction_of(vote).id for vote in votes)
-    assert {told.state for told in states.values()} == {"CompleteCommit"}
+    assert {reported.state for reported in states.values()} == {"CompleteCommit"}
     assert not participants.kafka.held(participants.topic)
     assert participants.commit(*votes) == ["AlreadyCommitted"] * 16
     assert participants.values() == sorted(f"{slot}-{row}" for slot in range(16) for row in "ab")
@@ -66,11 +66,11 @@ def test_two_drivers_commit_at_the_same_moment(participants: Participants) -> No
         return kinds(committers[number].commit(0, votes))
 
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(commit, range(2)))
+        reported = list(pool.map(commit, range(2)))
     for committer in committers:
         committer.close()
-    assert set(told[0] + told[1]) <= {"Committed", "AlreadyCommitted"}
-    assert all("Committed" in pair for pair in zip(*told, strict=True))
+    assert set(reported[0] + reported[1]) <= {"Committed", "AlreadyCommitted"}
+    assert all("Committed" in pair for pair in zip(*reported, strict=True))
     assert participants.values() == sorted(f"{slot}-{row}" for slot in range(8) for row in "ab")
 
 
@@ -78,16 +78,16 @@ def test_a_vote_of_another_cluster_is_unknown_and_nothing_is_ended(participants:
     vote, other = participants.votes(2)
     elsewhere = voted(vote, cluster="another-cluster")
 
-    [told, committed] = participants.outcomes(elsewhere, other)
-    assert isinstance(told, Unknown)
-    assert "another-cluster" in told.evidence
-    assert participants.wire.cluster().id in told.evidence
+    [reported, committed] = participants.outcomes(elsewhere, other)
+    assert isinstance(reported, Unknown)
+    assert "another-cluster" in reported.evidence
+    assert participants.wire.cluster().id in reported.evidence
     assert committed == Committed()
     assert participants.wire.describe([participants.id(0)])[participants.id(0)].state == "Ongoing"
     assert participants.commit(vote) == ["Committed"]
 
 
-def test_what_became_of_a_participant_before_is_told_whatever_it_was(participants: Participants) -> None:
+def test_what_became_of_a_participant_before_is_reported_whatever_it_was(participants: Participants) -> None:
     """Each slot has a history of its own; all are asked for in one call."""
     with ThreadPoolExecutor(8) as pool:
         producers = dict(
@@ -137,9 +137,9 @@ def test_what_became_of_a_participant_before_is_told_whatever_it_was(participant
     participants.begin(10, "10-later", "10-later").abort_transaction()
     expected[10] = "AlreadyCommitted"
 
-    told = participants.outcomes(*votes.values())
-    assert dict(zip(votes, kinds(told), strict=True)) == expected
-    for slot, outcome in zip(votes, told, strict=True):
+    reported = participants.outcomes(*votes.values())
+    assert dict(zip(votes, kinds(reported), strict=True)) == expected
+    for slot, outcome in zip(votes, reported, strict=True):
         if isinstance(outcome, Lost):
             assert transaction_of(votes[slot]).ref in outcome.evidence
     shown = {0, 3, 4, 7, 10}
@@ -182,10 +182,10 @@ def test_a_transaction_that_an_administrator_aborts_in_one_partition_is_not_comm
     place = TopicPartition(participants.topic, 0)
     participants.wire.admin.abort_transaction(AbortTransactionSpec(place, one.producer_id, one.producer_epoch))
 
-    told = participants.outcomes(spoilt, whole)
-    assert isinstance(told[0], Unknown)
-    assert f"{participants.topic}-0" in told[0].evidence
-    assert told[1] == Committed()
+    reported = participants.outcomes(spoilt, whole)
+    assert isinstance(reported[0], Unknown)
+    assert f"{participants.topic}-0" in reported[0].evidence
+    assert reported[1] == Committed()
     assert participants.wire.describe([one.id])[one.id].state == "Ongoing"
 
     assert participants.end(spoilt, commit=False) == [0]  # as its timeout would
@@ -199,9 +199,9 @@ def test_a_topic_that_is_made_again_under_open_transactions_is_no_place_to_commi
     participants.kafka.delete_topic(participants.topic)
     admin.create_topics([NewTopic(participants.topic, 2, 1)])[participants.topic].result(30)
     wait_until(lambda: participants.topic in participants.wire.topics([participants.topic]), "the topic to be there")
-    [told] = participants.outcomes(vote)
-    assert isinstance(told, Unknown)
-    assert "was made again" in told.evidence
+    [reported] = participants.outcomes(vote)
+    assert isinstance(reported, Unknown)
+    assert "was made again" in reported.evidence
 
 
 @pytest.mark.parametrize("commit", [True, False])

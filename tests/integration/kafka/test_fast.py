@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exactsink.errors import ConfigError, ExactsinkError, Retryable
+from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink_kafka.producers import choice, library
 from exactsink_kafka.producers.failures import Failure, Failures
 from exactsink_kafka.producers.fast import FastProducer

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from kafka import KafkaAdminClient
 from kafka.errors import RetriableError
 
-from exactsink.errors import Fatal, Retryable
+from exactsink.contract import Fatal, Retryable
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.group import report_offsets
 from tests.servers.kafka import Kafka
@@ -109,7 +109,7 @@ def test_a_source_of_another_cluster_is_named_and_the_others_offsets_stand(
 
 
 def test_ends_that_are_not_kafkas_leave_no_group_behind(kafka: Kafka, admin: KafkaAdminClient, group: str) -> None:
-    with pytest.raises(Fatal, match="tells its offsets"):
+    with pytest.raises(Fatal, match="reports its offsets"):
         report_offsets(admin, group, ['{"logOffset": 7}', "[1, 2]"])
     client = kafka.admin()
     assert group not in {found.group_id for found in client.list_consumer_groups().result(30).valid}

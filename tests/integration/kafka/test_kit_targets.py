@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka import conformance
 from exactsink_kafka.conformance import KafkaTarget, targets
 from tests.servers.kafka import Kafka

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import ConfigResource
 
-from exactsink.errors import ConfigError, Fatal, Retryable
+from exactsink.contract import ConfigError, Fatal, Retryable
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producers import library
 from exactsink_kafka.wire import Wire
-from tests.integration.kafka.preflight_site import ROWS, check, context, told
+from tests.integration.kafka.preflight_site import ROWS, check, context, reported
 from tests.servers.kafka import Kafka
 from tests.servers.ports import Ports
 from tests.servers.waiting import wait_until
@@ -89,7 +89,7 @@ def test_rows_that_name_their_topics_can_not_be_looked_at_before(kafka: Kafka) -
     assert (warning.severity, "each row names its own topic" in warning.message) == ("warning", True)
 
 
-def test_a_column_topic_beside_the_option_is_told_that_it_does_not_count(options: dict[str, Any]) -> None:
+def test_a_column_topic_beside_the_option_is_reported_that_it_does_not_count(options: dict[str, Any]) -> None:
     [warning] = check(options, rows=ROWS.append(pa.field("topic", pa.string())))
     assert (warning.severity, "column topic" in warning.message) == ("warning", True)
 
@@ -115,7 +115,7 @@ def test_a_topic_that_takes_or_keeps_no_such_rows_is_a_finding(
     assert f"--entity-name {name} " in finding.fix
 
 
-def test_limits_on_timestamps_are_told_to_rows_that_have_one(kafka: Kafka) -> None:
+def test_limits_on_timestamps_are_reported_to_rows_that_have_one(kafka: Kafka) -> None:
     limits = {"message_timestamp_before_max_ms": "60000", "message_timestamp_after_max_ms": "1000"}
     name = kafka.new_topic("preflight-odd", 1, retention_ms="-1", **limits)
     found = check({"bootstrap_servers": kafka.bootstrap, "topic": name}, rows=TIMED)
@@ -150,10 +150,10 @@ def test_a_pause_that_outlasts_ids_and_rows_is_a_warning_with_the_ways_out(
     assert check(options | {"topic": kept}, longer) == []
     for small in ({"retention_bytes": "1000000"}, {"cleanup_policy": "compact"}):
         dropped = kafka.new_topic("preflight-odd", 1, retention_ms="-1", **small)
-        assert "may drop its rows at any time" in told(check(options | {"topic": dropped}, longer))
+        assert "may drop its rows at any time" in reported(check(options | {"topic": dropped}, longer))
 
 
-def test_unbounded_participants_are_told_how_many_the_ids_are_for(options: dict[str, Any]) -> None:
+def test_unbounded_participants_are_reported_how_many_the_ids_are_for(options: dict[str, Any]) -> None:
     [warning] = check(options | {"ids_per_participant": 8}, participants=None)
     assert (warning.severity, warning.fix) == ("warning", "max_participants = 128 in the config")
     assert "1024 transactional ids" in warning.message
@@ -255,7 +255,7 @@ def _take_all(port: socket.socket, closing: bool) -> None:
         ),
     ],
 )
-def test_a_plain_listener_is_told_from_one_with_tls_or_a_login(
+def test_a_plain_listener_is_reported_from_one_with_tls_or_a_login(
     options: dict[str, Any], given: dict[str, str], said: str
 ) -> None:
     login = {"sasl_username": "me", "sasl_password": "s3cr3t"} if "sasl_mechanism" in given else {}

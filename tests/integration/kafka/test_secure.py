@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import AlreadyCommitted, Committed, JobContext, Txn
+from exactsink.contract import AlreadyCommitted, Committed, ExactsinkError, Fatal, JobContext, Retryable, Txn
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Wire
-from tests.integration.kafka.preflight_site import ROWS, check, context, secured, told
+from tests.integration.kafka.preflight_site import ROWS, check, context, reported, secured
 from tests.servers.kafka_secure import PASSWORDS, SecureKafka, secure_kafka
 from tests.servers.waiting import wait_until
 
@@ -114,7 +113,7 @@ def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
     )
 
 
-def test_a_user_without_any_grant_is_told_all_that_is_missing(site: SecureKafka, topic: str) -> None:
+def test_a_user_without_any_grant_is_reported_all_that_is_missing(site: SecureKafka, topic: str) -> None:
     found = check(secured(site, "reader", topic=topic, report_offsets_to="lag"), context("none"))
     assert [finding.severity for finding in found] == ["error", "error", "error", "warning"]
     subjects = ["may not know whether there is one", "none.orders.g", "group lag", "brokers' settings"]
@@ -156,7 +155,7 @@ def test_a_group_wants_read_to_take_the_source_s_offsets(site: SecureKafka, topi
         ({"bootstrap_servers": "{plain}"}, "{plain} talks no TLS, security_protocol is SASL_SSL"),
     ],
 )
-def test_what_keeps_a_client_out_is_told_by_its_cause(
+def test_what_keeps_a_client_out_is_reported_by_its_cause(
     site: SecureKafka, topic: str, caplog: pytest.LogCaptureFixture, given: dict[str, Any], said: str
 ) -> None:
     port = site.bootstrap.rsplit(":", 1)[1]
@@ -169,12 +168,12 @@ def test_what_keeps_a_client_out_is_told_by_its_cause(
     assert_no_secret(failed.value, caplog)
 
 
-def test_a_plain_client_is_told_of_tls(site: SecureKafka, topic: str) -> None:
+def test_a_plain_client_is_reported_of_tls(site: SecureKafka, topic: str) -> None:
     with pytest.raises(Fatal, match="talks TLS, security_protocol is PLAINTEXT"):
         check({"bootstrap_servers": site.bootstrap, "topic": topic})
 
 
-def test_a_client_without_a_login_is_told_that_the_listener_may_want_one(site: SecureKafka, topic: str) -> None:
+def test_a_client_without_a_login_is_reported_that_the_listener_may_want_one(site: SecureKafka, topic: str) -> None:
     options = {"bootstrap_servers": site.bootstrap, "security_protocol": "SSL", "ssl_ca_location": str(site.ca)}
     with pytest.raises(Retryable, match="SSL has no login, perhaps it wants one"):
         check(options | {"topic": topic}, patience=1)
@@ -197,7 +196,7 @@ def test_the_logs_of_a_good_run_hold_no_secret(site: SecureKafka, topic: str, ca
     with caplog.at_level(logging.DEBUG):
         found = check(secured(site, topic=topic), context(JOB), participants=None)
     assert "sasl_plain_password" in caplog.text
-    assert PASSWORDS["writer"] not in told(found)
+    assert PASSWORDS["writer"] not in reported(found)
     assert_no_secret(None, caplog)
 
 

@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from exactsink.errors import Retryable
-from exactsink.model import Committable, Unknown
+from exactsink.contract import Committable, Retryable, Unknown
 from exactsink_kafka.settle import settle
 from exactsink_kafka.vote import Vote
 from tests.integration.kafka.participants import Participants, transaction_of
@@ -27,7 +26,7 @@ def participants(kafka: Kafka) -> Iterator[Participants]:
 
 
 def moved_on(participants: Participants, slot: int = 0, *, commit: bool = True) -> Committable:
-    """Give the vote of a transaction that was ended, and whose id another attempt has taken since."""
+    """Return the vote of a transaction that was ended, and whose id another attempt has taken since."""
     vote = participants.vote(slot, "a", "b")
     assert participants.end(vote, commit=commit) == [0]
     participants.begin(slot)
@@ -35,10 +34,10 @@ def moved_on(participants: Participants, slot: int = 0, *, commit: bool = True) 
 
 
 def unknown(participants: Participants, vote: Committable) -> str:
-    [told] = participants.outcomes(vote)
-    assert isinstance(told, Unknown), told
-    assert transaction_of(vote).ref in told.evidence
-    return told.evidence
+    [reported] = participants.outcomes(vote)
+    assert isinstance(reported, Unknown), reported
+    assert transaction_of(vote).ref in reported.evidence
+    return reported.evidence
 
 
 def delete_records(participants: Participants, *before: tuple[int, int]) -> None:
@@ -52,8 +51,8 @@ def test_rows_of_a_deleted_topic_prove_nothing(participants: Participants) -> No
     vote = moved_on(participants)
     assert participants.commit(vote) == ["AlreadyCommitted"]
     participants.kafka.delete_topic(participants.topic)
-    assert f"topic {participants.topic}" in (told := unknown(participants, vote))
-    assert "was deleted" in told
+    assert f"topic {participants.topic}" in (reported := unknown(participants, vote))
+    assert "was deleted" in reported
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -70,13 +69,13 @@ def test_rows_of_a_topic_that_was_made_again_prove_nothing_though_offsets_and_na
     participants.end(again, commit=commit)
 
     new = participants.wire.topics([participants.topic])[participants.topic].id
-    told = unknown(participants, vote)
-    assert old in told
-    assert f"was made again, with id {new}" in told
+    reported = unknown(participants, vote)
+    assert old in reported
+    assert f"was made again, with id {new}" in reported
     assert participants.commit(again) == ["AlreadyCommitted" if commit else "Lost"]
 
 
-def test_deleted_records_prove_nothing_and_one_partition_that_is_left_tells_all(participants: Participants) -> None:
+def test_deleted_records_prove_nothing_and_one_partition_that_is_left_reports_all(participants: Participants) -> None:
     participants.begin(9, "x", "x").commit_transaction()
     committed = moved_on(participants, 0, commit=True)
     aborted = moved_on(participants, 1, commit=False)
@@ -88,9 +87,9 @@ def test_deleted_records_prove_nothing_and_one_partition_that_is_left_tells_all(
     assert participants.commit(committed, aborted) == ["AlreadyCommitted", "Lost"]
     delete_records(participants, (1, end1))
     for vote in (committed, aborted):
-        told = unknown(participants, vote)
-        assert f"the partition begins at offset {end0} now" in told
-        assert f"the partition begins at offset {end1} now" in told
+        reported = unknown(participants, vote)
+        assert f"the partition begins at offset {end0} now" in reported
+        assert f"the partition begins at offset {end1} now" in reported
 
 
 def test_a_strangers_open_transaction_that_hides_the_end_is_waited_for_and_named(participants: Participants) -> None:
@@ -104,17 +103,17 @@ def test_a_strangers_open_transaction_that_hides_the_end_is_waited_for_and_named
         with pytest.raises(Retryable, match=f"producer id {producer.producer_id} .* holds the last stable offset"):
             settle(participants.wire, Vote.load(vote), "PRODUCER_FENCED", wait_seconds=0.1)
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(participants.commit, committed, aborted)
+        reported = pool.submit(participants.commit, committed, aborted)
         stranger.abort_transaction()
-        assert told.result(60) == ["AlreadyCommitted", "Lost"]
+        assert reported.result(60) == ["AlreadyCommitted", "Lost"]
 
 
-def test_a_stranger_that_hides_one_partition_does_not_matter_where_another_tells(participants: Participants) -> None:
+def test_a_stranger_that_hides_one_partition_does_not_matter_where_another_reports(participants: Participants) -> None:
     participants.begin("another-stranger", "x")  # in partition 0
     committed = moved_on(participants, 0, commit=True)
     aborted = moved_on(participants, 1, commit=False)
-    told = settle(participants.wire, Vote.load(committed), "PRODUCER_FENCED", wait_seconds=0)
-    assert type(told).__name__ == "AlreadyCommitted"
+    reported = settle(participants.wire, Vote.load(committed), "PRODUCER_FENCED", wait_seconds=0)
+    assert type(reported).__name__ == "AlreadyCommitted"
     assert participants.commit(aborted, committed) == ["Lost", "AlreadyCommitted"]
 
 

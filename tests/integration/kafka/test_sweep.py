@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from exactsink.model import InDoubt
+from exactsink.contract import InDoubt
 from tests.integration.kafka.participants import TOKEN, Participants, proven, transaction_of
 from tests.servers.kafka_view import Kafka
 
@@ -80,9 +80,9 @@ def test_transactions_of_other_jobs_and_sinks_and_of_strangers_are_neither_liste
 
     assert [one.ref.rsplit("/", 2)[0] for one in participants.listed()] == [participants.id(7)]
     abort(participants, *participants.listed())
-    told = participants.wire.describe(others.values())
-    assert {name: told[name].state for name in others.values()} == dict.fromkeys(others.values(), "Ongoing")
-    participants.wire.end([one.transaction for one in told.values()], commit=False)
+    reported = participants.wire.describe(others.values())
+    assert {name: reported[name].state for name in others.values()} == dict.fromkeys(others.values(), "Ongoing")
+    participants.wire.end([one.transaction for one in reported.values()], commit=False)
 
 
 @pytest.mark.parametrize("name", ["{job}.other.g1-ab.s0", "{job}x.out.g1-ab.s0", "{job}.out.g1-ab.s00", "abc"])

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from exactsink.errors import Retryable
-from exactsink.model import Committable, Unknown
+from exactsink.contract import Committable, Retryable, Unknown
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Seen, Wire
@@ -41,8 +40,8 @@ def server() -> Iterator[KafkaServer]:
 
 
 def state(participants: Participants, vote: Committable) -> str:
-    told = participants.wire.describe([transaction_of(vote).id]).get(transaction_of(vote).id)
-    return "expired" if told is None else told.state
+    reported = participants.wire.describe([transaction_of(vote).id]).get(transaction_of(vote).id)
+    return "expired" if reported is None else reported.state
 
 
 def test_a_transaction_that_timed_out_is_lost_also_when_its_id_is_used_again(kafka: Kafka) -> None:
@@ -56,7 +55,7 @@ def test_a_transaction_that_timed_out_is_lost_also_when_its_id_is_used_again(kaf
         assert participants.values() == ["again", "again", "early", "early"]
 
 
-def test_an_expired_id_is_told_by_its_rows(server: KafkaServer) -> None:
+def test_an_expired_id_is_reported_by_its_rows(server: KafkaServer) -> None:
     with Participants.of(server) as participants:
         committed, aborted = participants.vote(0, "a", "b"), participants.vote(1, "c", "d")
         participants.end(committed, commit=True)
@@ -86,9 +85,9 @@ def test_rows_that_were_compacted_away_prove_nothing(server: KafkaServer) -> Non
         assert participants.commit(*votes) == ["AlreadyCommitted", "Lost"]
         wait_until(gone, "the cleaner")
         wait_until(lambda: {state(participants, vote) for vote in votes} == {"expired"}, "the expiry")
-        for told in participants.outcomes(*votes):
-            assert isinstance(told, Unknown)
-            assert "compacted away" in told.evidence
+        for reported in participants.outcomes(*votes):
+            assert isinstance(reported, Unknown)
+            assert "compacted away" in reported.evidence
 
 
 def _look(participants: Participants, vote: Committable, partition: int) -> Seen:
@@ -178,8 +177,8 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
 
         def killing(ended: Iterable[Transaction], state: str) -> None:
             ended = list(ended)
-            told = committer._wire.describe(one.id for one in ended).values()
-            if not down.is_set() and "PrepareCommit" in {one.state for one in told}:
+            reported = committer._wire.describe(one.id for one in ended).values()
+            if not down.is_set() and "PrepareCommit" in {one.state for one in reported}:
                 participants.producers.clear()
                 server.stop("kill")
                 down.set()
@@ -191,12 +190,15 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
             outcomes = []
             while not down.is_set():  # until the markers were not quicker
                 slot = next(slots)
-                told = pool.submit(committer.commit, 0, [wide(participants, slot)])
-                outcomes.append(told)
-                wait_until(lambda told=told: told.done() or down.is_set(), "a commit")  # type: ignore[misc]
+                reported = pool.submit(committer.commit, 0, [wide(participants, slot)])
+                outcomes.append(reported)
+                wait_until(lambda reported=reported: reported.done() or down.is_set(), "a commit")  # type: ignore[misc]
             wait_until(lambda: time.monotonic() > began + 1.5, "the timeout")
             server.start()  # here: the server dies with the thread that starts it
-            assert {kind for told in outcomes for kind in kinds(told.result(120))} <= {"Committed", "AlreadyCommitted"}
+            assert {kind for reported in outcomes for kind in kinds(reported.result(120))} <= {
+                "Committed",
+                "AlreadyCommitted",
+            }
         committer.close()
 
         [became] = participants.commit(late)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from exactsink.errors import Fatal, Retryable
+from exactsink.contract import Fatal, Retryable
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.vote import Transaction, Vote
 from exactsink_kafka.wire import Seen, Wire
@@ -34,14 +34,14 @@ def threads(client_id: str) -> list[str]:
     return [thread.name for thread in threading.enumerate() if client_id in thread.name]
 
 
-def test_a_cluster_and_its_topics_are_told(participants: Participants) -> None:
-    told = participants.wire.cluster()
-    assert told.id == participants.kafka.admin().list_topics(timeout=30).cluster_id
-    assert len(told.brokers) == 1
-    assert told.end_txn >= 5
-    assert told.transaction_version == 2
+def test_a_cluster_and_its_topics_are_reported(participants: Participants) -> None:
+    reported = participants.wire.cluster()
+    assert reported.id == participants.kafka.admin().list_topics(timeout=30).cluster_id
+    assert len(reported.brokers) == 1
+    assert reported.end_txn >= 5
+    assert reported.transaction_version == 2
 
-    assert participants.wire.cluster_id() == told.id
+    assert participants.wire.cluster_id() == reported.id
     found = participants.wire.topics([participants.topic, "no-such-topic", "not a name!"])
     assert list(found) == [participants.topic]
     assert found[participants.topic].partitions == (0, 1)
@@ -55,20 +55,20 @@ def test_a_transaction_is_described_with_where_its_rows_begin(participants: Part
     participants.begin(0, "a", "b", "c")
     name = participants.id(0)
 
-    told = participants.wire.describe([name, "an-unknown-id"])
-    assert list(told) == [name]
-    assert (told[name].state, told[name].timeout_seconds) == ("Ongoing", 60.0)
-    assert told[name].partitions == ((participants.topic, 0), (participants.topic, 1))
-    assert told[name].started is not None
-    assert before - 1 <= told[name].started <= time.time() + 1
-    mine = told[name].transaction
-    there = participants.wire.rows_of(mine, told[name].partitions)
+    reported = participants.wire.describe([name, "an-unknown-id"])
+    assert list(reported) == [name]
+    assert (reported[name].state, reported[name].timeout_seconds) == ("Ongoing", 60.0)
+    assert reported[name].partitions == ((participants.topic, 0), (participants.topic, 1))
+    assert reported[name].started is not None
+    assert before - 1 <= reported[name].started <= time.time() + 1
+    mine = reported[name].transaction
+    there = participants.wire.rows_of(mine, reported[name].partitions)
     assert {place[1]: (rows.first_offset, rows.last_sequence) for place, rows in there.items()} == {
         0: (3, 1),  # after two rows and the marker of the other transaction
         1: (3, 0),
     }
     earlier = Transaction(mine.id, mine.producer_id, mine.producer_epoch + 1)
-    assert participants.wire.rows_of(earlier, told[name].partitions) == {}
+    assert participants.wire.rows_of(earlier, reported[name].partitions) == {}
 
     assert participants.wire.end([mine], commit=True) == [0]
     after = participants.wire.describe([name])[name]
@@ -90,8 +90,8 @@ def test_open_transactions_are_listed_by_prefix_also_where_brokers_take_no_patte
 
     listed = participants.wire.ongoing(f"{job}.a.g")
     assert sorted(one.transaction.id for one in listed) == names[:2]
-    told = participants.wire.describe(names).values()
-    participants.wire.end([one.transaction for one in told], commit=False)
+    reported = participants.wire.describe(names).values()
+    participants.wire.end([one.transaction for one in reported], commit=False)
 
 
 def test_ends_are_answered_in_order_whatever_becomes_of_each(participants: Participants) -> None:
@@ -188,7 +188,7 @@ def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog
     ],
     ids=["no CA file", "login"],
 )
-def test_a_listener_that_takes_no_such_connection_is_told_at_once(kafka: Kafka, given: dict[str, Any]) -> None:
+def test_a_listener_that_takes_no_such_connection_is_reported_at_once(kafka: Kafka, given: dict[str, Any]) -> None:
     wire = Wire(Connection(kafka.bootstrap, **given), "a-misfit", patience_seconds=30)
     began = time.monotonic()
     with pytest.raises(Fatal, match="refused the connection") as raised:

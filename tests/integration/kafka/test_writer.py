@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.model import Committable
+from exactsink.contract import Committable
 from exactsink_kafka.vote import Vote
 from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on, rows, topic_of, written
 from tests.servers.kafka import Kafka
@@ -162,8 +162,8 @@ def test_every_type_of_column_sliced_or_not(kafka: Kafka, attempts: Attempts) ->
         batches += [whole, whole.slice(2, 4), whole.slice(1, 1), whole.slice(2, 1), whole.slice(0, 0)]
     attempts.commit(attempts.voted(*batches))
     shown = pa.schema([("value", pa.binary()), ("key", pa.binary())])
-    told = [row for batch in batches for row in batch.cast(shown).to_pylist()]
-    expected = Counter((row["key"], row["value"]) for row in told)
+    reported = [row for batch in batches for row in batch.cast(shown).to_pylist()]
+    expected = Counter((row["key"], row["value"]) for row in reported)
     assert written(kafka, attempts) == expected
     only_empty = pa.record_batch({"value": pa.array(["", ""])})
     attempts.commit(attempts.voted(only_empty, attempt=1))

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from exactsink.errors import ConfigError, Fatal, Retryable
+from exactsink.contract import ConfigError, Fatal, Retryable
 from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import HEADERS, Attempts, attempts_on, rows, topic_of
 from tests.servers.kafka import Kafka
@@ -68,7 +68,7 @@ def test_another_cluster_than_the_driver_s_gets_no_row(attempts: Attempts) -> No
         elsewhere.writer(rows((b"k", b"v")).schema)
 
 
-def test_settings_that_librdkafka_refuses_are_told(attempts: Attempts) -> None:
+def test_settings_that_librdkafka_refuses_are_reported(attempts: Attempts) -> None:
     for given in ({"queue.buffering.max.ms": "long"}, {"no.such.setting": 1}):
         with pytest.raises(ConfigError, match="librdkafka refuses") as failure:
             attempts.with_(producer=given).writer(rows((b"k", b"v")).schema)

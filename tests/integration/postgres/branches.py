@@ -12,7 +12,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from exactsink.model import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
+from exactsink.contract import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.two_phase import TwoPhaseCommitter, TwoPhaseWriter
 
@@ -146,7 +146,7 @@ class Branches:
 
 
 def voted(committable: Committable, **changes: Any) -> Committable:
-    """Give a committable with another payload."""
+    """Return a committable with another payload."""
     return replace(committable, payload=json.dumps({**json.loads(committable.payload), **changes}).encode())
 
 

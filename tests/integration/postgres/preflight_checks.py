@@ -8,12 +8,12 @@ import psycopg
 import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 
-from exactsink.model import Finding, JobContext, Txn
+from exactsink.contract import Finding, JobContext, Txn
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["ROWS", "SLOTS", "check", "context", "participant", "prepare", "told"]
+__all__ = ["ROWS", "SLOTS", "check", "context", "participant", "prepare", "reported"]
 
 ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 SLOTS = 6
@@ -40,7 +40,7 @@ def check(
         return list(findings(made, ctx or context(), connection, rows, participants))
 
 
-def told(found: list[Finding]) -> str:
+def reported(found: list[Finding]) -> str:
     return "\n".join(f"{finding.severity}: {finding.message}\n  {finding.fix}" for finding in found)
 
 

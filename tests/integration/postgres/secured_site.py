@@ -45,7 +45,7 @@ class Task:
         self._process = subprocess.Popen([sys.executable, "-c", TASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def at(self, options: PostgresOptions, environment: Mapping[str, str]) -> tuple[str, str, bool]:
-        """Give database, user, and whether by TLS."""
+        """Return database, user, and whether by TLS."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(base64.b64encode(pickle.dumps((options, dict(environment)))) + b"\n")
@@ -75,7 +75,7 @@ class Site:
 
 @contextmanager
 def open_site(keys: Path) -> Iterator[Site]:
-    """Give a started server; its authorities are made in the folder `keys`."""
+    """Return a started server; its authorities are made in the folder `keys`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -104,7 +104,7 @@ def make_authority(base: Path) -> Path:
 
 
 def make_certificate(ca: Path, data: Path) -> None:
-    """Give the server in `data` a key and a certificate of `ca` for 127.0.0.1."""
+    """Return the server in `data` a key and a certificate of `ca` for 127.0.0.1."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-keyout", data / "tls.key"]
     signed = ["-CA", ca.with_suffix(".crt"), "-CAkey", ca.with_suffix(".key"), "-addext", "subjectAltName=IP:127.0.0.1"]
     openssl("req", "-x509", *key, *signed, "-out", data / "tls.crt", "-days", "2", "-subj", "/CN=server")

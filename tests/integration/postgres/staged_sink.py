@@ -11,8 +11,7 @@ import psycopg
 import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 
-from exactsink.backend import Committer, Writer
-from exactsink.model import Committable, JobContext, Outcome, Txn
+from exactsink.contract import Committable, Committer, JobContext, Outcome, Txn, Writer
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
 
@@ -96,7 +95,7 @@ class Sink:
         return str(self.sql("SELECT current_schema()")[0][0])
 
     def staging_tables(self) -> list[str]:
-        """Give what the comments of the staging tables say: job.sink.g(generation)-(lineage).e(epoch)."""
+        """Return what the comments of the staging tables say: job.sink.g(generation)-(lineage).e(epoch)."""
         return sorted(comment for _, comment in self._staging())
 
     def rows_table(self) -> str:
@@ -105,7 +104,7 @@ class Sink:
         return str(name)
 
     def staged_rows(self) -> list[tuple[Any, ...]]:
-        """Give the rows of all staging tables."""
+        """Return the rows of all staging tables."""
         return [row for name, _ in self._staging() for row in self.sql(f"SELECT * FROM {name}")]
 
     def _staging(self) -> list[tuple[Any, ...]]:
@@ -123,7 +122,7 @@ def batch(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
 
 @contextmanager
 def new_sink(database: str, make: str, **options: Any) -> Iterator[Sink]:
-    """Give a sink in a schema of its own, where `make` was run."""
+    """Return a sink in a schema of its own, where `make` was run."""
     schema = f"s_{uuid.uuid4().hex[:12]}"
     sink = Sink(make_conninfo(database, options=f"-csearch_path={schema}"), **options)
     sink.sql(f"CREATE SCHEMA {schema}")

@@ -45,7 +45,7 @@ def read(connection: psycopg.Connection, what: Iterable[str]) -> list[tuple[Any,
 
 
 def pieces(values: pa.Array) -> list[pa.Array]:
-    """Give values as they are, none of them, and the same again from the middle of an array."""
+    """Return values as they are, none of them, and the same again from the middle of an array."""
     around = pa.concat_arrays([values[-2:], values, values[:3]])
     return [values, values[:0], around.slice(len(values[-2:]), len(values))]
 

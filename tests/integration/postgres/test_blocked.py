@@ -11,7 +11,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 from exactsink_postgres.locks import LockWatch
 from exactsink_postgres.two_phase import TwoPhaseWriter
 from tests.integration.postgres.branches import ROWS, Branches, rows
@@ -51,7 +51,7 @@ def watches() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "exactsink-locks"]
 
 
-def test_every_holder_of_a_key_is_named_and_told_how_it_ends(table: Branches) -> None:
+def test_every_holder_of_a_key_is_named_and_reported_how_it_ends(table: Branches) -> None:
     """One key for each case, so that they wait side by side."""
     ticket = table.ticket()
     older = replace(table, generation=1).prepare(0, 1)
@@ -63,7 +63,7 @@ def test_every_holder_of_a_key_is_named_and_told_how_it_ends(table: Branches) ->
     sink = replace(table, sink="twin").prepare(0, 7)
     with live(table, 8, 8) as working, ThreadPoolExecutor() as pool:
         pid = working._load.connection.info.backend_pid
-        told = list(pool.map(lambda key: refusal(table, key, ticket=ticket, attempt=100 + key), range(1, 9)))
+        reported = list(pool.map(lambda key: refusal(table, key, ticket=ticket, attempt=100 + key), range(1, 9)))
 
     expected: dict[int, tuple[type[ExactsinkError], str, str]] = {
         1: (Retryable, f"prepared transaction {older.txn.id}", "the next start rolls it back"),
@@ -75,11 +75,11 @@ def test_every_holder_of_a_key_is_named_and_told_how_it_ends(table: Branches) ->
         7: (Fatal, f"prepared transaction {sink.txn.id}", "sinks twin and out"),
         8: (Fatal, f"session {pid} of {table.txn(8).id}", 'distribution = "hash(key)"'),
     }
-    for key, (kind, holder, mend) in expected.items():
-        error = told[key - 1]
+    for key, (kind, holder, fix) in expected.items():
+        error = reported[key - 1]
         assert isinstance(error, kind), (key, str(error))
         assert f"blocked by {holder}, " in error.what
-        assert mend in str(error), (key, str(error))
+        assert fix in str(error), (key, str(error))
     assert watches() == []
 
 
@@ -97,11 +97,11 @@ def test_a_table_lock_is_named_by_the_mode_that_blocks_and_a_harmless_orphan_is_
         try:
             with ThreadPoolExecutor() as pool:
                 calls = [pool.submit(refusal, table, 2, ticket=ticket), pool.submit(_caught, table.ticket)]
-                told = [call.result() for call in calls]
+                reported = [call.result() for call in calls]
         finally:
             table.run(f"SELECT pg_terminate_backend({pid}, 10000)")
             alter.join()
-    for error in told:
+    for error in reported:
         assert f"blocked by session {pid}, " in str(error)
         assert f"pg_terminate_backend({pid})" in str(error)
         assert "prepared transaction" not in str(error)
@@ -127,8 +127,8 @@ def test_a_prepared_lock_on_the_table_is_named_and_holds_up_the_driver_too(table
     with ThreadPoolExecutor() as pool:
         task = pool.submit(refusal, table, 1, ticket=ticket)
         driver = pool.submit(_caught, lambda: table.with_(on_schema_change="add_columns").ticket(0, wider))
-        told = [task.result(), driver.result()]
-    for error in told:
+        reported = [task.result(), driver.result()]
+    for error in reported:
         assert isinstance(error, Retryable)
         assert f"blocked by prepared transaction their {table.job}, " in error.what
         assert f"ROLLBACK PREPARED 'their {table.job}'" in error.next
@@ -146,9 +146,9 @@ def test_a_deadlock_of_two_partitions_proposes_to_distribute_by_the_key(table: B
         with psycopg.ClientCursor(first._load.connection) as cursor:
             cursor.execute("SET LOCAL deadlock_timeout = '10min'")  # so that the second one's finds it
             crossing = pool.submit(_caught, lambda: _explained(first, lambda: cursor.execute(crosses)))
-            told = [error for error in (waiting.result(), crossing.result()) if error is not None]
-    assert any("deadlock" in str(error.__cause__) for error in told), told
-    assert any(isinstance(error, Fatal) and 'distribution = "hash(key)"' in str(error) for error in told), told
+            reported = [error for error in (waiting.result(), crossing.result()) if error is not None]
+    assert any("deadlock" in str(error.__cause__) for error in reported), reported
+    assert any(isinstance(error, Fatal) and 'distribution = "hash(key)"' in str(error) for error in reported), reported
 
 
 def _explained(writer: TwoPhaseWriter, statement: Callable[[], object]) -> None:

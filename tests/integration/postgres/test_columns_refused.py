@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 from exactsink_postgres.rows import Column
 from exactsink_postgres.rows.encoder import RowEncoder
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from exactsink.cli.conformance import conformance
-from exactsink.errors import ConfigError, ExactsinkError, Fatal, Retryable
+from exactsink.contract import ConfigError, ExactsinkError, Fatal, Retryable
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
 from tests.integration.postgres.secured_site import SECRET, Site, Task, open_site
@@ -122,20 +122,20 @@ def test_a_password_may_come_from_conninfo_a_passfile_or_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("changed", "kind", "said", "mend"),
+    ("changed", "kind", "said", "fix"),
     [
         ({"password": SECRET + "x"}, Fatal, "password authentication failed", "right user and password"),
         ({"user": "nobody-here"}, Fatal, "password authentication failed", "right user and password"),
         ({"dbname": "no-such"}, Fatal, 'database "no-such" does not exist', "make the database"),
         ({"port": "1"}, Retryable, "Connection refused", "see that the server is up"),
         ({"service": "unheard-of"}, Fatal, "not found", "service file"),
-        ({"sslmode": "sometimes"}, Fatal, "invalid sslmode value", "mend conninfo"),
+        ({"sslmode": "sometimes"}, Fatal, "invalid sslmode value", "fix conninfo"),
         ({"connect_timeout": "2", "hostaddr": "127.0.0.1", "host": "no.such.host.invalid"}, None, "", ""),
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
 )
 def test_what_can_not_connect_says_whether_trying_again_helps_and_never_the_password(
-    site: Site, changed: dict[str, str], kind: type[ExactsinkError] | None, said: str, mend: str
+    site: Site, changed: dict[str, str], kind: type[ExactsinkError] | None, said: str, fix: str
 ) -> None:
     given = {"host": "127.0.0.1", "port": site.port, "dbname": "shop", "user": "sales", "password": SECRET, **changed}
     options = site.options(" ".join(f"{key}={value}" for key, value in given.items()))
@@ -145,7 +145,7 @@ def test_what_can_not_connect_says_whether_trying_again_helps_and_never_the_pass
     error = refused(options)
     assert type(error) is kind, str(error)
     assert said in error.what
-    assert mend in error.next
+    assert fix in error.next
 
 
 def test_a_full_server_or_one_that_is_down_is_tried_again(site: Site) -> None:

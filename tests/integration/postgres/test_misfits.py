@@ -1,4 +1,4 @@
-"""Types of rows that a column would not keep whole: each told with the cast and the statement that mend it."""
+"""Types of rows that a column would not keep whole: each reported with the cast and the statement that fix it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from exactsink.model import Finding
+from exactsink.contract import Finding
 from exactsink_postgres.tables import Table, TableName, problems, read_table
 from tests.servers.postgres import Postgres
 
@@ -75,16 +75,16 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("kind", "type", "why", "cast", "altered"), MISFITS)
-def test_what_would_lose_something_is_told_with_the_cast_and_the_statement(
+def test_what_would_lose_something_is_reported_with_the_cast_and_the_statement(
     session: psycopg.Connection, kind: str, type: pa.DataType, why: str, cast: str | None, altered: str | None
 ) -> None:
     table = table_of(session, f"c {kind}")
     (finding,) = errors(table, c=type)
     assert finding.message.startswith("table public.t, column c: the rows' ")
     assert why in finding.message
-    mends = [f"write {cast} in the frame"] if cast else []
-    mends += [f'ALTER TABLE "public"."t" ALTER COLUMN "c" TYPE {altered}'] if altered else []
-    assert finding.fix == ", or ".join(mends)
+    fixes = [f"write {cast} in the frame"] if cast else []
+    fixes += [f'ALTER TABLE "public"."t" ALTER COLUMN "c" TYPE {altered}'] if altered else []
+    assert finding.fix == ", or ".join(fixes)
 
 
 def test_nothing_but_null_is_refused_where_null_may_not_be(session: psycopg.Connection) -> None:

@@ -1,4 +1,4 @@
-"""What a server is asked before the first row: each finding on a server that causes it, and gone once it is mended."""
+"""What a server is asked before the first row: each finding on a server that causes it, and gone once it is fixed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import psycopg
 import pytest
 
-from exactsink.errors import Retryable
+from exactsink.contract import Retryable
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from tests.integration.postgres.preflight_checks import (
@@ -19,7 +19,7 @@ from tests.integration.postgres.preflight_checks import (
     context,
     participant,
     prepare,
-    told,
+    reported,
 )
 from tests.servers.postgres import PostgresServer
 
@@ -55,7 +55,7 @@ def test_no_slots_at_all_is_an_error_for_two_phase_alone(weak: PostgresServer) -
     assert (first.severity, "max_prepared_transactions is 0" in first.message) == ("error", True)
     assert "ALTER SYSTEM SET max_prepared_transactions = 80; then restart" in first.fix
     assert 'strategy = "staged"' in first.fix
-    assert "prepared" not in told(check(weak, "postgres", participants=40, strategy="staged"))
+    assert "prepared" not in reported(check(weak, "postgres", participants=40, strategy="staged"))
 
 
 def test_slots_of_this_sink_count_as_free_and_those_of_anyone_else_do_not(
@@ -70,7 +70,7 @@ def test_slots_of_this_sink_count_as_free_and_those_of_anyone_else_do_not(
         ("another database's", participant(8), "other"),
     ):
         prepare(server, gid, database)
-    assert "error" not in told(check(server, participants=SLOTS - 2))
+    assert "error" not in reported(check(server, participants=SLOTS - 2))
     [error, _] = check(server, participants=SLOTS - 1)
     assert error.severity == "error"
     assert f"{SLOTS - 2} of {SLOTS} slots for prepared transactions are free, an epoch needs 5" in error.message
@@ -93,11 +93,11 @@ def test_slots_of_this_sink_count_as_free_and_those_of_anyone_else_do_not(
 )
 def test_only_a_whole_id_of_this_job_and_sink_is_its_own(server: PostgresServer, held: list[str], gid: str) -> None:
     prepare(server, gid)
-    assert "error" in told(check(server, participants=SLOTS))
-    assert "stand prepared" not in told(check(server, participants=1))
+    assert "error" in reported(check(server, participants=SLOTS))
+    assert "stand prepared" not in reported(check(server, participants=1))
 
 
-def test_unbounded_participants_are_told_how_many_slots_there_are(server: PostgresServer, held: list[str]) -> None:
+def test_unbounded_participants_are_reported_how_many_slots_there_are(server: PostgresServer, held: list[str]) -> None:
     prepare(server, "a stranger")
     [warning] = check(server, participants=None)
     assert (warning.severity, warning.fix) == ("warning", f"max_participants = {SLOTS - 1} in the config")
@@ -110,7 +110,7 @@ def test_unbounded_participants_are_told_how_many_slots_there_are(server: Postgr
     assert check(server, participants=None, strategy="staged") == []
 
 
-def test_what_this_job_left_prepared_is_told_with_its_age_and_the_next_command(
+def test_what_this_job_left_prepared_is_reported_with_its_age_and_the_next_command(
     server: PostgresServer, held: list[str]
 ) -> None:
     for partition in (3, 1):
@@ -129,7 +129,7 @@ def test_what_another_role_left_prepared_can_not_be_ended_by_this_one(server: Po
     assert (error.severity, "role postgres prepared transactions of this sink" in error.message) == ("error", True)
     assert error.fix.startswith("user=postgres in conninfo")
     prepare(server, participant(2), role="writer")
-    assert "error" not in told(check(server))  # a superuser may end them all
+    assert "error" not in reported(check(server))  # a superuser may end them all
 
 
 # What the server can't be, or is not asked
@@ -145,7 +145,7 @@ def test_an_old_server_is_refused_before_it_is_asked_anything() -> None:
     assert "15 or newer" in error.message
 
 
-def test_transactions_that_are_read_only_are_refused_until_the_role_is_mended(server: PostgresServer) -> None:
+def test_transactions_that_are_read_only_are_refused_until_the_role_is_fixed(server: PostgresServer) -> None:
     server.execute("ALTER ROLE writer IN DATABASE shop SET default_transaction_read_only = on")
     [error] = check(server, role="writer")
     assert (error.severity, "read only" in error.message) == ("error", True)
@@ -155,21 +155,21 @@ def test_transactions_that_are_read_only_are_refused_until_the_role_is_mended(se
     assert "out of `options` in conninfo" in error.fix
 
 
-def test_what_a_role_may_not_be_told_is_a_warning(server: PostgresServer) -> None:
+def test_what_a_role_may_not_be_reported_is_a_warning(server: PostgresServer) -> None:
     server.execute("CREATE DATABASE closed")
     server.execute("CREATE TABLE flights (id bigint, kind text); GRANT INSERT ON flights TO writer", "closed")
     server.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC", "closed")
     [error] = check(server, "closed", role="writer")
-    assert (error.severity, "which tells one database from another" in error.message) == ("error", True)
+    assert (error.severity, "which reports one database from another" in error.message) == ("error", True)
     server.execute(error.fix, "closed")
     server.execute("REVOKE EXECUTE ON FUNCTION pg_is_in_recovery() FROM PUBLIC", "closed")
     for view in ("pg_prepared_xacts", "pg_settings", "pg_stat_database", "pg_stat_activity"):
         server.execute(f"REVOKE SELECT ON {view} FROM PUBLIC", "closed")
     found = check(server, "closed", role="writer")
     assert {finding.severity for finding in found} == {"warning"}
-    assert "does not tell its prepared transactions: permission denied for view pg_prepared_xacts" in told(found)
-    assert "does not tell its timeouts" in told(found)
-    assert "does not tell its version, and whether it can be written" in told(found)
+    assert "does not report its prepared transactions: permission denied for view pg_prepared_xacts" in reported(found)
+    assert "does not report its timeouts" in reported(found)
+    assert "does not report its version, and whether it can be written" in reported(found)
 
 
 def test_a_lost_session_is_no_finding(server: PostgresServer) -> None:

@@ -1,10 +1,10 @@
-"""What bounds or weakens a sink's sessions, and how long a server remembers a commit: told before the first row."""
+"""What bounds or weakens a sink's sessions, and how long a server remembers a commit: reported before the first row."""
 
 from __future__ import annotations
 
 import pytest
 
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext
 from tests.integration.postgres.preflight_checks import (
     check,
     context,
@@ -17,7 +17,7 @@ pytest_plugins = ["tests.integration.postgres.preflight_fixtures"]
 
 
 @pytest.mark.parametrize("limit", ["ROLE writer", "DATABASE shop"])
-def test_a_connection_limit_below_the_participants_is_told(server: PostgresServer, limit: str) -> None:
+def test_a_connection_limit_below_the_participants_is_reported(server: PostgresServer, limit: str) -> None:
     server.execute(f"ALTER {limit} CONNECTION LIMIT 3")
     try:
         [warning] = check(server, role="writer", participants=3)
@@ -32,7 +32,7 @@ def test_a_connection_limit_below_the_participants_is_told(server: PostgresServe
             server.execute(f"ALTER {limited} CONNECTION LIMIT -1")
 
 
-def test_a_server_with_few_connections_is_told(server: PostgresServer) -> None:
+def test_a_server_with_few_connections_is_reported(server: PostgresServer) -> None:
     assert check(server, participants=16, strategy="staged") == []
     [warning] = check(server, participants=17, strategy="staged")
     assert "the server has 16 of 17 connections free, an epoch has up to 17 participants" in warning.message
@@ -41,7 +41,7 @@ def test_a_server_with_few_connections_is_told(server: PostgresServer) -> None:
 
 @pytest.mark.parametrize("name", ["statement_timeout", "idle_in_transaction_session_timeout"])
 @pytest.mark.parametrize("where", ["", " IN DATABASE shop"])
-def test_a_timeout_shorter_than_an_epoch_is_told(server: PostgresServer, name: str, where: str) -> None:
+def test_a_timeout_shorter_than_an_epoch_is_reported(server: PostgresServer, name: str, where: str) -> None:
     server.execute(f"ALTER ROLE writer{where} SET {name} = '59999ms'")
     assert check(server, role="writer", ctx=context(epoch_budget_seconds=59.0)) == []
     [warning] = check(server, role="writer", ctx=context(epoch_budget_seconds=60.0))
@@ -50,17 +50,17 @@ def test_a_timeout_shorter_than_an_epoch_is_told(server: PostgresServer, name: s
     assert check(server, role="writer", ctx=context(epoch_budget_seconds=60.0)) == []
 
 
-def test_a_lock_timeout_beyond_the_epoch_is_told(server: PostgresServer) -> None:
+def test_a_lock_timeout_beyond_the_epoch_is_reported(server: PostgresServer) -> None:
     assert check(server, lock_timeout_seconds=59, ctx=context(epoch_budget_seconds=60.0)) == []
     [warning] = check(server, lock_timeout_seconds=60, ctx=context(epoch_budget_seconds=60.0))
     assert (warning.severity, warning.fix) == ("warning", "lock_timeout_seconds = 10 in the config")
 
 
-def test_a_server_that_may_lose_what_it_committed_is_told(weak: PostgresServer) -> None:
+def test_a_server_that_may_lose_what_it_committed_is_reported(weak: PostgresServer) -> None:
     found = check(weak, "postgres", strategy="staged")
-    told = [(finding.severity, finding.message.split(":")[0]) for finding in found]
+    reported = [(finding.severity, finding.message.split(":")[0]) for finding in found]
     weaker = [("warning", "full_page_writes is off"), ("warning", "track_activities is off")]
-    assert told == [("error", "fsync is off"), *weaker]
+    assert reported == [("error", "fsync is off"), *weaker]
     assert found[0].fix == "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf();"
 
 
@@ -97,7 +97,7 @@ def rated(
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_pause_longer_than_the_server_remembers_commits_is_told_both_ways_out(
+def test_a_pause_longer_than_the_server_remembers_commits_is_reported_both_ways_out(
     server: PostgresServer, reset: bool
 ) -> None:
     # vacuum_freeze_min_age is 50 million: at 100 a second that is 5.8 days

@@ -1,4 +1,4 @@
-"""What keeps rows out of a table, and the statement that mends it: told before the first row."""
+"""What keeps rows out of a table, and the statement that fixes it: reported before the first row."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from exactsink.model import Finding
+from exactsink.contract import Finding
 from tests.integration.postgres.preflight_checks import (
     check,
-    told,
+    reported,
 )
 from tests.servers.postgres import PostgresServer
 
@@ -29,7 +29,7 @@ class Case(NamedTuple):
     """A table in schema {s}, what is found wrong with it for role writer, and how often its fixes must be run."""
 
     made: str
-    told: list[str]
+    reported: list[str]
     options: dict[str, Any] = TWO_PHASE
 
 
@@ -108,7 +108,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_table_that_can_not_take_the_rows_is_told_with_the_statement_that_mends_it(
+def test_a_table_that_can_not_take_the_rows_is_reported_with_the_statement_that_fixes_it(
     server: PostgresServer, request: pytest.FixtureRequest, case: Case
 ) -> None:
     space = "s" + str(list(CASES.values()).index(case))
@@ -123,18 +123,18 @@ def test_a_table_that_can_not_take_the_rows_is_told_with_the_statement_that_mend
     def look() -> list[Finding]:
         options = {"table": f"{space}.flights", **case.options}
         found = check(server, role="writer", **options)
-        assert "does not tell" not in told(found)
+        assert "does not report" not in reported(found)
         return [finding for finding in found if finding.severity == "error"]
 
     found: list[Finding] = []
     while errors := look():
         found += errors
-        assert len(found) <= len(case.told), told(found)
+        assert len(found) <= len(case.reported), reported(found)
         if not errors[0].fix[:2].isupper():  # no statement: the user chooses
             break
         for error in errors:
             server.execute(re.split(r";? or ", error.fix)[0], "shop")
-    for finding, words in zip(found, case.told, strict=True):
+    for finding, words in zip(found, case.reported, strict=True):
         assert words.replace("{s}", space) in finding.message
     if not errors and not case.options.get("create") and "FOREIGN" not in case.made:
         copy_as_writer(server, space, case.options)
@@ -149,13 +149,13 @@ def copy_as_writer(server: PostgresServer, space: str, options: dict[str, Any]) 
             copy.write_row((1, "a"))
 
 
-def test_columns_that_will_be_added_are_told_with_the_statement(server: PostgresServer) -> None:
+def test_columns_that_will_be_added_are_reported_with_the_statement(server: PostgresServer) -> None:
     server.execute("CREATE TABLE narrow (id bigint)", "shop")
     [warning] = check(server, table="narrow", on_schema_change="add_columns")
     assert warning.severity == "warning"
     assert warning.fix.startswith('ALTER TABLE "public"."narrow" ADD COLUMN IF NOT EXISTS "kind" text;')
     server.execute("ALTER TABLE narrow OWNER TO writer", "shop")
-    assert "error" not in told(check(server, role="writer", table="narrow", on_schema_change="add_columns"))
+    assert "error" not in reported(check(server, role="writer", table="narrow", on_schema_change="add_columns"))
 
 
 def test_columns_are_matched_as_the_writer_does_also_for_privileges(server: PostgresServer) -> None:
@@ -178,7 +178,7 @@ def test_what_is_no_table_is_refused(server: PostgresServer, kind: str) -> None:
     )
 
 
-def test_a_type_that_no_column_can_have_is_told_before_the_table_is_made(server: PostgresServer) -> None:
+def test_a_type_that_no_column_can_have_is_reported_before_the_table_is_made(server: PostgresServer) -> None:
     rows = pa.schema([("id", pa.int64()), ("nothing", pa.null())])
     for create in (True, False):
         [error] = check(server, table="unmade", rows=rows, create=create)

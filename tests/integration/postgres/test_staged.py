@@ -15,9 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from exactsink.errors import Fatal, LineageError, Retryable
-from exactsink.model import Unknown
-from exactsink.staged import Marker
+from exactsink.contract import Fatal, LineageError, Marker, Retryable, Unknown
 from exactsink_postgres.staged.ledger import Ledger
 from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from exactsink.errors import Fatal
-from exactsink.model import Unknown
+from exactsink.contract import Fatal, Unknown
 from exactsink_postgres.preflight.late import late_constraints
 from exactsink_postgres.tables import TableName, read_table
 from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
@@ -99,11 +98,11 @@ def test_broken_rows_fail_in_their_task_by_the_tables_own_names_and_none_is_kept
             sink.task(ticket, sink.txn(1, number), *rows).pre_commit()
         with pytest.raises(Fatal) as refused:
             sink.task(ticket, sink.txn(1, len(good)), *bad).pre_commit()
-        told = str(refused.value)
-        assert broken.said.replace("public.", f"{sink.schema}.") in told
-        assert "exactsink_" not in told
-        assert "next:" in told
-        assert ("hash(key)" in told) == (len(good) > 0)
+        reported = str(refused.value)
+        assert broken.said.replace("public.", f"{sink.schema}.") in reported
+        assert "exactsink_" not in reported
+        assert "next:" in reported
+        assert ("hash(key)" in reported) == (len(good) > 0)
         assert sink.rows("SELECT id, v FROM t") == [(1, "a")]
         assert len(sink.registered()) == len(good)
         assert len(sink.staged_rows()) == sum(map(len, good))
@@ -175,7 +174,7 @@ def test_new_columns_come_into_the_staging_table(database: str) -> None:
         assert sink.rows("SELECT * FROM t ORDER BY id") == [(1, "a", None), (2, "b", 0.5)]
 
 
-def test_what_comes_out_only_after_the_decision_stops_the_job_and_goes_through_when_mended(database: str) -> None:
+def test_what_comes_out_only_after_the_decision_stops_the_job_and_goes_through_when_fixed(database: str) -> None:
     make = "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE t (id bigint REFERENCES p, v text UNIQUE)"
     with new_sink(database, make) as sink:
         sink.sql("INSERT INTO p VALUES (1)")
@@ -214,10 +213,10 @@ def test_preflight_names_what_can_be_checked_only_after_the_decision(database: s
         for name in ("plain", "t", "cut", "part"):
             table = read_table(connection, TableName(None, name))
             assert table is not None
-            told = late_constraints(connection, table)
-            assert all(sentence.startswith(f"table {sink.schema}.{name}: ") for sentence in told)
-            found[name] = "\n".join(told)
-            assert len(told) == {"plain": 0, "t": 9, "cut": 2, "part": 1}[name]
+            reported = late_constraints(connection, table)
+            assert all(sentence.startswith(f"table {sink.schema}.{name}: ") for sentence in reported)
+            found[name] = "\n".join(reported)
+            assert len(reported) == {"plain": 0, "t": 9, "cut": 2, "part": 1}[name]
         for what in (
             "foreign key t_v_fkey",
             "exclusion constraint t_point_excl",

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from exactsink.errors import Fatal, LineageError, Retryable
-from exactsink.model import Txn
+from exactsink.contract import Fatal, LineageError, Retryable, Txn
 from exactsink_postgres.staged import rows_table as rows_tables
 from tests.integration.postgres.staged_sink import SCHEMA, Sink, batch, new_sink
 from tests.servers.postgres import Postgres, wait_until
@@ -111,7 +110,7 @@ def test_a_marker_of_another_journal_says_nothing_of_own_tables(sink: Sink) -> N
     assert sink.rows() == []
 
 
-def test_what_an_operator_has_disowned_goes_with_its_table(sink: Sink) -> None:
+def test_what_an_operator_has_sweep_tokens_goes_with_its_table(sink: Sink) -> None:
     other = Sink(sink.conninfo, lineage="l2")
     gone, kept = other.vote(1, [(1, "a")], generation=7), other.vote(2, [(2, "b")], generation=7)
     _abort(sink, gone[0].txn)
@@ -119,7 +118,7 @@ def test_what_an_operator_has_disowned_goes_with_its_table(sink: Sink) -> None:
     assert other.commit(2, kept, generation=7) == ["Committed"]
 
 
-def test_a_table_in_use_is_left_and_told_once_and_goes_with_the_next_sweep(
+def test_a_table_in_use_is_left_and_reported_once_and_goes_with_the_next_sweep(
     sink: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     votes = sink.vote(1, [(1, "a")])

@@ -10,8 +10,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import Committable, Lost, Unknown
+from exactsink.contract import Committable, Fatal, Lost, Retryable, Unknown
 from exactsink_postgres.prepared import finish, list_prepared
 from tests.integration.postgres.branches import Branches, kinds, rows, voted, xid_of
 
@@ -42,8 +41,8 @@ def test_outcomes_come_in_the_order_of_the_committables_and_one_that_is_gone_sto
     assert branches.ids() == [0, 2, 3, 4, 5]
     lost = outcomes[1]
     assert isinstance(lost, Lost)
-    for told in (epoch[1].txn.id, str(xid_of(epoch[1])), "'aborted'"):
-        assert told in lost.evidence
+    for reported in (epoch[1].txn.id, str(xid_of(epoch[1])), "'aborted'"):
+        assert reported in lost.evidence
 
 
 def test_one_that_is_ended_between_listing_and_commit_stops_no_other(branches: Branches) -> None:
@@ -85,8 +84,8 @@ def test_evidence_of_another_database_or_timeline_is_no_evidence(branches: Branc
     for name, value in cases.items():
         [outcome] = branches.outcomes([voted(gone, **{name: value})])
         assert isinstance(outcome, Unknown), name
-        for told in (gone.txn.id, str(xid_of(gone)), f"{name} {value}", f"{name} "):
-            assert told in outcome.evidence
+        for reported in (gone.txn.id, str(xid_of(gone)), f"{name} {value}", f"{name} "):
+            assert reported in outcome.evidence
     assert branches.commit([voted(there, timeline=99)]) == ["Committed"]  # what stands prepared needs no evidence
 
 
@@ -194,12 +193,12 @@ def test_two_processes_that_commit_at_the_same_moment_commit_each_row_once(branc
     drivers = [forks.Process(target=_commit, args=(branches, epoch, start, answers)) for _ in range(3)]
     for driver in drivers:
         driver.start()
-    told = [answers.get(timeout=60) for _ in drivers]
+    reported = [answers.get(timeout=60) for _ in drivers]
     for driver in drivers:
         driver.join()
 
-    assert {kind for outcomes in told for kind in outcomes} <= {"Committed", "AlreadyCommitted"}
-    by_participant = list(zip(*told, strict=True))
+    assert {kind for outcomes in reported for kind in outcomes} <= {"Committed", "AlreadyCommitted"}
+    by_participant = list(zip(*reported, strict=True))
     assert all(outcomes.count("Committed") <= 1 for outcomes in by_participant)
     assert branches.ids() == list(range(12))
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from exactsink.errors import ExactsinkError, Retryable
+from exactsink.contract import ExactsinkError, Retryable
 from tests.integration.postgres.branches import Branches, kinds, rows
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import PostgresServer, own_postgres, wait_until

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 from exactsink_postgres.load import Ticket
 from exactsink_postgres.session import IDLE_SECONDS, KeptSession
 from tests.integration.postgres.branches import ROWS, Branches
@@ -28,8 +28,8 @@ def test_the_table_is_made_once_by_drivers_that_start_together(branches: Branche
         tickets = list(pool.map(lambda _: making.ticket(), range(6)))
     assert columns(branches) == ["id", "kind"]
     assert len(set(tickets)) == 1
-    told = Ticket.load(tickets[0])
-    assert (told.relation, [c.name for c in told.columns]) == (f'"public"."{branches.job}"', ["id", "kind"])
+    reported = Ticket.load(tickets[0])
+    assert (reported.relation, [c.name for c in reported.columns]) == (f'"public"."{branches.job}"', ["id", "kind"])
 
 
 def test_columns_are_added_by_drivers_that_start_together(branches: Branches) -> None:
@@ -66,9 +66,9 @@ def test_looking_before_the_start_waits_for_no_lock_for_ever(branches: Branches)
     branches.table()
     branches.foreign(f"their {branches.job}", f'LOCK TABLE "{branches.job}" IN ACCESS EXCLUSIVE MODE')
     committer = branches.with_(lock_timeout_seconds=0.2).committer()
-    told = [finding.message for finding in committer.check(ROWS, 4)]
+    reported = [finding.message for finding in committer.check(ROWS, 4)]
     committer.close()
-    assert any("lock timeout" in message for message in told), told
+    assert any("lock timeout" in message for message in reported), reported
 
 
 def test_a_session_is_kept_and_one_that_was_idle_for_long_is_replaced(branches: Branches) -> None:

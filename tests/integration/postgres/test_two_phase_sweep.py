@@ -8,8 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.errors import Retryable
-from exactsink.model import InDoubt
+from exactsink.contract import InDoubt, Retryable
 from tests.integration.postgres.branches import TOKEN, Branches, proven, rows
 from tests.servers.postgres import Postgres, wait_until
 

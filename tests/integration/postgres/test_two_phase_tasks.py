@@ -10,8 +10,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.errors import Fatal, Retryable
-from exactsink.model import Txn
+from exactsink.contract import Fatal, Retryable, Txn
 from exactsink_postgres.two_phase import TwoPhaseWriter
 from tests.integration.postgres.branches import ROWS, Branches, rows
 from tests.servers.postgres import PostgresServer, own_postgres
@@ -35,12 +34,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_rows_that_break_a_constraint_are_told_with_table_constraint_and_key(branches: Branches, case: str) -> None:
-    columns, ids, told = REFUSED[case]
+def test_rows_that_break_a_constraint_are_reported_with_table_constraint_and_key(branches: Branches, case: str) -> None:
+    columns, ids, reported = REFUSED[case]
     branches.table(columns)
     with pytest.raises(Fatal) as refused:
         branches.prepare(0, *ids)
-    for words in (f"public.{branches.job}", *told):
+    for words in (f"public.{branches.job}", *reported):
         assert words in str(refused.value)
     assert branches.ids() == []
     assert branches.prepared() == []
@@ -136,7 +135,7 @@ def tight() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_a_server_without_a_free_slot_is_asked_again_and_the_mend_is_told(tight: PostgresServer) -> None:
+def test_a_server_without_a_free_slot_is_asked_again_and_the_fix_is_reported(tight: PostgresServer) -> None:
     branches = Branches(tight.conninfo(), "tight").table()
     epoch = [branches.prepare(0, 1), branches.prepare(1, 2)]
     with pytest.raises(Retryable, match="maximum number of prepared transactions reached") as refused:

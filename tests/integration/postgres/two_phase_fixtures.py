@@ -18,7 +18,7 @@ _COUNT = itertools.count()
 
 @pytest.fixture(scope="session")
 def two_phase_database(postgres: Postgres) -> str:
-    """One database for this worker's tests; they tell themselves apart by their jobs."""
+    """One database for this worker's tests; they report themselves apart by their jobs."""
     return postgres.new_database("two_phase")
 
 

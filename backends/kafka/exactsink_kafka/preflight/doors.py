@@ -1,4 +1,4 @@
-"""Knock at brokers' ports: do they talk TLS, as which name, trusted by whom. Only what is certain is told."""
+"""Knock at brokers' ports: do they talk TLS, as which name, trusted by whom. Only what is certain is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.errors import ConfigError, Fatal
+from exactsink.contract import ConfigError, Fatal
 from exactsink_kafka.clients import Connection
 
 __all__ = ["Doors", "tls_context"]
@@ -29,7 +29,7 @@ class Doors:
     seconds: float
 
     def refusal(self) -> Fatal | None:
-        """Say which broker's port is not as the options say. One that can't be reached, or is busy, tells nothing."""
+        """Return which broker's port is not as the options say; an unreachable or busy one is left out."""
         look = self._tls if self.connection.protocol.endswith("SSL") else self._plain
         for server in self.connection.servers.split(","):
             with suppress(OSError):
@@ -38,7 +38,7 @@ class Doors:
         return None
 
     def opens(self) -> bool:
-        """Say whether any broker takes a connection."""
+        """Return whether any broker takes a connection."""
         for server in self.connection.servers.split(","):
             with suppress(OSError), self._connected(server):
                 return True
@@ -54,10 +54,10 @@ class Doors:
         except (ssl.SSLError, ConnectionResetError):
             if not self._answers_bare(server):
                 return None  # a broker that is going down, say, or a balancer before one
-        told = "SASL_PLAINTEXT" if self.connection.mechanism else "PLAINTEXT"
+        reported = "SASL_PLAINTEXT" if self.connection.mechanism else "PLAINTEXT"
         why = f"{server} talks no TLS, security_protocol is {self.connection.protocol}"
-        mend = f'name the port of a listener with TLS; or security_protocol = "{told}" in the sink\'s options'
-        return Fatal(self.doing, why=why, next=mend)
+        fix = f'name the port of a listener with TLS; or security_protocol = "{reported}" in the sink\'s options'
+        return Fatal(self.doing, why=why, next=fix)
 
     def _answers_bare(self, server: str) -> bool:
         """Ask for versions without TLS. The answer names the request's number."""
@@ -71,10 +71,10 @@ class Doors:
         trusting.check_hostname = False
         trusting.verify_mode = ssl.CERT_NONE  # is this TLS at all? Nothing is sent
         with self._connected(server) as bare, trusting.wrap_socket(bare, server_hostname=_host(server)):
-            told = "SASL_SSL" if self.connection.mechanism else "SSL"
+            reported = "SASL_SSL" if self.connection.mechanism else "SSL"
         why = f"{server} talks TLS, security_protocol is {self.connection.protocol}"
-        mend = f'security_protocol = "{told}" in the sink\'s options; or name the port of a listener without TLS'
-        return Fatal(self.doing, why=why, next=mend)
+        fix = f'security_protocol = "{reported}" in the sink\'s options; or name the port of a listener without TLS'
+        return Fatal(self.doing, why=why, next=fix)
 
     def _untrusted(self, server: str, error: ssl.SSLCertVerificationError) -> Fatal:
         if error.verify_code in _WRONG_NAME:
@@ -109,17 +109,17 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
 
 @contextmanager
 def _reading(option: str, path: str) -> Iterator[None]:
-    """Say which option's file could not be read, and why."""
-    mend = "name a PEM file that is on the driver and on every executor"
+    """Return which option's file could not be read, and why."""
+    fix = "name a PEM file that is on the driver and on every executor"
     try:
         with Path(path).open("rb"):
             pass
         yield
     except ssl.SSLError:
         why = "the key fits neither the certificate nor ssl_key_password" if "key" in option else "it is no PEM file"
-        raise ConfigError(f"{option}: {path} can't be used", why=why, next=mend) from None
+        raise ConfigError(f"{option}: {path} can't be used", why=why, next=fix) from None
     except OSError as error:
-        raise ConfigError(f"{option}: {path} can't be read", why=str(error.strerror), next=mend) from None
+        raise ConfigError(f"{option}: {path} can't be read", why=str(error.strerror), next=fix) from None
 
 
 def _host(server: str) -> str:

@@ -1,4 +1,4 @@
-"""What a cluster is asked before the first row: can it give what the sink asks for, and which command mends it."""
+"""What a cluster is asked before the first row: can it give what the sink asks for, and which command fixes it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Generator, Iterator, Mapping
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext
 from exactsink_kafka.ids import UNBOUNDED_SLOTS
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight.facts import REFUSED, Facts, TopicFacts
 from exactsink_kafka.preflight.grants import group_findings, id_findings, topic_grants
-from exactsink_kafka.preflight.mends import Mends
 from exactsink_kafka.preflight.reach import check_settings, reached
+from exactsink_kafka.preflight.remedies import Remedies
 from exactsink_kafka.preflight.times import Times, budget_findings, evidence_findings, timeout_findings
 from exactsink_kafka.preflight.topic import copies_findings, partition_findings, rows_findings
 from exactsink_kafka.wire import END_TXN_VERSION, Cluster, Wire
@@ -42,20 +42,20 @@ def findings(
     client_id = f"{ctx.job}.{ctx.sink}.preflight"
     check_settings(options, client_id)
     facts = Facts(reached(options.connection, client_id, patience_seconds), patience_seconds)
-    mends, cluster = Mends.of(options), wire.cluster()
-    found = list(cluster_findings(cluster, mends))
+    remedies, cluster = Remedies.of(options), wire.cluster()
+    found = list(cluster_findings(cluster, remedies))
     if not found:  # the rest is for a cluster that knows such transactions
-        found += _cluster_and_topic(options, ctx, facts, cluster, schema, mends)
+        found += _cluster_and_topic(options, ctx, facts, cluster, schema, remedies)
         if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
-            found += id_findings(ctx, wire, mends)
+            found += id_findings(ctx, wire, remedies)
         found += row_findings(options, schema, participants)
         found += _writer(options)
         if (group := options.report_offsets_to) is not None:
-            found += group_findings(facts.group(group), group, mends)
+            found += group_findings(facts.group(group), group, remedies)
     yield from sorted(found, key=lambda finding: finding.severity != "error")
 
 
-def cluster_findings(cluster: Cluster, mends: Mends) -> Iterator[Finding]:
+def cluster_findings(cluster: Cluster, remedies: Remedies) -> Iterator[Finding]:
     """Look whether the cluster ends transactions as the sink must."""
     if cluster.end_txn < END_TXN_VERSION:
         message = (
@@ -66,29 +66,31 @@ def cluster_findings(cluster: Cluster, mends: Mends) -> Iterator[Finding]:
     elif cluster.transaction_version < 1:
         message = f"the cluster's feature transaction.version is {cluster.transaction_version}, this sink needs 1 or 2"
         yield Finding(
-            "error", message, mends.command("kafka-features", "upgrade", "--feature", "transaction.version=2")
+            "error", message, remedies.command("kafka-features", "upgrade", "--feature", "transaction.version=2")
         )
 
 
 def _cluster_and_topic(
-    options: KafkaOptions, ctx: JobContext, facts: Facts, cluster: Cluster, schema: pa.Schema, mends: Mends
+    options: KafkaOptions, ctx: JobContext, facts: Facts, cluster: Cluster, schema: pa.Schema, remedies: Remedies
 ) -> Iterator[Finding]:
     brokers = len(cluster.brokers)
-    configs = yield from _topic(options, facts, brokers, schema, mends)
+    configs = yield from _topic(options, facts, brokers, schema, remedies)
     yield from budget_findings(options, ctx)
     allowed = facts.broker_configs(cluster.brokers)
     if allowed is None:
-        message = f"{mends.principal} may not ask for the brokers' settings: how long transactions may live is unknown"
-        yield Finding("warning", message, mends.acl(["DescribeConfigs"], "--cluster"))
+        message = (
+            f"{remedies.principal} may not ask for the brokers' settings: how long transactions may live is unknown"
+        )
+        yield Finding("warning", message, remedies.acl(["DescribeConfigs"], "--cluster"))
     else:
         times = Times.of(allowed)
         yield from timeout_findings(options, times)
-        yield from evidence_findings(ctx, times, options.topic, configs, mends)
-    yield from _state_log(facts, allowed, brokers, mends)
+        yield from evidence_findings(ctx, times, options.topic, configs, remedies)
+    yield from _state_log(facts, allowed, brokers, remedies)
 
 
 def _topic(
-    options: KafkaOptions, facts: Facts, brokers: int, schema: pa.Schema, mends: Mends
+    options: KafkaOptions, facts: Facts, brokers: int, schema: pa.Schema, remedies: Remedies
 ) -> Generator[Finding, None, Mapping[str, str] | None]:
     """Look at the topic, and give its settings where they are known."""
     name = options.topic
@@ -98,50 +100,50 @@ def _topic(
         return None
     topic = facts.topic(name)
     if not isinstance(topic, TopicFacts):
-        yield _no_topic(name, topic, brokers, mends)
+        yield _no_topic(name, topic, brokers, remedies)
         return None
-    yield from topic_grants(topic, mends)
+    yield from topic_grants(topic, remedies)
     configs = facts.topic_configs(name)
     if configs is None:
-        message = f"{mends.principal} may not ask for the settings of topic {name}: they are not checked"
-        yield Finding("warning", message, mends.acl(["DescribeConfigs"], "--topic", name))
-        yield from partition_findings(topic, 1, mends)
+        message = f"{remedies.principal} may not ask for the settings of topic {name}: they are not checked"
+        yield Finding("warning", message, remedies.acl(["DescribeConfigs"], "--topic", name))
+        yield from partition_findings(topic, 1, remedies)
         return None
-    yield from partition_findings(topic, int(configs["min.insync.replicas"]), mends)
-    yield from copies_findings(topic, configs, brokers, mends)
-    yield from rows_findings(options, topic, configs, schema, mends)
+    yield from partition_findings(topic, int(configs["min.insync.replicas"]), remedies)
+    yield from copies_findings(topic, configs, brokers, remedies)
+    yield from rows_findings(options, topic, configs, schema, remedies)
     return configs
 
 
-def _no_topic(name: str, error: KafkaError, brokers: int, mends: Mends) -> Finding:
+def _no_topic(name: str, error: KafkaError, brokers: int, remedies: Remedies) -> Finding:
     if error.code() in REFUSED:
-        message = f"topic {name}: {mends.principal} may not know whether there is one"
-        return Finding("error", message, mends.acl(["Write", "Read", "Describe"], "--topic", name))
+        message = f"topic {name}: {remedies.principal} may not know whether there is one"
+        return Finding("error", message, remedies.acl(["Write", "Read", "Describe"], "--topic", name))
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         copies = min(brokers, 3)
         words = ("--create", "--topic", name, "--partitions", "6", "--replication-factor", str(copies))
         safe = ("--config", "min.insync.replicas=2") if copies > 2 else ()
         message = f"there is no topic {name}, and brokers are not relied on to make it"
-        return Finding("error", message, mends.command("kafka-topics", *words, *safe))
+        return Finding("error", message, remedies.command("kafka-topics", *words, *safe))
     return Finding(
-        "error", f"topic {name}: {error.str()}", mends.command("kafka-topics", "--describe", "--topic", name)
+        "error", f"topic {name}: {error.str()}", remedies.command("kafka-topics", "--describe", "--topic", name)
     )
 
 
 def _state_log(
-    facts: Facts, allowed: Mapping[int, Mapping[str, str]] | None, brokers: int, mends: Mends
+    facts: Facts, allowed: Mapping[int, Mapping[str, str]] | None, brokers: int, remedies: Remedies
 ) -> Iterator[Finding]:
     """Look at the topic that decides transactions; where our user may not, at the settings that it was made by."""
     topic = facts.topic(STATE_LOG)
     if isinstance(topic, TopicFacts) and (configs := facts.topic_configs(STATE_LOG)) is not None:
-        yield from partition_findings(topic, int(configs["min.insync.replicas"]), mends)
-        yield from copies_findings(topic, configs, brokers, mends)
+        yield from partition_findings(topic, int(configs["min.insync.replicas"]), remedies)
+        yield from copies_findings(topic, configs, brokers, remedies)
     elif allowed is not None:
         absent = isinstance(topic, KafkaError) and topic.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        yield from state_log_findings(next(iter(allowed.values())), brokers, absent, mends)
+        yield from state_log_findings(next(iter(allowed.values())), brokers, absent, remedies)
 
 
-def state_log_findings(configs: Mapping[str, str], brokers: int, absent: bool, mends: Mends) -> Iterator[Finding]:
+def state_log_findings(configs: Mapping[str, str], brokers: int, absent: bool, remedies: Remedies) -> Iterator[Finding]:
     """Judge by a broker's settings how the state of transactions is kept, or will be."""
     replicas = int(configs["transaction.state.log.replication.factor"])
     if replicas > brokers and absent:
@@ -149,12 +151,12 @@ def state_log_findings(configs: Mapping[str, str], brokers: int, absent: bool, m
             f"{STATE_LOG} can't be made: transaction.state.log.replication.factor is {replicas}, the cluster has "
             f"{brokers} brokers: no transaction can begin"
         )
-        mend = f"start {replicas} brokers; or transaction.state.log.replication.factor={brokers} in every broker's"
-        yield Finding("error", message, f"{mend} server.properties, then restart them one by one")
+        fix = f"start {replicas} brokers; or transaction.state.log.replication.factor={brokers} in every broker's"
+        yield Finding("error", message, f"{fix} server.properties, then restart them one by one")
         return
     topic = TopicFacts(STATE_LOG, partitions=1, replicas=replicas, insync=replicas)
     min_insync = configs["transaction.state.log.min.isr"]
-    yield from copies_findings(topic, {"min.insync.replicas": min_insync}, brokers, mends)
+    yield from copies_findings(topic, {"min.insync.replicas": min_insync}, brokers, remedies)
 
 
 def row_findings(options: KafkaOptions, schema: pa.Schema, participants: int | None) -> Iterator[Finding]:
@@ -184,5 +186,5 @@ def _writer(options: KafkaOptions) -> Iterator[Finding]:
 
         Library()
     except ImportError as error:
-        mend = 'writer = "auto"; or pip install --only-binary :all: confluent-kafka numpy'
-        yield Finding("error", f'writer = "fast" can\'t be used here: {error}', mend)
+        fix = 'writer = "auto"; or pip install --only-binary :all: confluent-kafka numpy'
+        yield Finding("error", f'writer = "fast" can\'t be used here: {error}', fix)

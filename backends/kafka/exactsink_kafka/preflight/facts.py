@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from exactsink.errors import Retryable
+from exactsink.contract import Retryable
 
 __all__ = ["REFUSED", "Facts", "GroupFacts", "TopicFacts"]
 

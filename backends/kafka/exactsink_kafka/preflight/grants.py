@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exactsink.errors import Retryable
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext, Retryable
 from exactsink_kafka.ids import prefix
 from exactsink_kafka.preflight.facts import GroupFacts, TopicFacts
-from exactsink_kafka.preflight.mends import Mends
+from exactsink_kafka.preflight.remedies import Remedies
 from exactsink_kafka.vote import Transaction
 from exactsink_kafka.wire import Wire
 
@@ -25,16 +24,16 @@ _UNKNOWN_ID, _NOT_ALLOWED = 49, 53  # INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL
 _NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 
 
-def topic_grants(topic: TopicFacts, mends: Mends) -> Iterator[Finding]:
+def topic_grants(topic: TopicFacts, remedies: Remedies) -> Iterator[Finding]:
     """Compare what our user may do with a topic with what the sink does."""
     missing = [operation for operation in TOPIC_NEEDS if operation not in topic.may]
     if missing:
         purposes = ", ".join(f"{_word(operation)} {TOPIC_NEEDS[operation]}" for operation in missing)
-        message = f"topic {topic.name}: {mends.principal} lacks {purposes}"
-        yield Finding("error", message, mends.acl([_word(o) for o in missing], "--topic", topic.name))
+        message = f"topic {topic.name}: {remedies.principal} lacks {purposes}"
+        yield Finding("error", message, remedies.acl([_word(o) for o in missing], "--topic", topic.name))
 
 
-def id_findings(ctx: JobContext, wire: Wire, mends: Mends) -> Iterator[Finding]:
+def id_findings(ctx: JobContext, wire: Wire, remedies: Remedies) -> Iterator[Finding]:
     """Ask for the end of a transaction that never was: brokers look first whether our user might end it.
 
     Nothing is made or changed by it: generation 0 is no claim's, so no task has this id, and no producer this number.
@@ -42,9 +41,9 @@ def id_findings(ctx: JobContext, wire: Wire, mends: Mends) -> Iterator[Finding]:
     begin = prefix(ctx.job, ctx.sink)
     [code] = wire.end([Transaction(f"{begin}0-0.s0", _NO_PRODUCER, 0)], commit=False)
     if code == _NOT_ALLOWED:
-        message = f"{mends.principal} may not use transactional ids that begin with {begin}: no row can be written"
+        message = f"{remedies.principal} may not use transactional ids that begin with {begin}: no row can be written"
         words = ("--transactional-id", begin, "--resource-pattern-type", "prefixed")
-        yield Finding("error", message, mends.acl(["Write", "Describe"], *words))
+        yield Finding("error", message, remedies.acl(["Write", "Describe"], *words))
     elif code != _UNKNOWN_ID:
         raise Retryable(
             "ask the transaction coordinator whether this job may use its ids",
@@ -53,15 +52,15 @@ def id_findings(ctx: JobContext, wire: Wire, mends: Mends) -> Iterator[Finding]:
         )
 
 
-def group_findings(group: GroupFacts | None, name: str, mends: Mends) -> Iterator[Finding]:
+def group_findings(group: GroupFacts | None, name: str, remedies: Remedies) -> Iterator[Finding]:
     """Look whether the source's offsets can be committed to a group: brokers refuse it while anyone is a member."""
-    grant = mends.acl(["Read", "Describe"], "--group", name)
+    grant = remedies.acl(["Read", "Describe"], "--group", name)
     if group is None:
-        message = f"{mends.principal} may not ask for group {name} (report_offsets_to), so not commit to it either"
+        message = f"{remedies.principal} may not ask for group {name} (report_offsets_to), so not commit to it either"
         yield Finding("error", message, grant)
         return
     if group.may and "READ" not in group.may:
-        message = f"group {name}: {mends.principal} lacks Read, to commit the source's offsets (report_offsets_to)"
+        message = f"group {name}: {remedies.principal} lacks Read, to commit the source's offsets (report_offsets_to)"
         yield Finding("error", message, grant)
     if group.members:
         some = ", ".join(group.members[:3])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.preflight.mends import Mends, duration
+from exactsink_kafka.preflight.remedies import Remedies, duration
 
 __all__ = ["Times", "budget_findings", "evidence_findings", "timeout_findings"]
 
@@ -67,12 +67,12 @@ def timeout_findings(options: KafkaOptions, times: Times) -> Iterator[Finding]:
 
 
 def evidence_findings(
-    ctx: JobContext, times: Times, name: str | None, configs: Mapping[str, str] | None, mends: Mends
+    ctx: JobContext, times: Times, name: str | None, configs: Mapping[str, str] | None, remedies: Remedies
 ) -> Iterator[Finding]:
     """Compare how long a transaction's end can be proven with how long the job may stand still.
 
-    The coordinator tells until it forgets the id; later the record itself tells, where the topic still has it. Beyond
-    both the answer is Unknown: the job stops with the evidence, and is never wrong. Hence a warning.
+    The coordinator reports until it forgets the id; later the record itself reports, where the topic still has it.
+    Beyond both the answer is Unknown: the job stops with the evidence, and is never wrong. Hence a warning.
     """
     kept = _kept_seconds(configs)
     window, pause = max(times.id_expiration, kept), ctx.longest_pause_seconds
@@ -80,18 +80,18 @@ def evidence_findings(
         return
     message = (
         f"the brokers forget after {duration(times.id_expiration)} how a transaction ended "
-        f"(transactional.id.expiration.ms), {_told_kept(name, configs, kept)}, and the job may stand still for "
+        f"(transactional.id.expiration.ms), {_reported_kept(name, configs, kept)}, and the job may stand still for "
         f"{duration(pause)} (longest_pause): then it stops, as a commit is neither proven nor disproven"
     )
     shorter = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]'
     ways = [shorter, _static("transactional.id.expiration.ms", pause)]
     if name is not None and configs is not None and "compact" not in configs["cleanup.policy"]:
-        ways.append(mends.topic_config(name, f"retention.ms={int(pause * 1000)},retention.bytes=-1"))
+        ways.append(remedies.topic_config(name, f"retention.ms={int(pause * 1000)},retention.bytes=-1"))
     yield Finding("warning", message, "; or ".join(ways))
 
 
 def _kept_seconds(configs: Mapping[str, str] | None) -> float:
-    """Say how long a record is there for sure. Compaction and a limit by size may take it at any time."""
+    """Return how long a record is there for sure. Compaction and a limit by size may take it at any time."""
     if configs is None or "compact" in configs["cleanup.policy"]:
         return 0.0
     if "delete" not in configs["cleanup.policy"]:
@@ -102,7 +102,7 @@ def _kept_seconds(configs: Mapping[str, str] | None) -> float:
     return float("inf") if milliseconds < 0 else milliseconds / 1000
 
 
-def _told_kept(name: str | None, configs: Mapping[str, str] | None, kept: float) -> str:
+def _reported_kept(name: str | None, configs: Mapping[str, str] | None, kept: float) -> str:
     if name is None or configs is None:
         return "how long the topic keeps its rows is not known"
     if kept:

@@ -12,8 +12,8 @@ __all__ = ["RowProducer"]
 class RowProducer(ABC):
     """A producer with one open transaction, which it never ends: not on failure, not when it is dropped.
 
-    A closed producer of librdkafka's would abort, and an abort of one protocol version cannot be told from a commit of
-    another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
+    A closed producer of librdkafka's would abort, and an abort of one protocol version cannot be reported from a commit
+    of another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
     """
 
     @abstractmethod

@@ -6,7 +6,7 @@ import logging
 
 import pyarrow as pa
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producers.base import RowProducer
 from exactsink_kafka.producers.plain import PlainProducer

@@ -8,7 +8,7 @@ from itertools import repeat
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 
 __all__ = ["Records"]
 
@@ -36,7 +36,7 @@ class Records:
         return list(topics.to_pylist())
 
     def _partitions(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Give numbers, -1 where the partitioner chooses: a row's own -1 must not pass for that."""
+        """Return numbers, -1 where the partitioner chooses: a row's own -1 must not pass for that."""
         if "partition" not in batch.schema.names:
             return None
         partitions = batch.column("partition")
@@ -44,12 +44,12 @@ class Records:
         return partitions.fill_null(-1)
 
     def _timestamps(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Give milliseconds since 1970, 0 for now: a row's own 0 must not pass for that."""
+        """Return milliseconds since 1970, 0 for now: a row's own 0 must not pass for that."""
         if "timestamp" not in batch.schema.names:
             return None
         moments = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         millis = pc.divide(moments, 1000)
-        self._refuse(pc.less(millis, 1), "timestamp", "not after 1970-01-01", "mend it, or make it NULL for now")
+        self._refuse(pc.less(millis, 1), "timestamp", "not after 1970-01-01", "fix it, or make it NULL for now")
         return millis.fill_null(0)
 
     def _headers(self, batch: pa.RecordBatch) -> Sequence[list[tuple[str, bytes | None]] | None] | None:
@@ -70,7 +70,7 @@ class Records:
 
 
 def _bytes(values: pa.Array) -> pa.Array:
-    """Give binary: a text's bytes go as they are, valid UTF-8 or not, as Spark's own sink sends them."""
+    """Return binary: a text's bytes go as they are, valid UTF-8 or not, as Spark's own sink sends them."""
     if _is.is_dictionary(values.type):
         values = values.dictionary_decode()
     if _is.is_binary(values.type) or _is.is_large_binary(values.type):

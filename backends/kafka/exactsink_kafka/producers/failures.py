@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 
 __all__ = ["ENDED", "ENDED_NEXT", "FULL", "UNDECIDED", "Failure", "Failures"]
 
@@ -49,7 +49,7 @@ class Failures:
             self._first = failure
 
     def hear(self, failure: Failure) -> None:
-        """Remember what may pass by itself, a lost connection say: it tells why a later timeout came."""
+        """Remember what may pass by itself, a lost connection say: it reports why a later timeout came."""
         if self._last_word is None or failure.code != _ALL_DOWN:  # which says less than what came before it
             self._last_word = failure
 
@@ -70,9 +70,9 @@ class Failures:
 
     def _explained(self, failure: Failure, ask: Callable[[], Failure | None]) -> ExactsinkError:
         if failure.code in _FOLLOWING and (self._first is None or self._first.code in _FOLLOWING):
-            told = ask()
-            if told is not None:
-                self.add(told)
+            reported = ask()
+            if reported is not None:
+                self.add(reported)
         return self._error(failure)
 
     def _error(self, failure: Failure) -> ExactsinkError:
@@ -129,13 +129,13 @@ _KINDS = (
         frozenset({-188, 3}),
         Fatal,
         "there is no {topic}",
-        "make it (kafka-topics.sh --create), or mend the name; where it is there, give the sink's user DESCRIBE on it",
+        "make it (kafka-topics.sh --create), or fix the name; where it is there, give the sink's user DESCRIBE on it",
     ),
     _Kind(
         frozenset({-190}),
         Fatal,
         "{topic} has no such partition as a row names",
-        "mend the column `partition`, or add partitions (kafka-topics.sh --alter --partitions N)",
+        "fix the column `partition`, or add partitions (kafka-topics.sh --alter --partitions N)",
     ),
     _Kind(
         frozenset({29, 31, 53}),  # topic, cluster, transactional id
@@ -144,7 +144,7 @@ _KINDS = (
         "give them WRITE and DESCRIBE on the topic, and on transactional ids by prefix: kafka-acls.sh --add --producer "
         "--allow-principal User:NAME --topic TOPIC --transactional-id JOB.SINK. --resource-pattern-type prefixed",
     ),
-    _Kind(_LOGIN, Fatal, "the brokers refuse the login", "mend sasl_mechanism, sasl_username or sasl_password"),
+    _Kind(_LOGIN, Fatal, "the brokers refuse the login", "fix sasl_mechanism, sasl_username or sasl_password"),
     _Kind(
         frozenset({50}),
         Fatal,
@@ -156,6 +156,6 @@ _KINDS = (
         frozenset({17, 32, 42, 43, 44, 76, 87}),
         Fatal,
         "{topic} refuses a record",
-        "mend the rows (a compacted topic takes none without a key), or the settings of {topic}",
+        "fix the rows (a compacted topic takes none without a key), or the settings of {topic}",
     ),
 )

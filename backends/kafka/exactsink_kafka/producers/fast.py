@@ -46,19 +46,19 @@ class FastProducer(RowProducer):
     def take(self, batch: pa.RecordBatch, seconds: float) -> None:
         until = time.monotonic() + seconds
         for start in range(0, batch.num_rows, _AT_ONCE):
-            self._failures.check(self._live().told)
+            self._failures.check(self._live().reported)
             records = Records(batch.slice(start, _AT_ONCE), self._topic, self._doing)
             self._queue(_messages(records), records.partitions is not None, until)
         self._live().hear(0)
-        self._failures.check(self._live().told)
+        self._failures.check(self._live().reported)
 
     def flush(self, seconds: float) -> None:
         handle, until = self._live(), time.monotonic() + seconds
         while left := handle.flush(min(_SLICE, until - time.monotonic())):
-            self._failures.check(self._live().told)
+            self._failures.check(self._live().reported)
             if time.monotonic() >= until:
                 raise self._failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
-        self._failures.check(self._live().told)
+        self._failures.check(self._live().reported)
 
     def drop(self) -> None:
         handle, self._handle = self._handle, None
@@ -77,7 +77,7 @@ class FastProducer(RowProducer):
             if (other := messages["err"][messages["err"] != FULL]).size:
                 raise handle.failure(int(other[0]))
             handle.hear(_ROOM)
-            self._failures.check(self._live().told)
+            self._failures.check(self._live().reported)
             if time.monotonic() >= until:
                 raise self._failures.late("the brokers take no more rows", "the queue stayed full")
             messages["err"] = 0
@@ -100,7 +100,7 @@ def _messages(records: Records) -> npt.NDArray[np.void]:
 
 
 def _places(values: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Give where each value begins, 0 for NULL, and how long it is. An empty value has a place."""
+    """Return where each value begins, 0 for NULL, and how long it is. An empty value has a place."""
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     _, offsets, data = values.buffers()
     at = np.frombuffer(offsets, width, len(values) + 1, values.offset * np.dtype(width).itemsize).astype(np.uint64)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka.producers.failures import Failure, Failures
 from exactsink_kafka.producers.library import ERROR_SIZE, Library
 
@@ -54,7 +54,7 @@ class Handle:
         self._library.metadata_destroy(answer)
 
     def cluster_id(self, seconds: float) -> str:
-        """Give the cluster's id."""
+        """Return the cluster's id."""
         found = self._library.clusterid(self._producer, _ms(seconds))
         if not found:
             raise self._failures.late("the cluster said no id", "it did not answer in time")
@@ -69,7 +69,7 @@ class Handle:
     def begin_transaction(self) -> None:
         self._check(self._library.begin_transaction(self._producer))
 
-    def told(self) -> Failure | None:
+    def reported(self) -> Failure | None:
         """Ask what the transaction failed of: beginning another is refused with that, here, without a request."""
         return self._taken(self._library.begin_transaction(self._producer))
 
@@ -135,7 +135,7 @@ class Handle:
                 self._failures.hear(failure)
 
     def _fatal(self) -> Failure | None:
-        """Give what a fatal error stands for."""
+        """Return what a fatal error stands for."""
         why = ctypes.create_string_buffer(ERROR_SIZE)
         code = self._library.fatal_error(self._producer, why, ERROR_SIZE)
         return Failure(code, why.value.decode(errors="replace")) if code else None
@@ -143,7 +143,7 @@ class Handle:
     def _check(self, error: int | None) -> None:
         failure = self._taken(error)
         if failure is not None:
-            raise self._failures.cause(failure, self.hear, self.told)
+            raise self._failures.cause(failure, self.hear, self.reported)
 
     def _taken(self, error: int | None) -> Failure | None:
         """Read an `rd_kafka_error_t`, and free it."""
@@ -155,7 +155,7 @@ class Handle:
         return failure
 
     def _error(self, code: int, topic: str | None = None) -> Exception:
-        return self._failures.cause(Failure(code, self._library.text(code), topic), self.hear, self.told)
+        return self._failures.cause(Failure(code, self._library.text(code), topic), self.hear, self.reported)
 
 
 def _destroy(library: Library, producer: int, topic: int | None, events: int) -> None:
@@ -169,10 +169,10 @@ def _refused(doing: str, why: ctypes.Array[ctypes.c_char]) -> ConfigError:
     return ConfigError(
         f"{doing}: librdkafka refuses the settings",
         why=why.value.decode(errors="replace"),
-        next="mend `producer` and the connection's options of the sink",
+        next="fix `producer` and the connection's options of the sink",
     )
 
 
 def _ms(seconds: float) -> int:
-    """Give milliseconds, never negative: librdkafka would wait for ever."""
+    """Return milliseconds, never negative: librdkafka would wait for ever."""
     return max(1, int(seconds * 1000))

@@ -28,7 +28,7 @@ MESSAGE = np.dtype(
 
 
 class MessageHead(ctypes.Structure):
-    """The first fields of `rd_kafka_message_t`, as a failed delivery tells them."""
+    """The first fields of `rd_kafka_message_t`, as a failed delivery reports them."""
 
     _fields_ = (("err", c_int32), ("rkt", c_void_p), ("partition", c_int32))
 
@@ -74,7 +74,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
 
 
 class Unusable(ImportError):
-    """Say why the library can't be called here: the plain writer works all the same."""
+    """Return why the library can't be called here: the plain writer works all the same."""
 
 
 class Library:
@@ -103,7 +103,7 @@ class Library:
         raise AttributeError(name)
 
     def text(self, code: int) -> str:
-        """Give an error code's description and name."""
+        """Return an error code's description and name."""
         return f"{self.err2str(code).decode()} ({self.err2name(code).decode()})"
 
 

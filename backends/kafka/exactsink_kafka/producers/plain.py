@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_kafka.producers.base import RowProducer
 from exactsink_kafka.producers.columns import Records
 from exactsink_kafka.producers.failures import UNDECIDED, Failure, Failures
@@ -43,7 +43,7 @@ class PlainProducer(RowProducer):
             raise ConfigError(
                 f"{doing}: librdkafka refuses the settings",
                 why=_failure(error.args[0]).text if isinstance(error, KafkaException) else str(error),
-                next="mend `producer` and the connection's options of the sink",
+                next="fix `producer` and the connection's options of the sink",
             ) from error
 
     def open(self, seconds: float) -> str:
@@ -66,7 +66,7 @@ class PlainProducer(RowProducer):
             raise self._explained(error) from error
 
     def take(self, batch: pa.RecordBatch, seconds: float) -> None:
-        self._failures.check(self._told)
+        self._failures.check(self._reported)
         producer, until = self._live(), time.monotonic() + seconds
         produce = producer.produce
         for row in self._rows(Records(batch, self._topic, self._doing)):
@@ -77,15 +77,15 @@ class PlainProducer(RowProducer):
             except KafkaException as error:
                 raise self._explained(error, row[0]) from error
         self._hear(0)
-        self._failures.check(self._told)
+        self._failures.check(self._reported)
 
     def flush(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while left := self._undelivered(min(_SLICE, _left(until))):
-            self._failures.check(self._told)
+            self._failures.check(self._reported)
             if time.monotonic() >= until:
                 raise self._failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
-        self._failures.check(self._told)
+        self._failures.check(self._reported)
 
     def drop(self) -> None:
         producer, self._producer = self._producer, None
@@ -94,7 +94,7 @@ class PlainProducer(RowProducer):
         # What destroys it, without an end of the transaction, is that this was its last reference.
 
     def _rows(self, records: Records) -> Iterable[tuple[Any, ...]]:
-        """Give the arguments of each call; the shorter the call, the faster."""
+        """Return the arguments of each call; the shorter the call, the faster."""
         topics = repeat(self._topic) if records.topics is None else records.topics
         values, keys = records.values.to_pylist(), records.keys_or_none()
         if records.headers is None and records.timestamps is None:
@@ -111,7 +111,7 @@ class PlainProducer(RowProducer):
         producer = self._live()
         while True:
             self._hear(_ROOM)
-            self._failures.check(self._told)
+            self._failures.check(self._reported)
             try:
                 return producer.produce(*row)
             except BufferError:
@@ -133,7 +133,7 @@ class PlainProducer(RowProducer):
         except (KafkaException, SystemError) as error:
             self._failures.add(_failure(_ending(error).args[0]))
 
-    def _told(self) -> Failure | None:
+    def _reported(self) -> Failure | None:
         """Ask what the transaction failed of: beginning another is refused with that, here, without a request."""
         try:
             self._live().begin_transaction()
@@ -142,7 +142,7 @@ class PlainProducer(RowProducer):
         return None
 
     def _explained(self, error: KafkaException, topic: str | None = None) -> Exception:
-        return self._failures.cause(_failure(error.args[0], topic), self._hear, self._told)
+        return self._failures.cause(_failure(error.args[0], topic), self._hear, self._reported)
 
     def _live(self) -> Producer:
         if self._producer is None:
@@ -151,12 +151,12 @@ class PlainProducer(RowProducer):
 
 
 def _left(until: float) -> float:
-    """Give what is left of the time: librdkafka takes a negative one for ever."""
+    """Return what is left of the time: librdkafka takes a negative one for ever."""
     return max(0.001, until - time.monotonic())
 
 
 def _ending(error: KafkaException | SystemError) -> KafkaException:
-    """Give the error that ends the producer. confluent-kafka raises it after the callback that it told it to, and
+    """Return the error that ends the producer. confluent-kafka raises it after the callback that it reported it to, and
     calls further callbacks with it pending, which Python answers with a SystemError."""
     if isinstance(error, KafkaException):
         return error

@@ -19,7 +19,7 @@ _SOCKET_MS = 60_000  # librdkafka would wait the transaction's whole time for an
 
 
 def settings(options: KafkaOptions, transactional_id: str, client_id: str) -> dict[str, str]:
-    """Give the settings, secrets with them, as text: both writers take the same."""
+    """Return the settings, secrets with them, as text: both writers take the same."""
     timeout_ms = round(options.transaction_timeout_seconds * 1000)
     given = {name: _text(value) for name, value in options.producer.items()}
     standard = {names[0]: value for names, value in _DEFAULTS.items() if not any(name in given for name in names)}

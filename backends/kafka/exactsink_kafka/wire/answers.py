@@ -155,7 +155,7 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
 
 
 def versions_request() -> Any:
-    """Ask what a broker takes; one that is not told who asks answers with an error."""
+    """Ask what a broker takes; one that is not reported who asks answers with an error."""
     return ApiVersionsRequest(client_software_name="exactsink", client_software_version="1")
 
 
@@ -167,7 +167,7 @@ def metadata_request(*, names: Iterable[str] = (), ids: Iterable[str] = ()) -> A
 
 
 def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
-    """Ask for the batch at an offset as a reader of what is committed, who is told which transactions were aborted."""
+    """Ask for the batch at an offset as a read_committed reader, who learns which transactions were aborted."""
     topic = FetchRequest.FetchTopic
     wanted = topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)  # a batch at least
     return FetchRequest(
@@ -181,10 +181,12 @@ def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
     )
 
 
-def seen(told: Any, offset: int) -> Seen:
+def seen(reported: Any, offset: int) -> Seen:
     """Read the partition's part of a Fetch answer."""
-    aborted = frozenset((one.producer_id, one.first_offset) for one in told.aborted_transactions or ())
-    return Seen(0, told.log_start_offset, told.last_stable_offset, _producer_at(told.records, offset), aborted)
+    aborted = frozenset((one.producer_id, one.first_offset) for one in reported.aborted_transactions or ())
+    return Seen(
+        0, reported.log_start_offset, reported.last_stable_offset, _producer_at(reported.records, offset), aborted
+    )
 
 
 def bounds_requests(topic: str, partition: int) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kafka.errors import KafkaError
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.wire.channel import Channel
 from exactsink_kafka.wire.failures import explained
@@ -21,7 +21,7 @@ MOVING = frozenset({14, 15, 16})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 
 Key = TypeVar("Key")
-Told = TypeVar("Told")
+Reported = TypeVar("Reported")
 
 
 class Asker:
@@ -34,7 +34,7 @@ class Asker:
         self._channel: Channel | None = None
         self._coordinators: dict[str, int] = {}
 
-    def use(self, doing: str, call: Callable[[Channel], Told], until: float | None = None) -> Told:
+    def use(self, doing: str, call: Callable[[Channel], Reported], until: float | None = None) -> Reported:
         """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
 
         Raises Retryable then; Fatal at once where another try can't help.
@@ -57,25 +57,25 @@ class Asker:
         doing: str,
         keys: Iterable[Key],
         again: frozenset[int],
-        once: Callable[[Channel, Sequence[Key]], dict[Key, tuple[int, Told]]],
-    ) -> dict[Key, tuple[int, Told]]:
+        once: Callable[[Channel, Sequence[Key]], dict[Key, tuple[int, Reported]]],
+    ) -> dict[Key, tuple[int, Reported]]:
         """Ask `once` for (code, answer) of each key, and again for those with a code that another try may change.
 
         What is left after the patience keeps its last code.
         """
         until = self._until()
-        told: dict[Key, tuple[int, Told]] = {}
+        reported: dict[Key, tuple[int, Reported]] = {}
         left = list(dict.fromkeys(keys))
         pause = _FIRST_PAUSE
         while left:
-            told |= self.use(doing, lambda channel, left=left: once(channel, left), until)  # type: ignore[misc]
-            left = [key for key in left if told[key][0] in again]
+            reported |= self.use(doing, lambda channel, left=left: once(channel, left), until)  # type: ignore[misc]
+            left = [key for key in left if reported[key][0] in again]
             if left and time.monotonic() + pause >= until:
                 break
             if left:
                 time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-        return told
+        return reported
 
     def coordinators(self, channel: Channel, ids: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
         """Find the coordinators of ids: brokers by id, and error codes by id where there is none now."""

@@ -52,7 +52,7 @@ _CHATTY = (
 
 
 def is_refusal(error: BaseException | None) -> TypeGuard[Exception]:
-    """Say whether trying again can't help: a login, a certificate, or a file of ours that is not right."""
+    """Return whether trying again can't help: a login, a certificate, or a file of ours that is not right."""
     while error is not None:
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return False
@@ -108,7 +108,7 @@ class Channel:
         return tuple(sorted(broker.node_id for broker in self._manager.cluster.brokers()))
 
     def version(self, request: Any) -> int:
-        """Give the version in which a request would be made."""
+        """Return the version in which a request would be made."""
         return int(self._manager.broker_version_data.api_version(request))
 
     def ask(self, requests: Sequence[tuple[Any, int | None]]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka.errors import IncompatibleBrokerVersion, KafkaError, KafkaTimeoutError, for_code
 
-from exactsink.errors import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.wire.channel import is_refusal
 
@@ -21,7 +21,7 @@ def named(code: int) -> str:
 
 
 def explained(doing: str, error: Exception, connection: Connection) -> ExactsinkError:
-    """Say what failed. Retryable, save where trying again can't help."""
+    """Return what failed. Retryable, save where trying again can't help."""
     cause = error.__cause__ or error
     why = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
     what = f"{doing}: Kafka at {connection.servers} did not answer"
@@ -45,7 +45,7 @@ def explained(doing: str, error: Exception, connection: Connection) -> Exactsink
 
 
 def refused_id(doing: str, id: str, code: int, connection: Connection) -> Fatal:
-    """Say which permission on transactional ids is missing."""
+    """Return which permission on transactional ids is missing."""
     return Fatal(
         f"{doing}: may not use transactional id {id}",
         why=named(code),
@@ -55,7 +55,7 @@ def refused_id(doing: str, id: str, code: int, connection: Connection) -> Fatal:
 
 
 def refused_topic(doing: str, topic: str, code: int, connection: Connection) -> Fatal:
-    """Say which permission on a topic is missing."""
+    """Return which permission on a topic is missing."""
     return Fatal(
         f"{doing}: may not read what became of the rows in topic {topic}",
         why=named(code),

@@ -15,7 +15,7 @@ from kafka.protocol.admin.transactions import (
 )
 from kafka.protocol.producer.transaction import EndTxnRequest
 
-from exactsink.errors import Retryable
+from exactsink.contract import Retryable
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.vote import Transaction
 from exactsink_kafka.wire.answers import (
@@ -66,7 +66,7 @@ class Wire:
 
     @property
     def admin(self) -> KafkaAdminClient:
-        """Give the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
+        """Return the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
         return self._asker.use("connect", lambda channel: channel.admin)
 
     def cluster_id(self) -> str:
@@ -91,10 +91,10 @@ class Wire:
             (answer,) = channel.ask([(metadata_request(names=left), None)])
             return {topic.name: (topic.error_code, topic) for topic in answer.topics}
 
-        told = self._asker.persist(doing, names, _LEADERLESS, once)
+        reported = self._asker.persist(doing, names, _LEADERLESS, once)
         return {
             name: Topic(name, str(topic.topic_id), tuple(sorted(p.partition_index for p in topic.partitions)))
-            for name, (code, topic) in told.items()
+            for name, (code, topic) in reported.items()
             if code not in _NO_SUCH_TOPIC and self._answered(doing, code, topic=name)
         }
 
@@ -127,16 +127,16 @@ class Wire:
                 (DescribeTransactionsRequest(transactional_ids=ids), broker)
                 for broker, ids in _grouped(brokers).items()
             ]
-            told = {one: (code, None) for one, code in lost.items()}
+            reported = {one: (code, None) for one, code in lost.items()}
             for answer in channel.ask(requests):
-                told |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
-            self._asker.forget((one, code) for one, (code, _) in told.items())
-            return told
+                reported |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
+            self._asker.forget((one, code) for one, (code, _) in reported.items())
+            return reported
 
-        told = self._asker.persist(doing, ids, MOVING, once)
+        reported = self._asker.persist(doing, ids, MOVING, once)
         return {
             one: described(state)
-            for one, (code, state) in told.items()
+            for one, (code, state) in reported.items()
             if code != _NO_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
         }
 
@@ -155,8 +155,8 @@ class Wire:
         for broker, (code, answer) in self._asker.persist(doing, self._brokers()[1], MOVING, once).items():
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
-        told = self.describe(sorted(one for one in listed if one.startswith(prefix)))
-        return [one for one in told.values() if one.state == "Ongoing"]
+        reported = self.describe(sorted(one for one in listed if one.startswith(prefix)))
+        return [one for one in reported.values() if one.state == "Ongoing"]
 
     def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
@@ -169,8 +169,8 @@ class Wire:
 
     def open_now(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
         """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
-        told = self._producers("ask who writes", partitions, frozenset())
-        return {one: open_producers(partition) for one, (code, partition) in told.items() if code == 0}
+        reported = self._producers("ask who writes", partitions, frozenset())
+        return {one: open_producers(partition) for one, (code, partition) in reported.items() if code == 0}
 
     def rows_of(
         self, transaction: Transaction, partitions: Iterable[tuple[str, int]]
@@ -187,12 +187,12 @@ class Wire:
     def mark(self, ended: Transaction, place: tuple[str, int], coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; give the leader's error code.
 
-        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator tells.
+        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator reports.
         """
 
         def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
-            (told,) = channel.ask([(metadata_request(names={place[0]}), None)])
-            codes, leaders = _leaders(told, left)
+            (reported,) = channel.ask([(metadata_request(names={place[0]}), None)])
+            codes, leaders = _leaders(reported, left)
             for leader in leaders.values():
                 request = marker_request(ended, *place, coordinator_epoch, commit=commit)
                 (answer,) = channel.ask([(request, leader)])
@@ -204,11 +204,11 @@ class Wire:
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""
         doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
-        known: list[str] = []  # its name, as last told
+        known: list[str] = []  # its name, as last reported
 
         def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
-            (told,) = channel.ask([(metadata_request(ids=[topic_id]), None)])
-            (topic,) = told.topics
+            (reported,) = channel.ask([(metadata_request(ids=[topic_id]), None)])
+            (topic,) = reported.topics
             known.append(topic.name or topic_id)
             if topic.error_code:
                 return {offset: (topic.error_code, None)}
@@ -247,8 +247,8 @@ class Wire:
         self, doing: str, partitions: Iterable[tuple[str, int]], again: frozenset[int]
     ) -> dict[tuple[str, int], tuple[int, Any]]:
         def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
-            (told,) = channel.ask([(metadata_request(names={topic for topic, _ in left}), None)])
-            codes, leaders = _leaders(told, left)
+            (reported,) = channel.ask([(metadata_request(names={topic for topic, _ in left}), None)])
+            codes, leaders = _leaders(reported, left)
             requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
             for answer in channel.ask(requests):
                 for topic in answer.topics:

@@ -1,4 +1,4 @@
-"""What a server is asked before the first row: can it give what the sink asks for, and which statement mends it."""
+"""What a server is asked before the first row: can it give what the sink asks for, and which statement fixes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from exactsink.model import Finding, JobContext, Txn
+from exactsink.contract import Finding, JobContext, Txn
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight.evidence import evidence_findings
 from exactsink_postgres.preflight.grants import table_findings
@@ -76,7 +76,7 @@ def findings(
 
 
 def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Give a check's findings; what the server refuses to tell is one of them."""
+    """Return a check's findings; what the server refuses to report is one of them."""
     try:
         yield from check()
     except psycopg.Error as error:
@@ -86,16 +86,16 @@ def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Ite
         with suppress(psycopg.Error):
             connection.rollback()
         said = error.diag.message_primary or str(error)
-        message = f"the server does not tell {subject}: {said} (SQLSTATE {error.sqlstate})"
-        mend = "let the role read it (GRANT pg_monitor TO ..., or what the message names), then `exactsink check`"
-        yield Finding("warning", message, mend)
+        message = f"the server does not report {subject}: {said} (SQLSTATE {error.sqlstate})"
+        fix = "let the role read it (GRANT pg_monitor TO ..., or what the message names), then `exactsink check`"
+        yield Finding("warning", message, fix)
 
 
 def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
     version = connection.info.server_version
     if version < OLDEST_VERSION * 10_000:
-        told = connection.info.parameter_status("server_version")
-        message = f"the server is PostgreSQL {told}, this sink needs {OLDEST_VERSION} or newer"
+        reported = connection.info.parameter_status("server_version")
+        message = f"the server is PostgreSQL {reported}, this sink needs {OLDEST_VERSION} or newer"
         yield Finding("error", message, f"pg_upgrade to PostgreSQL {OLDEST_VERSION} or newer")
         return
     [at] = ask(connection, _PLACE)
@@ -114,7 +114,7 @@ def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
 
 def _history(connection: psycopg.Connection) -> Iterator[Finding]:
     for closed in ask(connection, _CLOSED, functions=_HISTORY):
-        message = f"role {closed['role']} may not call {closed['signature']}, which tells one database from another"
+        message = f"role {closed['role']} may not call {closed['signature']}, which reports one database from another"
         statement = f"GRANT EXECUTE ON FUNCTION {closed['signature']} TO {closed['role']};"
         yield Finding("error", message, statement)
 
@@ -132,7 +132,7 @@ def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | 
     if free < (participants or 1):
         needed = "some" if participants is None else str(participants)
         message = f"{free} of {slots} slots for prepared transactions are free, an epoch needs {needed}"
-        message += f"; others hold {_told(others)}" if others else ""
+        message += f"; others hold {_reported(others)}" if others else ""
         wanted = len(others) + _ROOM_FOR_RETRIES * (participants or _SLOTS_TO_START_WITH)
         ways = [_raised(wanted), *([f"max_participants = {free} in the config"] if free > 0 else [])]
         ways += ["have the others' owners commit or roll them back"] if others else []
@@ -146,7 +146,7 @@ def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | 
 
 
 def _own(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Tell what this sink left prepared: it keeps its locks, and VACUUM from removing what was deleted since."""
+    """Report what this sink left prepared: it keeps its locks, and VACUUM from removing what was deleted since."""
     own = [held for held in ask(connection, _HELD) if _is_own(ctx, held)]
     strangers = sorted({held["owner"] for held in own if not held["mine"] and not held["superuser"]})
     if strangers:
@@ -166,8 +166,8 @@ def _is_own(ctx: JobContext, held: dict[str, Any]) -> bool:
     return txn is not None and held["here"] and (txn.job, txn.sink) == (ctx.job, ctx.sink)
 
 
-def _told(others: list[dict[str, Any]]) -> str:
-    """Say who holds slots: how many in each database, and the oldest."""
+def _reported(others: list[dict[str, Any]]) -> str:
+    """Return who holds slots: how many in each database, and the oldest."""
     counts = Counter(held["database"] for held in others)
     oldest = {held["database"]: held for held in reversed(others)}
     return ", ".join(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext
 from exactsink_postgres.preflight.limits import duration
 from exactsink_postgres.server import ask
 
@@ -57,7 +57,7 @@ def evidence_findings(ctx: JobContext, connection: psycopg.Connection) -> Iterat
 
 
 def _longer(needed: int, most: int) -> Iterator[str]:
-    """Give the statements that make the server remember, where its limits allow it."""
+    """Return the statements that make the server remember, where its limits allow it."""
     if needed > 1_000_000_000:
         return
     statement = f"ALTER SYSTEM SET vacuum_freeze_min_age = {needed};"

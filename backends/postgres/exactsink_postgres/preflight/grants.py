@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from exactsink.errors import Fatal
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Fatal, Finding, JobContext
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight.late import late_constraints
 from exactsink_postgres.rows.fits import matches
@@ -124,7 +123,7 @@ def _no_space(options: PostgresOptions, who: dict[str, Any]) -> Finding:
 def _absent(
     options: PostgresOptions, connection: psycopg.Connection, schema: pa.Schema, space: str
 ) -> Iterator[Finding]:
-    """Say how the table is made, and where else there is one of that name."""
+    """Return how the table is made, and where else there is one of that name."""
     name = options.name
     try:
         statement = create_statement(name, schema)
@@ -213,7 +212,7 @@ def _columns(options: PostgresOptions, table: Table, schema: pa.Schema, owned: b
     adds = options.on_schema_change == "add_columns"
     yield from problems(table, schema, add_columns=adds)
     statements: list[str] = []
-    with suppress(Fatal):  # a type that no column can have: told above
+    with suppress(Fatal):  # a type that no column can have: reported above
         statements = add_column_statements(table, schema) if adds else []
     if not statements:
         return

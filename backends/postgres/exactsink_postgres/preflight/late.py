@@ -56,9 +56,9 @@ _PARTITIONS = """
 
 
 def late_constraints(connection: psycopg.Connection, table: Table) -> list[str]:
-    """Tell what an epoch's rows can break though every check before its decision has passed, a sentence for each.
+    """Report what an epoch's rows can break though every check before its decision has passed, a sentence for each.
 
-    Such a row stops the job with the epoch decided, until somebody mends the table or the constraint: strategy
+    Such a row stops the job with the epoch decided, until somebody fixes the table or the constraint: strategy
     `two_phase` finds it in the task. Raises psycopg's errors.
     """
     found = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from exactsink.model import Finding, JobContext
+from exactsink.contract import Finding, JobContext
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import ask
 from exactsink_postgres.tables import quoted
@@ -104,12 +104,12 @@ def setting_findings(connection: psycopg.Connection) -> Iterator[Finding]:
     """
     for found in ask(connection, _SETTINGS, names=list(_WEAK)):
         name = found["name"]
-        mend = f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
-        yield Finding("error" if name == "fsync" else "warning", f"{name} is off: {_WEAK[name]}", mend)
+        fix = f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+        yield Finding("error" if name == "fsync" else "warning", f"{name} is off: {_WEAK[name]}", fix)
 
 
 def unset(name: str, value: str, source: str, login: str, database: str) -> str:
-    """Give what ends a setting, for a session whose setting comes from `source` (pg_settings)."""
+    """Return what ends a setting, for a session whose setting comes from `source` (pg_settings)."""
     if source == "client":
         return f"take {name} out of `options` in conninfo (or PGOPTIONS)"
     there = f" IN DATABASE {quoted(database)}" if source == "database user" else ""

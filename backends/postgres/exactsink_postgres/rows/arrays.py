@@ -48,7 +48,7 @@ def _raw(elements: pa.Array) -> pa.Array:
 
 
 def _big_endian(numbers: pa.Array) -> pa.Array:
-    """Give numbers, none of them NULL, as bytes in the network's order."""
+    """Return numbers, none of them NULL, as bytes in the network's order."""
     width = numbers.type.bit_width // 8
     swapped = array.array("q" if width == 8 else "i")
     data = numbers.buffers()[1]

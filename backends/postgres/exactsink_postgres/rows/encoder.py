@@ -10,7 +10,7 @@ from pgpq import ArrowToPostgresBinaryEncoder
 from pgpq import encoders as pgpq_encoders
 from pgpq.schema import Jsonb
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 from exactsink_postgres.rows.arrays import array_bytes, relisted
 from exactsink_postgres.rows.fits import ELEMENTS, Column, cast_for, column_type, element_of, matches, misfit
 from exactsink_postgres.rows.values import Conversion, conversion, decoded
@@ -53,7 +53,7 @@ class RowEncoder:
         self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
 
     def header(self) -> bytes:
-        """Give what begins the COPY."""
+        """Return what begins the COPY."""
         return self._encoder.write_header()
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
@@ -62,7 +62,7 @@ class RowEncoder:
         return self._encoder.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def finish(self) -> bytes:
-        """Give the rest, and what ends the COPY."""
+        """Return the rest, and what ends the COPY."""
         return self._encoder.finish()
 
 

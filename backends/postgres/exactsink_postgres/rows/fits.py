@@ -106,7 +106,7 @@ class Column:
 
     @property
     def digits(self) -> tuple[int, int] | None:
-        """Give a numeric's precision and scale; None when it takes any."""
+        """Return a numeric's precision and scale; None when it takes any."""
         if self.base != "numeric" or self.modifier < 4:
             return None
         packed = self.modifier - 4
@@ -114,12 +114,12 @@ class Column:
 
     @property
     def length(self) -> int | None:
-        """Give the most characters of a varchar(n) or char(n); None when nothing bounds them."""
+        """Return the most characters of a varchar(n) or char(n); None when nothing bounds them."""
         return self.modifier - 4 if self.base in ("varchar", "bpchar") and self.modifier >= 4 else None
 
     @property
     def second_digits(self) -> int:
-        """Give how many digits of a second's fraction are kept."""
+        """Return how many digits of a second's fraction are kept."""
         kept = self.modifier & 0xFFFF if self.base == "interval" else self.modifier
         return kept if self.modifier >= 0 and kept <= 6 else 6
 
@@ -156,18 +156,18 @@ def column_type(type: pa.DataType) -> str | None:
 
 
 def element_of(type: pa.DataType) -> pa.DataType | None:
-    """Give the type of a list's elements; None for what is no list."""
+    """Return the type of a list's elements; None for what is no list."""
     lists = (_is.is_list, _is.is_large_list, _is.is_fixed_size_list, _is.is_list_view, _is.is_large_list_view)
     return type.value_type if any(test(type) for test in lists) else None
 
 
 def json_text(type: pa.DataType) -> bool:
-    """Say whether values are JSON text that `shape` made."""
+    """Return whether values are JSON text that `shape` made."""
     return bool(_is.is_struct(type) and type.num_fields == 1 and type[0].name == JSON and _is_text(type[0].type))
 
 
 def misfit(field: pa.Field, column: Column) -> str | None:
-    """Say why values of a field's type can't go into a column without loss; None when they can, or each is checked."""
+    """Return why values of a field's type can't go into a column without loss, None when they can."""
     given = field.type.value_type if _is.is_dictionary(field.type) else field.type
     element = element_of(given)
     what = f"the rows' {_shown(given)} does not go into {column.type}"
@@ -180,7 +180,7 @@ def misfit(field: pa.Field, column: Column) -> str | None:
 
 
 def _scalar_misfit(type: pa.DataType, column: Column) -> str | None:
-    """Say why not, perhaps in no words; None when it fits."""
+    """Return why not, perhaps in no words; None when it fits."""
     if _is.is_dictionary(type):
         return _scalar_misfit(type.value_type, column)
     base = column.base
@@ -206,13 +206,13 @@ def _scalar_misfit(type: pa.DataType, column: Column) -> str | None:
 
 
 def _foreign_element(column: Column) -> bool:
-    """Say whether an array's elements are of a domain over a type that only pgpq writes, which knows no domains."""
+    """Return whether an array's elements are of a domain over a type that only pgpq writes, which knows no domains."""
     known = ELEMENTS.get(column.base)
     return known is not None and column.element not in (0, known)
 
 
 def cast_for(field: pa.Field, column: Column) -> str | None:
-    """Give the expression of Spark SQL that makes a field fit a column; None when there is none."""
+    """Return the expression of Spark SQL that makes a field fit a column; None when there is none."""
     name, list_of = "`" + field.name.replace("`", "``") + "`", element_of(field.type)
     if list_of is not None and not column.array:
         return f"to_json({name})" if column.base in TEXTS else None
@@ -230,7 +230,7 @@ def cast_for(field: pa.Field, column: Column) -> str | None:
 
 
 def _can_cast(type: pa.DataType, column: Column) -> bool:
-    """Say whether Spark casts values of a type to what a column takes."""
+    """Return whether Spark casts values of a type to what a column takes."""
     if json_text(type):
         return False
     if _is_text(type):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.errors import ConfigError
+from exactsink.contract import ConfigError
 from exactsink_postgres.rows.fits import JSON, element_of
 
 __all__ = ["shaped"]
@@ -19,10 +19,10 @@ _KEYS = (_is.is_string, _is.is_large_string, _is.is_integer, _is.is_decimal, _is
 
 
 def shaped(schema: pa.Schema) -> list[str] | None:
-    """Give Spark's expressions for a frame: structs, maps and lists of such become JSON; None where there are none.
+    """Return Spark's expressions for a frame: structs, maps and lists of such become JSON; None where there are none.
 
-    The text is wrapped into a struct, by which the shaped schema tells it from the rows' own text: there `create` makes
-    a jsonb. Raises ConfigError for maps whose keys Spark would not write as they are.
+    The text is wrapped into a struct, by which the shaped schema reports it from the rows' own text: there `create`
+    makes a jsonb. Raises ConfigError for maps whose keys Spark would not write as they are.
     """
     if not any(map(_is_json, schema.types)):
         return None

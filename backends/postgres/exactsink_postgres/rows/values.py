@@ -34,7 +34,7 @@ _DAY_US = 86_400_000_000
 
 
 def conversion(type: pa.DataType, column: Column) -> Conversion:
-    """Give what turns values of a type into those that pgpq writes for a column, or for its elements.
+    """Return what turns values of a type into those that pgpq writes for a column, or for its elements.
 
     The type fits, by `misfit`. Always gives the same Arrow type, also for no rows.
     """
@@ -91,7 +91,7 @@ def _texts(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _extreme_bytes(values: pa.Array) -> tuple[int, int]:
-    """Give the least and the greatest byte of all texts: one quick look tells that nothing is wrong with them."""
+    """Return the least and the greatest byte of all texts: one quick look reports that nothing is wrong with them."""
     _, offsets, data = values.buffers()
     if not len(values) or data is None:
         return 1, 1

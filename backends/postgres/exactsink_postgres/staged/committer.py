@@ -9,20 +9,20 @@ from dataclasses import dataclass
 import psycopg
 import pyarrow as pa
 
-from exactsink.backend import Committer
-from exactsink.errors import Retryable
-from exactsink.model import (
+from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
+    Committer,
     Finding,
     InDoubt,
     JobContext,
+    Marker,
     Outcome,
+    Retryable,
     Undecided,
     Unknown,
 )
-from exactsink.staged import Marker
 from exactsink_postgres.load import Ticket, payload_of
 from exactsink_postgres.locks import LockWatch
 from exactsink_postgres.opening import open_table
@@ -241,10 +241,10 @@ class StagingCommitter(Committer):
             with watch.working():
                 yield
         except psycopg.errors.LockNotAvailable as error:
-            seen, held, mend = watch.blocker, "a lock did not come in time", "wait; then start the job again"
+            seen, held, fix = watch.blocker, "a lock did not come in time", "wait; then start the job again"
             if seen is not None:
-                held, mend = f"blocked by {seen}", f"end it ({seen.ended_by}), or {mend}"
-            raise Retryable(f"{doing}: {held}", why=_DECIDED, next=mend) from error
+                held, fix = f"blocked by {seen}", f"end it ({seen.ended_by}), or {fix}"
+            raise Retryable(f"{doing}: {held}", why=_DECIDED, next=fix) from error
         finally:
             watch.close()
 
@@ -266,7 +266,7 @@ def _by_table(committables: Sequence[Committable]) -> list[_Staged]:
 
 
 def _elsewhere(here: History, committables: Sequence[Committable]) -> str | None:
-    """Say when the rows wait in another database than this session's."""
+    """Return when the rows wait in another database than this session's."""
     for committable in committables:
         payload = payload_of(committable)
         if (payload["system"], payload["database"]) != (here.system, here.database):

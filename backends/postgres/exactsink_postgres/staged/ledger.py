@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from exactsink.model import InDoubt, Txn
-from exactsink.staged import Marker
+from exactsink.contract import InDoubt, Marker, Txn
 from exactsink_postgres.server import MADE_MEANWHILE
 from exactsink_postgres.tables import quoted
 
@@ -109,7 +108,7 @@ class Ledger:
         return {rows_table for (rows_table,) in connection.execute(statement, (list(participants),))}
 
     def holds(self, connection: psycopg.Connection, rows_table: str) -> bool:
-        """Say whether a staging table holds a registered participant."""
+        """Return whether a staging table holds a registered participant."""
         query = f"SELECT 1 FROM {self._registry} WHERE rows_table = %s LIMIT 1"
         return connection.execute(query, (rows_table,)).fetchone() is not None
 

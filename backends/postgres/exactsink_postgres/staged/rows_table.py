@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from exactsink.errors import Fatal
+from exactsink.contract import Fatal
 from exactsink_postgres.staged.ledger import Ledger
 from exactsink_postgres.tables import quoted
 

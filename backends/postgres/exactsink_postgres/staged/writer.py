@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass
 import psycopg
 import pyarrow as pa
 
-from exactsink.backend import Writer
-from exactsink.errors import ExactsinkError, Fatal, Retryable
-from exactsink.model import Committable, Txn
+from exactsink.contract import Committable, ExactsinkError, Fatal, Retryable, Txn, Writer
 from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import UNDECIDED, explained
@@ -28,7 +26,7 @@ DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_set
 
 @dataclass(frozen=True, slots=True)
 class StagedTicket:
-    """What the driver tells every task: `load` for the staging table, and whose place it takes.
+    """What the driver reports every task: `load` for the staging table, and whose place it takes.
 
     `target` is the sink's table in `schema`; `keys` are its unique indexes that are checked before the decision.
     """
@@ -122,7 +120,7 @@ class StagingWriter(Writer):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say the server's errors of the table that the user knows."""
+        """Return the server's errors of the table that the user knows."""
         try:
             yield
         except ExactsinkError as error:
@@ -146,7 +144,7 @@ class StagingWriter(Writer):
         )
 
     def _doubled(self, key: UniqueKey, detail: str) -> ExactsinkError:
-        """Tell a second attempt of the same partition, which is no mistake in the rows, from a key that comes twice."""
+        """Distinguish a second attempt of the same partition, no mistake in the rows, from a key that comes twice."""
         self._load.close()
         with self._options.server.connect("exactsink: whose key") as session, explained(self._doing):
             others = Ledger(self._ticket.schema).in_table(session, self._ticket.rows_table)
@@ -155,16 +153,16 @@ class StagingWriter(Writer):
         if any(txn.partition == self._txn.partition and txn.attempt != self._txn.attempt for txn in others):
             why = f"an earlier attempt of partition {self._txn.partition} has staged its rows, and its vote got lost"
             return Retryable(what, why=f"{why}; {UNDECIDED}", next="start the job again: the epoch starts over")
-        mend = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then start the job again"
+        fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then start the job again"
         other = next((txn.partition for txn in others if txn.attempt in holders), None)
         if other is None:
             return Fatal(
-                what, why=f"partition {self._txn.partition} of this epoch has the key twice; {UNDECIDED}", next=mend
+                what, why=f"partition {self._txn.partition} of this epoch has the key twice; {UNDECIDED}", next=fix
             )
         both = f"partitions {other} and {self._txn.partition}"
         seen = 'to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
         why = f"{both} of this epoch have rows with the same unique key; {UNDECIDED}"
-        return Fatal(what, why=why, next=f"{mend}; {seen}")
+        return Fatal(what, why=why, next=f"{fix}; {seen}")
 
     def _holders(self, session: psycopg.Connection, key: UniqueKey, detail: str) -> set[int]:
         """Find whose rows have the key that the server's message shows, whatever language it speaks."""

@@ -122,7 +122,7 @@ class _Type:
 
     @property
     def below(self) -> int:
-        """Give the type that it is made of, 0 for one that is not."""
+        """Return the type that it is made of, 0 for one that is not."""
         return self.base if self.kind == "d" else self.element if self.is_array else 0
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from exactsink.errors import Fatal
-from exactsink.model import Finding
+from exactsink.contract import Fatal, Finding
 from exactsink_postgres.rows.fits import Column, cast_for, column_type, json_text, matches, misfit
 from exactsink_postgres.tables.catalog import Table, TableName, quoted
 
@@ -15,25 +14,25 @@ __all__ = ["add_column_statements", "chosen_columns", "create_statement", "probl
 
 
 def create_statement(name: TableName, schema: pa.Schema) -> str:
-    """Give the CREATE TABLE IF NOT EXISTS for rows. Raises Fatal for a type that no column can have."""
+    """Return the CREATE TABLE IF NOT EXISTS for rows. Raises Fatal for a type that no column can have."""
     columns = [f"{_declared(str(name), field)}{'' if _nullable(field) else ' NOT NULL'}" for field in schema]
     return f"CREATE TABLE IF NOT EXISTS {name.sql} ({', '.join(columns)})"
 
 
 def add_column_statements(table: Table, schema: pa.Schema) -> list[str]:
-    """Give the ALTER TABLE for every column of the rows that the table lacks; NULL stands in the rows there are."""
+    """Return the ALTER TABLE for every column of the rows that the table lacks; NULL stands in the rows there are."""
     return [_added(table, field) for field, found in _matched(table, schema) if not found]
 
 
 def chosen_columns(table: Table, schema: pa.Schema) -> tuple[Column, ...]:
-    """Give the columns that the rows' go into, in the rows' order. Raises Fatal where names don't tell them."""
+    """Return the columns that the rows' go into, in the rows' order. Raises Fatal where names don't report them."""
     for finding in _unnamed(table, schema, add_columns=False):
         raise Fatal(finding.message, next=finding.fix)
     return tuple(found[0] for _, found in _matched(table, schema))
 
 
 def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> list[Finding]:
-    """Find what keeps rows from going into a table, each with what mends it.
+    """Find what keeps rows from going into a table, each with what fixes it.
 
     With `add_columns` columns that the table lacks are no error, as they will be added.
     """
@@ -43,7 +42,7 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
         why = None if column.computed else misfit(field, column)
         if why is not None:
             message = f"table {table}, column {column.name}: {why}"
-            found.append(Finding("error", message, _fit_mends(table, field, column)))
+            found.append(Finding("error", message, _fit_fixes(table, field, column)))
     rest = [column for column in table.columns if column not in [column for _, column in pairs]]
     found += [_missing(table, column) for column in rest if not column.optional and not column.computed]
     given = [f"{column.name} ({column.default or 'NULL'})" for column in rest if column.optional or column.computed]
@@ -83,16 +82,16 @@ def _matched(table: Table, schema: pa.Schema) -> Iterator[tuple[pa.Field, list[C
 
 
 def _nullable(field: pa.Field) -> bool:
-    """Say whether values may be NULL; of JSON the struct around it never is, and the text may be."""
+    """Return whether values may be NULL; of JSON the struct around it never is, and the text may be."""
     return bool(field.nullable or json_text(field.type))
 
 
-def _fit_mends(table: Table, field: pa.Field, column: Column) -> str:
+def _fit_fixes(table: Table, field: pa.Field, column: Column) -> str:
     cast, wanted = cast_for(field, column), column_type(field.type)
-    mends = [f"write {cast} in the frame"] if cast else []
+    fixes = [f"write {cast} in the frame"] if cast else []
     if wanted is not None:
-        mends.append(f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)} TYPE {wanted}")
-    return ", or ".join(mends) or "leave it out of columns"
+        fixes.append(f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)} TYPE {wanted}")
+    return ", or ".join(fixes) or "leave it out of columns"
 
 
 def _missing(table: Table, column: Column) -> Finding:

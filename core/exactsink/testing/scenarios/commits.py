@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from exactsink.errors import Retryable
-from exactsink.model import AlreadyCommitted, Committable, Committed, Outcome
-from exactsink.staged import Applier, StagedBackend, StagedCommitter
+from exactsink.contract import (
+    AlreadyCommitted,
+    Applier,
+    Committable,
+    Committed,
+    Outcome,
+    Retryable,
+    StagedBackend,
+    StagedCommitter,
+)
 from exactsink.testing.catalogue import Scenario
+from exactsink.testing.context import SINK, Broken, Stage
 from exactsink.testing.faults import Fault
-from exactsink.testing.hand import Commit, Hand, Slow
 from exactsink.testing.interrupt import AnswerLost, Interruption
+from exactsink.testing.manual_session import Commit, Hand, Slow
 from exactsink.testing.processes import KILLED, ask, ask_stranger, ended, start
 from exactsink.testing.scenarios.moments import COUNTED, evenly, spread
-from exactsink.testing.stage import SINK, Broken, Stage
 
 __all__ = ["SCENARIOS"]
 
@@ -58,18 +65,18 @@ def _applied_late(stage: Stage) -> None:
     backend, hand = stage.backend, stage.hand(1, _TOKEN)
     assert isinstance(backend, StagedBackend)
     committables = hand.prepare(0, stage.rows([20, 20])[0])
-    (said, says), (told, tells) = os.pipe(), os.pipe()
-    slow = start(lambda: _late(hand, committables, Slow(backend.applier(), says, told)))
+    (said, says), (reported, reports) = os.pipe(), os.pipe()
+    slow = start(lambda: _late(hand, committables, Slow(backend.applier(), says, reported)))
     os.close(says)
     if not os.read(said, 1):
         raise Broken("the slow process never came to apply its rows")
     _all_stand(ask(hand.committing(0, committables)))
     stage.check_rows(range(40))
-    os.write(tells, b".")
+    os.write(reports, b".")
     stage.ends(slow, 0, "the process that applies late")
     stage.faults.append("another-process-commits-between-look-and-apply")
     stage.check_rows(range(40))
-    for end in (said, told, tells):
+    for end in (said, reported, reports):
         os.close(end)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from exactsink.events import POINTS
+from exactsink.protocol.events import POINTS
 from exactsink.testing.catalogue import Scenario
+from exactsink.testing.context import SINK, Stage
 from exactsink.testing.faults import Fault
-from exactsink.testing.stage import SINK, Stage
 
 __all__ = ["SCENARIOS"]
 

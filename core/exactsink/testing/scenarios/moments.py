@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from exactsink.testing.context import Stage
+from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import Interruption
-from exactsink.testing.lives import Script
 from exactsink.testing.processes import KILLED
-from exactsink.testing.stage import Stage
 
 __all__ = ["COUNTED", "spread"]
 
@@ -26,6 +26,6 @@ def spread(stage: Stage, script: Script, epochs: Iterable[int]) -> Mapping[int, 
 
 
 def evenly(numbers: list[int], count: int) -> Mapping[int, int]:
-    """Give each number a moment, from the first to the last of `count`."""
+    """Return each number a moment, from the first to the last of `count`."""
     steps = max(1, len(numbers) - 1)
     return {number: 1 + max(0, count - 1) * place // steps for place, number in enumerate(numbers)}

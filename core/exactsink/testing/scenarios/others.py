@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from exactsink.errors import Refused
+from exactsink.contract import Refused
 from exactsink.testing.catalogue import Capability, Scenario
+from exactsink.testing.context import SINK, Broken, Stage
+from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
-from exactsink.testing.hand import Hand
-from exactsink.testing.lives import Script
+from exactsink.testing.manual_session import Hand
 from exactsink.testing.processes import ask
-from exactsink.testing.stage import SINK, Broken, Stage
 
 __all__ = ["SCENARIOS"]
 

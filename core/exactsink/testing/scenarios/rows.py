@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from exactsink.testing.catalogue import Scenario
+from exactsink.testing.context import Broken, Stage
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import Interruption
 from exactsink.testing.processes import ask, wake
 from exactsink.testing.scenarios.moments import COUNTED, spread
-from exactsink.testing.stage import Broken, Stage
 
 __all__ = ["SCENARIOS"]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from exactsink.errors import InDoubt
-from exactsink.model import AlreadyCommitted, Committable, Committed
+from exactsink.contract import AlreadyCommitted, Committable, Committed, InDoubtError
 from exactsink.testing.catalogue import Capability, Scenario
+from exactsink.testing.context import SINK, Broken, Stage
 from exactsink.testing.faults import Fault
 from exactsink.testing.processes import ask
-from exactsink.testing.stage import SINK, Broken, Stage
 
 __all__ = ["SCENARIOS"]
 
@@ -45,7 +44,7 @@ def _unproven(edge: str) -> Callable[[Stage], None]:
         stage.faults.append(f"evidence-destroyed-{edge}-commit")
         stood = stage.read()
         for _ in range(2):
-            stage.whole(script, code=InDoubt.exit_code)
+            stage.whole(script, code=InDoubtError.exit_code)
             found = stage.read()
             if found != stood:
                 raise Broken(f"{(found - stood).total()} rows were applied by a job that was to stop")

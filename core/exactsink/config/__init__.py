@@ -1,7 +1,0 @@
-"""A job's config: a TOML file, checked whole before anything starts."""
-
-from exactsink.config.load import load_config
-from exactsink.config.model import JobConfig
-from exactsink.config.sinks import bind_sinks
-
-__all__ = ["JobConfig", "bind_sinks", "load_config"]

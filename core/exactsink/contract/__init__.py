@@ -1,0 +1,105 @@
+"""The contract, version 1: all that a plugin may import, beside `exactsink.toolkit`.
+
+Values that travel between driver, executors and journal; errors by what the caller does next; the backend's interface
+and two easier roads to it; the hooks that announce a plugin.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from exactsink.contract.backend import CONTRACT_VERSION, Backend, BackendOptions, Committer, Writer
+from exactsink.contract.durable import NO_HARD_LINKS, DurableFile, file_sha256, make_folder, sync_folders
+from exactsink.contract.errors import (
+    EXIT_BUG,
+    ConfigError,
+    ExactsinkError,
+    Fatal,
+    Fenced,
+    InDoubtError,
+    LineageError,
+    PreflightError,
+    Refused,
+    Retryable,
+)
+from exactsink.contract.idempotent import IdempotentBackend, Version
+from exactsink.contract.model import (
+    EPOCH_BUDGET_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    NAME_PATTERN,
+    AlreadyCommitted,
+    BackendSpec,
+    Committable,
+    Committed,
+    Event,
+    Finding,
+    InDoubt,
+    JobContext,
+    Lost,
+    Outcome,
+    Traits,
+    Txn,
+    Undecided,
+    Unknown,
+)
+from exactsink.contract.staged import Applier, Marker, StagedBackend, StagedCommitter, StagingBackend
+
+if TYPE_CHECKING:
+    from exactsink.contract.hooks import ENTRY_POINT_GROUP, HookSpecs, hookimpl
+
+__all__ = [
+    "CONTRACT_VERSION",
+    "ENTRY_POINT_GROUP",
+    "EPOCH_BUDGET_SECONDS",
+    "EXIT_BUG",
+    "LONGEST_PAUSE_SECONDS",
+    "NAME_PATTERN",
+    "NO_HARD_LINKS",
+    "AlreadyCommitted",
+    "Applier",
+    "Backend",
+    "BackendOptions",
+    "BackendSpec",
+    "Committable",
+    "Committed",
+    "Committer",
+    "ConfigError",
+    "DurableFile",
+    "Event",
+    "ExactsinkError",
+    "Fatal",
+    "Fenced",
+    "Finding",
+    "HookSpecs",
+    "IdempotentBackend",
+    "InDoubt",
+    "InDoubtError",
+    "JobContext",
+    "LineageError",
+    "Lost",
+    "Marker",
+    "Outcome",
+    "PreflightError",
+    "Refused",
+    "Retryable",
+    "StagedBackend",
+    "StagedCommitter",
+    "StagingBackend",
+    "Traits",
+    "Txn",
+    "Undecided",
+    "Unknown",
+    "Version",
+    "Writer",
+    "file_sha256",
+    "hookimpl",
+    "make_folder",
+    "sync_folders",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the hooks, and so pluggy, only for plugins and those who list them: executors need neither."""
+    if name in ("ENTRY_POINT_GROUP", "HookSpecs", "hookimpl"):
+        from exactsink.contract import hooks
+
+        return getattr(hooks, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,123 @@
+"""The contract of a backend, version 1: what the framework calls, from which process, and what each call promises.
+
+A backend sees this module, `model`, `errors`, `hooks`, `staged`, `idempotent` and `durable`, nothing else of exactsink.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from exactsink.contract.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+
+__all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "Writer"]
+
+CONTRACT_VERSION = 1
+
+
+class BackendOptions(BaseModel):
+    """Base of a backend's options: frozen, a key that is not declared is a mistake, and no error repeats a value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Backend(ABC):
+    """One sink's backend with its options: a value that pickles, holds no connection and imports no pyspark."""
+
+    Options: ClassVar[type[BackendOptions]]
+
+    def __init__(self, options: BackendOptions) -> None:
+        self.options = options
+
+    @property
+    @abstractmethod
+    def strategy(self) -> str:
+        """Name the commit strategy that the options choose, `two_phase` say. It is journaled with every decision."""
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """Name the target, stable over restarts and without secrets. It is journaled with every decision."""
+
+    @property
+    @abstractmethod
+    def traits(self) -> Traits:
+        """Return what the strategy gives."""
+
+    def shape(self, schema: pa.Schema) -> list[str] | None:
+        """Return SQL expressions that the JVM applies before rows become Arrow; None leaves them as they are.
+
+        `schema` is the sink's frame after `columns`. Example: `["to_json(struct(*)) AS value"]`.
+        """
+        return None
+
+    @abstractmethod
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        """Open a task attempt's writer, on an executor, at its first batch with rows. Nothing becomes visible."""
+
+    @abstractmethod
+    def committer(self, ctx: JobContext) -> Committer:
+        """Make the driver's side, one per claim. It may connect lazily; it owns what it opens."""
+
+
+class Writer(ABC):
+    """One task attempt's writer. Its process may die hard at any moment: nothing here may rely on a cleanup."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch's rows. Nothing becomes visible to any reader."""
+
+    @abstractmethod
+    def pre_commit(self) -> Committable:
+        """Make the rows durable yet invisible, so that they survive this process, and vote yes."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop what `write` took. Called at most once, never after `pre_commit` returned, and not always."""
+
+
+class Committer(ABC):
+    """The driver's side of one sink under one claim. Used by one thread at a time."""
+
+    @abstractmethod
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        """Look before the first row whether the target can give what the job asks for. Changes nothing.
+
+        `schema` is the shaped frame; `participants` is the most that an epoch can have, None when nothing bounds it.
+        """
+
+    @abstractmethod
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""
+
+    @abstractmethod
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        """Commit one sink's whole epoch: durable and visible when it returns, one outcome per committable, in order.
+
+        Idempotent from any process, also when two processes commit at the same moment. Raises Retryable when an
+        answer may yet be had. `committables` is never empty.
+        """
+
+    @abstractmethod
+    def abort(self, undecided: Undecided) -> None:
+        """Roll back participants that will never be decided. Idempotent; only the sweep calls it."""
+
+    @abstractmethod
+    def in_doubt(self) -> Iterable[InDoubt]:
+        """List this job's and sink's participants in the backend, begun or prepared; never anyone else's."""
+
+    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks have nobody to report
+        """Hear, once the epoch is complete in every sink, where the source stands; nothing is decided by it.
+
+        `ends` are the sources' end offsets in their own words, as Spark's offset log holds them, empty where there is
+        none. Reported again for an epoch that was finished after a crash. What it raises of our errors is reported as
+        an event.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what was opened. Rolls nothing back."""

@@ -1,0 +1,88 @@
+"""Errors, ordered by what the caller does next.
+
+Each one says what happened, why, and the next command. They pickle, so a task can hand one to the driver whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "EXIT_BUG",
+    "ConfigError",
+    "ExactsinkError",
+    "Fatal",
+    "Fenced",
+    "InDoubtError",
+    "LineageError",
+    "PreflightError",
+    "Refused",
+    "Retryable",
+]
+
+
+EXIT_BUG = 70
+"""How a command or a driver run ends that met a programming mistake; our own errors know their exit codes."""
+
+
+class ExactsinkError(Exception):
+    """What happened, why, and which command comes next."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", next: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.next = next
+
+    def __str__(self) -> str:
+        text = f"{self.what}: {self.why}" if self.why else self.what
+        return f"{text}\n  next: {self.next}" if self.next else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.why, self.next)
+
+
+class Retryable(ExactsinkError):
+    """Start again: nothing is lost, and the same work may go through. `run` does so by itself."""
+
+
+class Fatal(ExactsinkError):
+    """Fix what the message names, then start again: nothing is lost, but trying again alone won't help."""
+
+
+class Fenced(ExactsinkError):
+    """Stop this driver: another one has claimed the job, and goes on with it."""
+
+    exit_code = 4
+
+
+class InDoubtError(ExactsinkError):
+    """Stop and look at the evidence: a decided committable is neither proven committed nor proven lost."""
+
+    exit_code = 3
+
+
+class ConfigError(ExactsinkError):
+    """Fix the job's config (or the call); nothing was started."""
+
+    exit_code = 2
+
+
+class Refused(ExactsinkError):
+    """The job was not started (or the epoch not written), because the promise could not be kept."""
+
+    exit_code = 5
+
+
+class LineageError(Refused):
+    """The journal, the checkpoint and the sinks do not belong to one history."""
+
+
+class PreflightError(Refused):
+    """A sink can't give what the job asks for; the message holds the statement that fixes it."""
+
+
+def _rebuild(kind: type[ExactsinkError], what: str, why: str, next: str) -> ExactsinkError:
+    return kind(what, why=why, next=next)

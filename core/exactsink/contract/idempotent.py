@@ -1,0 +1,224 @@
+"""The road for stores that have keys and conditional writes but no transactions: the author writes only `apply`.
+
+Rows are staged as `exactsink.contract.staged` does it, and put into the store once the epoch is decided. That an epoch
+was applied is proven by a small file in the staging folder, so the store needs to hold nothing but the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from exactsink.contract.backend import BackendOptions, Committer
+from exactsink.contract.durable import DurableFile, sync_folders
+from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
+from exactsink.contract.model import Finding, JobContext, Traits
+from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend
+
+__all__ = ["IdempotentBackend", "Version"]
+
+_APPLIED = ".applied"
+_PROOF_FIX = "see that the staging folder can be written and its disk has room"
+_VERSION = re.compile(r"(\d{19})\.(\d{19})\.(\d{19})\.(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a row is put with: its epoch, that epoch's generation, and the row's place in the epoch.
+
+    Staged rows come in a fixed order, so a row has the same version whichever process puts it, and however often.
+    """
+
+    lineage: str
+    epoch: int
+    generation: int
+    place: int = 0
+
+    def replaces(self, stored: Version | None) -> bool:
+        """Return whether a row of this version goes over the stored one: only over a lower version, or where none is.
+
+        A stored version of another journal raises LineageError: its numbers can't be compared with this one's.
+        """
+        if stored is None:
+            return True
+        if stored.lineage != self.lineage:
+            raise LineageError(
+                f"a row of epoch {self.epoch} meets one that another journal wrote",
+                why=f"that one's version is {stored}, this journal's lineage is {self.lineage}",
+                next="bring back the journal that the rows belong to, or let one job and sink alone own the keys",
+            )
+        return self.text > stored.text
+
+    @property
+    def text(self) -> str:
+        """One text for a store that compares texts: its order is the order of one journal's versions."""
+        return f"{self.epoch:019d}.{self.generation:019d}.{self.place:019d}.{self.lineage}"
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """Read `text` back. Raises ValueError when it is none."""
+        found = _VERSION.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not the text of a version: {text!r}")
+        epoch, generation, place, lineage = found.groups()
+        return cls(lineage, int(epoch), int(generation), int(place))
+
+    def at(self, place: int) -> Version:
+        """Return the version of the epoch's row at `place`, counted from 0 over all of its batches."""
+        return replace(self, place=place)
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Version, dict[str, Any]]]:
+        """Return each row as Python values, with its own version."""
+        place = 0
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield self.at(place), row
+                place += 1
+
+
+class IdempotentBackend(StagingBackend):
+    """Stage rows, then put them by key, each only over a lower version. The author writes what is abstract here.
+
+    One job and sink alone may write the keys: epochs of two jobs can't be compared. Rows show one by one while a
+    decided epoch is applied.
+    """
+
+    def __init__(self, options: BackendOptions) -> None:
+        super().__init__(options)
+        if not self.keys:
+            raise ConfigError(
+                f"backend {type(self).__name__} is not exactly once without keys",
+                why="a row that is put again must meet itself in the store; without a key it would be doubled",
+                next="name the columns that identify a row",
+            )
+
+    @property
+    @abstractmethod
+    def keys(self) -> Sequence[str]:
+        """Name the columns that identify a row."""
+
+    @abstractmethod
+    def apply(self, version: Version, batches: Iterator[pa.RecordBatch]) -> None:
+        """Put every row of the epoch, durably, each only if `its version.replaces(the stored one)`; in the driver.
+
+        The comparison and the put are one atomic step of the store, and the stored version is never dropped. Then
+        what is promised holds: running it again, in another process at the same time, or in one that was stalled for
+        epochs, changes nothing. `version.rows(batches)` gives the rows with their versions; authors who take whole
+        batches count the places themselves (`version.at`). It connects and lets go of the connection itself.
+
+        Raises Retryable when the store may answer later, Fatal when a person must fix something first.
+        """
+
+    def check(self, schema: pa.Schema) -> Iterable[Finding]:
+        """Look before the first row whether the store can take such rows. Changes nothing."""
+        return ()
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Make what an epoch needs in the store. Idempotent; called before each epoch's first row."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(needs_shared_staging=True, needs_epoch_order=True)
+
+    def check_batch(self, batch: pa.RecordBatch) -> None:
+        """Refuse, in the task, rows without a key. An author who refuses more calls this too."""
+        for key in self.keys:
+            if key not in batch.schema.names:
+                raise Fatal(
+                    f"the rows have no key column {key}",
+                    why=f"they have {', '.join(batch.schema.names)}",
+                    next="select the column into this sink, or correct its keys",
+                )
+            if missing := batch.column(key).null_count:
+                raise Fatal(
+                    f"key column {key} is NULL in {missing} rows of a batch",
+                    why="a row without a key never meets itself again",
+                    next=f"filter `{key} IS NOT NULL`, or fill it, before this sink",
+                )
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return StagedCommitter(ctx, _ProvenApplier(self, Path(ctx.staging)))
+
+
+class _ProvenApplier(Applier):
+    """Apply through the author's backend, and prove it with a file before any staged row is dropped."""
+
+    def __init__(self, backend: IdempotentBackend, folder: Path) -> None:
+        self._backend = backend
+        self._folder = folder
+
+    def check(self, schema: pa.Schema) -> Iterable[Finding]:
+        for key in self._backend.keys:
+            if key not in schema.names:
+                message = f"the keys name column {key}, the rows have {', '.join(schema.names)}"
+                yield Finding("error", message, f"select {key} into this sink, or correct its keys")
+        yield from self._backend.check(schema)
+
+    def open_epoch(self, schema: pa.Schema) -> None:
+        self._backend.prepare(schema)
+
+    def last_applied(self, job: str, sink: str) -> Marker | None:
+        """Return the newest proof. Durable before anyone trusts it: who wrote it may have died before it synced."""
+        proofs = self._proofs(job, sink)
+        if not proofs:
+            return None
+        sync_folders([self._folder])
+        return max(proofs.values(), key=lambda proof: proof.epoch)
+
+    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
+        self._backend.apply(Version(marker.lineage, marker.epoch, marker.generation), batches)
+        if next(batches, None) is not None:
+            raise TypeError(f"{type(self._backend).__name__}.apply left rows of epoch {marker.epoch} unread")
+        if not marker.must_apply(self.last_applied(marker.job, marker.sink)):
+            return False  # another driver was first, and put the same rows
+        try:
+            self._prove(marker)
+        except OSError as error:
+            if not marker.must_apply(self.last_applied(marker.job, marker.sink)):
+                return False  # a driver with a newer proof has cleaned up behind this one
+            what = f"could not write in {self._folder} that epoch {marker.epoch} is applied: {error}"
+            raise Retryable(what, why="its rows are staged still, and are put again", next=_PROOF_FIX) from error
+        self._drop_older(marker.job, marker.sink)
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the author's `apply` lets go of what it opens."""
+
+    def _prove(self, marker: Marker) -> None:
+        path = self._folder / f"{marker.job}.{marker.sink}.e{marker.epoch}{_APPLIED}"
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        with DurableFile(unfinished) as file:
+            file.write(json.dumps(asdict(marker)).encode())
+            file.seal()
+        unfinished.replace(path)
+        sync_folders([self._folder])
+
+    def _drop_older(self, job: str, sink: str) -> None:
+        """Drop all proofs but the newest, which may be another driver's: a late one never goes back in time."""
+        newest = max((proof.epoch for proof in self._proofs(job, sink).values()), default=0)
+        for path in self._folder.glob(f"{job}.{sink}.e*{_APPLIED}*"):  # those that were never finished, too
+            if int(path.name.split(".")[2].removeprefix("e")) < newest:
+                path.unlink(missing_ok=True)
+
+    def _proofs(self, job: str, sink: str) -> dict[Path, Marker]:
+        found = {}
+        for path in self._folder.glob(f"{job}.{sink}.e*{_APPLIED}"):
+            try:
+                found[path] = Marker(**json.loads(path.read_bytes()))
+            except FileNotFoundError:  # a newer one took its place: was it listed?
+                return self._proofs(job, sink)
+            except (ValueError, TypeError) as error:
+                raise Fatal(
+                    f"{path} does not say which epoch was applied: {error}",
+                    why="it is the only proof, and was whole when it got its name",
+                    next="bring the file back from a backup, then start the job again",
+                ) from error
+        return found

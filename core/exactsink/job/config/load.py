@@ -1,0 +1,68 @@
+"""Read a job's file into a checked config: every mistake is named with its file, line and the nearest known key."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from exactsink.contract import ConfigError
+from exactsink.job.config.model import JobConfig, SinkSection
+from exactsink.job.config.toml import Document, KeyPath, read_document
+
+__all__ = ["config_error", "load_config"]
+
+
+def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> tuple[JobConfig, Document]:
+    """Read a job's file; the document knows the line of each key. Raises ConfigError; secrets are never shown."""
+    document = read_document(Path(path), os.environ if environ is None else environ)
+    values = dict(document.values)
+    if "options" in values:  # a field of JobConfig, and no table of the file
+        place = document.place(("options",))
+        raise ConfigError(f"{place}: unknown key options", why="options stand in their sink's table", next="move them")
+    sinks = values.get("sinks")
+    if isinstance(sinks, dict) and all(isinstance(sink, dict) for sink in sinks.values()):
+        core = set(SinkSection.model_fields)
+        values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
+        values["options"] = {n: {k: v for k, v in sink.items() if k not in core} for n, sink in sinks.items()}
+    try:
+        return JobConfig.model_validate(values), document
+    except ValidationError as error:
+        raise config_error(error, document, (), JobConfig) from None
+
+
+def config_error(
+    error: ValidationError, document: Document, base: KeyPath, model: type[BaseModel], also: Iterable[str] = ()
+) -> ConfigError:
+    """Report all mistakes that validation found below `base`; `also` are keys that stand beside the model's own."""
+    lines = []
+    for found in error.errors(include_url=False, include_input=False, include_context=False):
+        path: KeyPath = (*base, *found["loc"])
+        name = ".".join(str(key) for key in path)
+        if found["type"] == "extra_forbidden":
+            text = f"unknown key {name}{_nearest(str(path[-1]), _known(model, found['loc'][:-1], also))}"
+        elif found["type"] == "missing":
+            text = f"{name} is missing"
+        else:
+            text = f"{name}: {found['msg'].removeprefix('Value error, ')}"
+        lines.append(f"{document.place(path)}: {document.scrubbed(text)}")
+    return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check {document.name}`")
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _known(model: type[BaseModel], loc: tuple[Any, ...], also: Iterable[str]) -> set[str]:
+    """Find the keys that the table at `loc` may have."""
+    for key in loc:
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        for inner in (annotation, *getattr(annotation, "__args__", ())):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+    return {field.alias or name for name, field in model.model_fields.items() if not field.exclude}.union(also)

@@ -1,0 +1,184 @@
+"""What a job's config may say, besides the backends' own options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from exactsink.contract import NAME_PATTERN
+
+__all__ = ["JobConfig", "JobSection", "ObserveSection", "SinkSection", "SourceSection", "SparkSection"]
+
+_DISTRIBUTION = re.compile(r"none|hash\([^(),]*[^(),\s][^(),]*(,[^(),]*[^(),\s][^(),]*)*\)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_DURATION = r"^\d+ (second|minute|hour|day)s?$"
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+_TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
+_Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JobSection(_Section):
+    """`[job]`: its name, where its history is kept, and how it is run."""
+
+    name: _Name
+    """The job's name, part of every id: lower-case letters, digits and dashes, 40 at most."""
+    checkpoint: str
+    """Spark's checkpoint folder; the journal stands beside it, in `<checkpoint>.exactsink`."""
+    staging: str | None = None
+    """Where staged rows wait; driver and executors must both see it. Default: `<checkpoint>.exactsink/staging`."""
+    transform: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    """`module:function`, which takes the source's frame and gives the sinks' frame."""
+    route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
+    trigger: str = "available_now"
+    """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
+    output_mode: Literal["append", "update", "complete"] = "append"
+    """Spark's output mode; `update` and `complete` want a keyed sink."""
+    restarts: Annotated[int, Field(ge=0)] = 10
+    """How often in a row `run` starts the query again after an error that a retry can help."""
+    journal: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """A SQLAlchemy URL for the journal, `postgresql+psycopg://...`. Default: files in `<checkpoint>.exactsink`."""
+    require: Literal["exactly_once"] | None = None
+    """Refuse the job when one of its sinks promises less."""
+    allow_early_rows: bool = False
+    """Let sinks that show rows before the decision stand beside sinks that don't."""
+    fan_out: Literal["persist", "recompute"] = "persist"
+    """How a `route` that returns several frames shares its input: kept in memory and on disk, or computed again."""
+    deterministic: bool = False
+    """The plan gives the same rows each time it runs on a batch; `recompute` wants this said."""
+    longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
+    """How long the job may stand still; a store that forgets its evidence earlier is refused or warned of."""
+    epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
+    """What one epoch may take, from its first row to its commit; a store that gives up earlier is refused."""
+
+    @field_validator("checkpoint", "staging")
+    @classmethod
+    def _local(cls, value: str | None) -> str | None:
+        if value is not None and _SCHEME.match(value) and not value.startswith("file:///"):
+            raise ValueError("only local folders are supported so far: a path, or file:///path")
+        return value
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _has_a_place_beside_it(cls, value: str) -> str:
+        if Path(value.removeprefix("file://")).name in ("", ".."):
+            raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
+        return value
+
+    @model_validator(mode="after")
+    def _recompute_is_safe(self) -> JobSection:
+        if self.fan_out == "recompute" and not self.deterministic:
+            raise ValueError(
+                'fan_out = "recompute" runs the plan once per sink: say deterministic = true if it gives the same rows '
+                "each time, or leave fan_out at persist"
+            )
+        return self
+
+    @field_validator("trigger")
+    @classmethod
+    def _known_trigger(cls, value: str) -> str:
+        if not _TRIGGER.fullmatch(value):
+            raise ValueError('a trigger is "available_now" or a time such as "10 seconds"')
+        return value
+
+    @property
+    def longest_pause_seconds(self) -> float:
+        return _seconds(self.longest_pause)
+
+    @property
+    def epoch_budget_seconds(self) -> float:
+        return _seconds(self.epoch_budget)
+
+
+class ObserveSection(_Section):
+    """`[observe]`: where metrics go, besides the log."""
+
+    prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = None
+    """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
+    opentelemetry: bool = False
+    """Send metrics and a span per epoch through the OpenTelemetry SDK that the process, or OTEL_*, has set up."""
+
+
+class SparkSection(_Section):
+    """`[spark]`: the session that `exactsink run` makes."""
+
+    master: str | None = None
+    """Spark's master, `local[2]` say. Leave it out where spark-submit gives one."""
+    packages: tuple[str, ...] = ()
+    """Maven coordinates, as `spark.jars.packages` takes them."""
+    conf: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
+    """Spark's own settings, each as it is."""
+
+
+class SourceSection(_Section):
+    """`[source]`: what `exactsink run` reads, as `spark.readStream` takes it."""
+
+    format: str
+    """The source's format, as `spark.readStream.format` takes it."""
+    schema_: Annotated[str | None, Field(alias="schema")] = None
+    """The schema as DDL, `id BIGINT, name STRING`; for sources that need one."""
+    path: str | None = Field(default=None, repr=False)
+    """What the reader's `load` gets: a folder, for file sources."""
+    options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
+    """The source's own options."""
+
+
+class SinkSection(_Section):
+    """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
+
+    backend: str
+    """An installed backend's name: `exactsink backends` lists them."""
+    columns: tuple[str, ...] = ()
+    """Which columns the sink gets; all when empty."""
+    where: str | None = None
+    """A SQL condition; rows for which it is not true don't go to this sink."""
+    distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
+    """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
+    max_participants: Annotated[int, Field(ge=1)] | None = None
+    """The most partitions, and so participants, that an epoch may have."""
+
+    @field_validator("distribution")
+    @classmethod
+    def _known_distribution(cls, value: int | str) -> int | str:
+        if isinstance(value, str) and not _DISTRIBUTION.fullmatch(value):
+            raise ValueError('a distribution is "none", a number of partitions, or "hash(column, ...)"')
+        return value
+
+
+class JobConfig(_Section):
+    """A whole job, as its file says it. `sinks` holds the core options, `options` each backend's own, unchecked."""
+
+    job: JobSection
+    spark: SparkSection = SparkSection()
+    source: SourceSection | None = None
+    observe: ObserveSection = ObserveSection()
+    sinks: Mapping[_Name, SinkSection] = Field(min_length=1)
+    options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.job.checkpoint.removeprefix("file://")).absolute()
+
+    @property
+    def history(self) -> Path:
+        """Where this job's journal, state and staged rows are: beside the checkpoint, never inside it."""
+        return self.checkpoint.with_name(self.checkpoint.name + ".exactsink")
+
+    @property
+    def staging(self) -> Path:
+        if self.job.staging is None:
+            return self.history / "staging"
+        return Path(self.job.staging.removeprefix("file://")).absolute()
+
+
+def _seconds(duration: str) -> float:
+    count, unit = duration.split()
+    return float(count) * _SECONDS[unit.removesuffix("s")]

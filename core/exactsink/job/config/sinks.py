@@ -1,0 +1,58 @@
+"""Bind a config's sinks to their backends: load each, and let it check its own options."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from exactsink.contract import ConfigError
+from exactsink.job.config.load import config_error
+from exactsink.job.config.model import JobConfig, SinkSection
+from exactsink.job.config.toml import Document
+from exactsink.job.registry import Registry
+from exactsink.protocol.sinks import DeferredBackend, Sink
+
+__all__ = ["bind_sinks"]
+
+
+def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dict[str, Sink]:
+    """Make the job's sinks. Raises ConfigError for an unknown or broken backend, or options that it refuses."""
+    try:
+        sinks = {name: _bound(name, section, config, document, registry) for name, section in config.sinks.items()}
+    except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
+        what, why, fix = map(document.scrubbed, (error.what, error.why, error.next))
+        raise ConfigError(what, why=why, next=fix) from error.__cause__
+    return sinks
+
+
+def _bound(name: str, section: SinkSection, config: JobConfig, document: Document, registry: Registry) -> Sink:
+    backend_class = registry.load(section.backend, document.place(("sinks", name, "backend")))
+    core = SinkSection.model_fields
+    try:
+        options = backend_class.Options.model_validate(dict(config.options[name]))
+    except ValidationError as error:
+        raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
+    deferred = None
+    written = document.task_values["sinks"][name]
+    for key in core:
+        if key in written and written[key] != document.values["sinks"][name][key]:
+            raise ConfigError(
+                f"{document.place(('sinks', name, key))}: {key} is no option of the backend's own",
+                why="tasks don't see it, so an executor's environment can't fill it",
+                next="write ${NAME}",
+            )
+    task_options = {key: value for key, value in written.items() if key not in core}
+    if task_options != config.options[name]:
+        deferred = DeferredBackend(backend_class, task_options)
+    return Sink(
+        name=name,
+        kind=section.backend,
+        backend=backend_class(options),
+        deferred=deferred,
+        staging=str(config.staging / name),
+        columns=section.columns,
+        where=section.where,
+        distribution=section.distribution,
+        max_participants=section.max_participants,
+        longest_pause_seconds=config.job.longest_pause_seconds,
+        epoch_budget_seconds=config.job.epoch_budget_seconds,
+    )

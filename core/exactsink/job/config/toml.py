@@ -1,0 +1,154 @@
+"""A TOML file as text: which line a key stands on, and `${NAME}` from the environment."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from exactsink.contract import ConfigError
+from exactsink.protocol.sinks import EXECUTOR_VARIABLE
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Document", "KeyPath", "read_document"]
+
+KeyPath = tuple[str | int, ...]
+_HEADER = re.compile(r"\s*\[+(?P<keys>[^\]]+)\]+\s*(#.*)?$")
+_KEY = re.compile(
+    r"""\s*(?P<keys>(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+_VARIABLE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<rest>:[^}]*)?\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its values with the environment put in, and what of them came from there and must not be shown.
+
+    `task_values` are the same but for `${executor:NAME}`, which stands there as it is written: tasks resolve it.
+    """
+
+    name: str
+    text: str = field(repr=False)
+    values: Mapping[str, Any] = field(repr=False)
+    hidden: frozenset[str] = field(repr=False)
+    task_values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def line_of(self, path: KeyPath) -> int:
+        """Return the line (from 1) where a key or table first stands, or the nearest table or key above it."""
+        table: KeyPath = ()
+        best, best_line = 0, 1
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if header := _HEADER.match(line):
+                here = table = _split(header["keys"])
+            elif key := _KEY.match(line):
+                here = (*table, *_split(key["keys"]))
+            else:
+                continue
+            shared = min(len(here), len(path))  # `[a.b]` is also where `a` stands
+            if here[:shared] == path[:shared] and shared > best:
+                best, best_line = shared, number
+        return best_line
+
+    def place(self, path: KeyPath) -> str:
+        """Return where a key is, `job.toml line 3`."""
+        return f"{self.name} line {self.line_of(path)}"
+
+    def scrubbed(self, text: str) -> str:
+        """Take what came from the environment out of a message."""
+        for value in sorted(self.hidden, key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
+
+
+def read_document(path: Path, environ: Mapping[str, str]) -> Document:
+    """Read and parse a file. Raises ConfigError with the file and line of what can't be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read", why=str(error.strerror), next="exactsink run JOB.toml") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path.name} line {line} is not UTF-8", why=error.reason, next="fix that line") from None
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML", why=str(error), next="fix that line") from None
+    document = Document(path.name, text, raw, frozenset())
+    driver, tasks = _Filling(document, environ), _Filling(document, environ, for_tasks=True)
+    values = {key: driver.filled(value, (key,)) for key, value in raw.items()}
+    task_values = {key: tasks.filled(value, (key,)) for key, value in raw.items()}
+    return Document(path.name, text, values, frozenset(driver.hidden), task_values)
+
+
+def _split(keys: str) -> KeyPath:
+    """Read a dotted key as TOML does."""
+    try:
+        value: Any = tomllib.loads(f"{keys} = 0")
+    except tomllib.TOMLDecodeError:
+        return ("",)
+    path: list[str] = []
+    while isinstance(value, dict):
+        key = next(iter(value))
+        path.append(key)
+        value = value[key]
+    return tuple(path)
+
+
+class _Filling:
+    """Put the environment into a file's strings, and remember what must not be shown."""
+
+    def __init__(self, document: Document, environ: Mapping[str, str], *, for_tasks: bool = False) -> None:
+        self._document = document
+        self._environ = environ
+        self._for_tasks = for_tasks
+        self.hidden: set[str] = set()
+
+    def filled(self, value: Any, path: KeyPath) -> Any:
+        if isinstance(value, dict):
+            return {key: self.filled(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.filled(item, (*path, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        if "${" in _VARIABLE.sub("", value):
+            raise ConfigError(f"{self._document.place(path)}: ${{ without its }}", next="fix that line")
+        return _VARIABLE.sub(lambda found: self._value(found, path), value)
+
+    def _value(self, found: re.Match[str], path: KeyPath) -> str:
+        name, rest = found["name"], found["rest"]
+        if (executor := EXECUTOR_VARIABLE.fullmatch(found[0])) is not None:
+            if path[0] != "sinks" or len(path) < 3:
+                raise ConfigError(
+                    f"{self._document.place(path)}: {found[0]} stands in a sink's own options only",
+                    why="tasks see nothing else of the file",
+                    next=f"write ${{{executor['name']}}}",
+                )
+            if self._for_tasks:
+                return found[0]
+            name, rest = executor["name"], executor["default"]
+        if not _NAME.fullmatch(name) or (rest is not None and not rest.startswith(":-")):
+            raise ConfigError(
+                f"{self._document.place(path)}: {found[0]} is no variable",
+                why="variables are written ${NAME} or ${NAME:-default}, in a sink's options also ${executor:NAME}",
+                next="fix that line",
+            )
+        environ = self._environ
+        if environ.get(name) or (name in environ and rest is None):  # as in a shell, ":-" stands in for empty too
+            if len(environ[name]) > 3:  # a shorter one is no secret, and would blot out words of the message
+                self.hidden.add(environ[name])
+            return environ[name]
+        if rest is not None:
+            return rest[2:]
+        raise ConfigError(
+            f"{self._document.place(path)}: the environment has no {name}",
+            why="the driver commits, so it needs what the executors have" if executor else "",
+            next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}}",
+        )

@@ -1,0 +1,97 @@
+"""The promise of a job, derived from its sinks, and refused where a sink can't keep what the job asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from exactsink.contract import PreflightError, Traits
+from exactsink.protocol.sinks import Sink
+
+__all__ = ["Guarantee", "check_batch_guarantee", "check_guarantee", "job_guarantee", "guarantee_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What one sink gives, in words: a line each."""
+
+    sink: str
+    backend: str
+    strategy: str
+    guarantee: str
+    target: str
+    visible: str
+    needs: str
+    in_doubt: str
+    alternatives: Sequence[str]
+
+
+def guarantee_of(sink: Sink, strategies: Mapping[str, str]) -> Guarantee:
+    """Return what a sink promises; `strategies` are its backend's, with a line each."""
+    traits, chosen = sink.backend.traits, sink.backend.strategy
+    return Guarantee(
+        sink=sink.name,
+        backend=sink.kind,
+        strategy=chosen,
+        guarantee=traits.guarantee,
+        target=sink.backend.target,
+        visible=_visible(traits),
+        needs="; ".join(_needs(traits)) or "nothing beside the target",
+        in_doubt=_in_doubt(traits),
+        alternatives=[f"{name}: {line}" for name, line in strategies.items() if name != chosen],
+    )
+
+
+def job_guarantee(sinks: Iterable[Sink]) -> str:
+    """Derive a job's guarantee: its weakest sink's."""
+    weakest = max(sinks, key=lambda sink: sink.backend.traits.visible_early)
+    return weakest.backend.traits.guarantee
+
+
+def check_guarantee(sinks: Mapping[str, Sink], *, require: str | None, allow_early_rows: bool) -> None:
+    """Refuse sinks that promise less than the job asks for, or that mix classes unsaid. Raises PreflightError."""
+    early = [name for name, sink in sinks.items() if sink.backend.traits.visible_early]
+    if not early:
+        return
+    which = f"{'sink' if len(early) == 1 else 'sinks'} {', '.join(early)}"
+    why = "rows show there before the decision, and an abort removes nothing: effectively once"
+    if require == "exactly_once":
+        fix = "give the sink a strategy that waits for the decision (`exactsink backends`), or take `require` away"
+        raise PreflightError(f"{which} can't give what [job] require asks for", why=why, next=fix)
+    if len(early) < len(sinks) and not allow_early_rows:
+        fix = "set [job] allow_early_rows = true if readers can live with that, or choose another strategy"
+        raise PreflightError(f"{which} would show rows that the other sinks don't have yet", why=why, next=fix)
+
+
+def check_batch_guarantee(sinks: Mapping[str, Sink]) -> None:
+    """Refuse sinks whose rows are guarded by their epoch's number: batch runs have no order. Raises PreflightError."""
+    ordered = [name for name, sink in sinks.items() if sink.backend.traits.needs_epoch_order]
+    if ordered:
+        raise PreflightError(
+            f"sink {ordered[0]} ({sinks[ordered[0]].backend.strategy}) takes no batch runs",
+            why="its rows are guarded by the number of their epoch, and runs are written in any order",
+            next="choose a strategy with a marker (staged, say: `exactsink backends`), or stream into this sink",
+        )
+
+
+def _visible(traits: Traits) -> str:
+    if traits.visible_early:
+        return "as tasks write, before the decision"
+    return "at commit, all at once" if traits.atomic_visibility else "at commit, participant by participant"
+
+
+def _needs(traits: Traits) -> Iterable[str]:
+    if traits.needs_shared_staging:
+        yield "a staging folder that the driver and every executor share"
+    if traits.prepared_seconds is not None:
+        yield f"every epoch committed within {traits.prepared_seconds:g} s of its first row"
+    if traits.can_lose_votes:
+        yield "a source and a plan that give the same rows again, should the store drop a vote"
+    if traits.needs_epoch_order:
+        yield "that no other job writes the same keys"
+
+
+def _in_doubt(traits: Traits) -> str:
+    if traits.can_lose_votes:
+        return "committed again at the next start; what the store dropped is written again from the source"
+    return "committed again at the next start, or by `exactsink recover`"

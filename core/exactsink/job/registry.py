@@ -1,0 +1,129 @@
+"""Find the installed backends by entry point, lazily: a broken plugin stops only the job that uses it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, BackendSpec, ConfigError, Event, HookSpecs
+from exactsink.protocol.events import Subscriber
+
+__all__ = ["BackendListing", "Registry", "installed_plugins"]
+
+
+_LOG = logging.getLogger("exactsink")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendListing:
+    """One line of `exactsink backends`. `problem` is empty when the backend can be used."""
+
+    name: str
+    source: str
+    contract: int
+    strategies: Mapping[str, str]
+    problem: str = ""
+
+
+def installed_plugins() -> Iterable[EntryPoint]:
+    """List the entry points of exactsink's group."""
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
+class Registry:
+    """The plugins of this installation. Making one imports the plugin modules, not the backends."""
+
+    def __init__(self, plugins: Iterable[EntryPoint]) -> None:
+        self._manager = pluggy.PluginManager("exactsink")
+        self._manager.add_hookspecs(HookSpecs)
+        self._specs: dict[str, tuple[str, BackendSpec]] = {}
+        self._broken: dict[str, str] = {}
+        self._disputed: dict[str, str] = {}
+        for plugin in sorted(plugins, key=lambda p: p.name):
+            try:
+                self._add(plugin)
+            except Exception as error:  # a plugin's bug must not stop the jobs that don't use it
+                self._broken[plugin.name] = f"{type(error).__name__}: {error}"
+
+    def listings(self) -> list[BackendListing]:
+        """List every backend, trying to import each: a broken one is listed with its problem."""
+        unusable = {**self._broken, **self._disputed}
+        rows = [BackendListing(name, name, 0, {}, problem) for name, problem in unusable.items()]
+        for name, (source, spec) in self._specs.items():
+            problem = ""
+            try:
+                self.load(name, name)
+            except ConfigError as error:
+                problem = error.why or error.what
+            rows.append(BackendListing(name, source, spec.contract, spec.strategies, problem))
+        return sorted(rows, key=lambda row: row.name)
+
+    def load(self, name: str, place: str) -> type[Backend]:
+        """Import a backend by its config name; `place` is where the config names it. Raises ConfigError."""
+        spec = self.spec(name, place)
+        if spec.contract != CONTRACT_VERSION:
+            raise ConfigError(
+                f"{place}: backend {name} was written for contract {spec.contract}",
+                why=f"this release has contract {CONTRACT_VERSION}",
+                next=f"{spec.install} --upgrade"
+                if spec.contract < CONTRACT_VERSION
+                else "pip install --upgrade exactsink",
+            )
+        module, _, attribute = spec.load.partition(":")
+        try:
+            found: Any = getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{place}: backend {name} can't be imported", why=why, next=spec.install) from error
+        if not (isinstance(found, type) and issubclass(found, Backend)):
+            raise ConfigError(f"{place}: backend {name}: {spec.load} is no Backend", next=spec.install)
+        return found
+
+    def strategies(self, name: str) -> Mapping[str, str]:
+        """Return a backend's strategies, with a line each; none for one that is not installed."""
+        return self._specs[name][1].strategies if name in self._specs else {}
+
+    def spec(self, name: str, place: str) -> BackendSpec:
+        """Return what a plugin announced of a backend; `place` is who asks. Raises ConfigError for an unknown one."""
+        if name not in self._specs:
+            raise self._unknown(name, place)
+        return self._specs[name][1]
+
+    def send(self, event: Event) -> None:
+        """Report an event to every plugin that listens."""
+        for plugin in self._manager.get_plugins():
+            hear: Subscriber | None = getattr(plugin, "exactsink_event", None)
+            try:
+                if hear is not None:
+                    hear(event)
+            except Exception:  # one plugin's bug must not keep the others from hearing
+                _LOG.exception("plugin %s failed on %s", self._manager.get_name(plugin), event)
+
+    def _add(self, entry_point: EntryPoint) -> None:
+        plugin = entry_point.load()
+        self._manager.register(plugin, name=entry_point.name)
+        specs: Sequence[BackendSpec] = getattr(plugin, "exactsink_backends", tuple)()
+        for spec in specs:
+            if spec.name in self._specs:
+                _LOG.warning("backend %s is brought by two plugins", spec.name)
+                self._disputed[spec.name] = f"both {self._specs.pop(spec.name)[0]} and {entry_point.name} bring it"
+            elif spec.name not in self._disputed:
+                self._specs[spec.name] = (entry_point.name, spec)
+
+    def _unknown(self, name: str, place: str) -> ConfigError:
+        if name in self._disputed:
+            why = self._disputed[name]
+            return ConfigError(f"{place}: backend {name} is broken", why=why, next="`exactsink backends` lists them")
+        broken = "; ".join(f"plugin {plugin} is broken: {problem}" for plugin, problem in self._broken.items())
+        close = difflib.get_close_matches(name, list(self._specs), n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return ConfigError(
+            f"{place}: no backend {name} is installed{hint}", why=broken, next="`exactsink backends` lists them"
+        )

@@ -1,0 +1,46 @@
+"""A job's metrics and traces, fed by its events. Neither Prometheus nor OpenTelemetry is imported until asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from exactsink.contract import Event
+    from exactsink.job.config.model import ObserveSection
+
+__all__ = ["Observer", "subscribers"]
+
+
+class Observer(Protocol):
+    """A subscriber that holds something, a port say, until it is closed."""
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event."""
+
+    def close(self) -> None:
+        """Let go, once the job has ended. Idempotent."""
+
+
+def subscribers(observe: ObserveSection) -> list[Observer]:
+    """Make the subscribers that a job's `[observe]` asks for, and serve its metrics. The caller closes them.
+
+    Raises ConfigError for a package that is not installed, a port that is taken, and OpenTelemetry without an SDK,
+    which would send nothing. After an error nothing is left open.
+    """
+    made: list[Observer] = []
+    if observe.opentelemetry:
+        from exactsink.observe.opentelemetry import OpenTelemetryMetrics, require_sdk
+
+        require_sdk()
+        made.append(OpenTelemetryMetrics())
+    if observe.prometheus is not None:
+        from exactsink.observe.prometheus import PrometheusMetrics
+
+        metrics = PrometheusMetrics()
+        try:
+            metrics.serve(observe.prometheus)
+        except BaseException:
+            metrics.close()
+            raise
+        made.append(metrics)
+    return made

@@ -1,0 +1,278 @@
+"""The metrics of a job, one table for all exporters, and how events become measurements of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from exactsink.contract import Event
+
+__all__ = ["BUCKETS", "METRICS", "PHASE", "Measurement", "Measures", "Metric"]
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds of the phases' durations, in seconds: from a journal entry to a large epoch's write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric, as each exporter names it.
+
+    `event` is the event or point that it is reported by. `field` is the event's field that holds the value; a counter
+    without one counts events. `labels` come from the event's job and fields.
+    """
+
+    prometheus: str
+    opentelemetry: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    unit: str
+    help: str
+    event: str
+    field: str = ""
+
+
+_JOB, _SINK = ("job",), ("job", "sink")
+PHASE = Metric(
+    "exactsink_phase_seconds",
+    "exactsink.phase.duration",
+    "histogram",
+    ("job", "phase", "sink"),
+    "s",
+    "Duration of a phase that succeeded; sink is empty but for the phase commit.",
+    "every point",
+    "seconds",
+)
+_EPOCHS = Metric(
+    "exactsink_epochs_total",
+    "exactsink.epochs",
+    "counter",
+    _JOB,
+    "{epoch}",
+    "Epochs that this process decided, counted once when complete.",
+    "return",
+)
+_ROWS = Metric(
+    "exactsink_rows_total",
+    "exactsink.rows",
+    "counter",
+    _SINK,
+    "{row}",
+    "Rows of the epochs that this process decided, counted once when complete.",
+    "return",
+    "rows",
+)
+_LOST = Metric(
+    "exactsink_lost_votes_total",
+    "exactsink.lost_votes",
+    "counter",
+    _SINK,
+    "{vote}",
+    "Decided participants that their store lost; each is counted once, though several commits meet it.",
+    "vote_lost",
+)
+_COMPLETE = Metric(
+    "exactsink_complete_epoch",
+    "exactsink.complete_epoch",
+    "gauge",
+    _JOB,
+    "{epoch}",
+    "The last epoch that this process saw complete in every sink.",
+    "complete",
+)
+_DIRECT = (
+    Metric(
+        "exactsink_skipped_total",
+        "exactsink.skipped",
+        "counter",
+        _JOB,
+        "{epoch}",
+        "Batches that were decided before, and only finished.",
+        "epoch_skipped",
+    ),
+    Metric(
+        "exactsink_replayed_total",
+        "exactsink.replayed",
+        "counter",
+        _JOB,
+        "{vote}",
+        "Votes written again in place of lost ones.",
+        "redecided",
+        "participants",
+    ),
+    Metric(
+        "exactsink_commit_retries_total",
+        "exactsink.commit.retries",
+        "counter",
+        _SINK,
+        "{retry}",
+        "Commits that failed and were tried again.",
+        "commit_retried",
+    ),
+    Metric(
+        "exactsink_swept_total",
+        "exactsink.swept",
+        "counter",
+        _SINK,
+        "{participant}",
+        "Undecided participants that were aborted.",
+        "swept",
+        "participants",
+    ),
+    Metric(
+        "exactsink_fenced_total",
+        "exactsink.fenced",
+        "counter",
+        _JOB,
+        "{driver}",
+        "How often a driver in this process was fenced by another.",
+        "fenced",
+    ),
+    Metric(
+        "exactsink_restarts_total",
+        "exactsink.restarts",
+        "counter",
+        _JOB,
+        "{restart}",
+        "How often the query was started again after an error.",
+        "query_restarted",
+    ),
+    Metric(
+        "exactsink_in_doubt",
+        "exactsink.in_doubt",
+        "gauge",
+        _SINK,
+        "{participant}",
+        "Participants that the sink held begun or prepared after the last sweep.",
+        "in_doubt",
+        "participants",
+    ),
+    Metric(
+        "exactsink_in_doubt_oldest_seconds",
+        "exactsink.in_doubt.oldest",
+        "gauge",
+        _SINK,
+        "s",
+        "Age of the oldest of them at that sweep; 0 when there is none, -1 when the store reports no age.",
+        "in_doubt",
+        "oldest_age_seconds",
+    ),
+    Metric(
+        "exactsink_seconds_to_deadline",
+        "exactsink.deadline.left",
+        "gauge",
+        _SINK,
+        "s",
+        "Time that was left, at the last vote, until the store may drop the earliest participant.",
+        "deadline",
+        "seconds",
+    ),
+    Metric(
+        "exactsink_generation",
+        "exactsink.generation",
+        "gauge",
+        _JOB,
+        "{generation}",
+        "Generation of this process's last claim.",
+        "claimed",
+        "generation",
+    ),
+)
+METRICS = (_EPOCHS, _ROWS, PHASE, _COMPLETE, _LOST, *_DIRECT)
+"""Every metric that exactsink keeps: all exporters have these and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One value for one metric: what a counter grows by, a gauge is set to, or a histogram observes."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+class Measures:
+    """Turn events into measurements, for any number of jobs and threads. `clock` gives seconds.
+
+    An epoch counts where it was decided: a replay of an epoch that another process decided is `skipped` and nothing
+    else, so sums over all processes never count an epoch or a row twice.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._writing: dict[str, float] = {}
+        self._decided: Counter[tuple[str, int | None]] = Counter()
+        self._lost: dict[str, set[str]] = {}
+
+    def __call__(self, event: Event) -> Sequence[Measurement]:
+        """Return what an event measures, in the table's terms; counters start with 0, so that a first rise shows."""
+        with self._lock:
+            if event.edge == "before":
+                return self._before(event)
+            if event.edge == "after":
+                return self._after(event)
+            if event.name == "vote_lost":
+                return self._vote_lost(event)
+        if event.name == "sink":
+            return _zeros(event, _SINK)
+        reported = [Measurement(m, _labels(m, event), _value(m, event)) for m in _DIRECT if m.event == event.name]
+        return [*_zeros(event, _JOB), *reported] if event.name == "claimed" else reported
+
+    def _before(self, event: Event) -> list[Measurement]:
+        if event.name == "vote" and event.job in self._writing:
+            return [_phase(event.job, "write", "", self._clock() - self._writing.pop(event.job))]
+        if event.name == "return" and self._decided[event.job, event.epoch]:
+            self._decided[event.job, event.epoch] -= 1
+            self._decided += Counter()  # drops what is at 0
+            rows = [Measurement(_ROWS, (event.job, sink), n) for sink, n in event.fields["rows"].items()]
+            return [Measurement(_EPOCHS, (event.job,), 1), *rows]
+        return []
+
+    def _after(self, event: Event) -> list[Measurement]:
+        point, _, sink = event.name.partition(":")
+        if "seconds" not in event.fields:  # a return's two sides belong to different calls
+            return []
+        measured = [_phase(event.job, point, sink, event.fields["seconds"])]
+        if point == "open_epoch":
+            self._writing[event.job] = self._clock()
+        elif point == "decide":
+            self._decided[event.job, event.epoch] += 1
+        elif point == "complete" and event.epoch is not None:
+            self._lost.pop(event.job, None)
+            measured.append(Measurement(_COMPLETE, (event.job,), event.epoch))
+        return measured
+
+    def _vote_lost(self, event: Event) -> list[Measurement]:
+        """Count a lost vote once: `start` meets it, and the replay of its epoch meets it again."""
+        known = self._lost.setdefault(event.job, set())
+        if event.fields["txn"] in known:
+            return []
+        known.add(event.fields["txn"])
+        return [Measurement(_LOST, _labels(_LOST, event), 1)]
+
+
+def _phase(job: str, phase: str, sink: str, seconds: float) -> Measurement:
+    return Measurement(PHASE, (job, phase, sink), seconds)
+
+
+def _labels(metric: Metric, event: Event) -> tuple[str, ...]:
+    return tuple(event.job if label == "job" else event.fields[label] for label in metric.labels)
+
+
+def _value(metric: Metric, event: Event) -> float:
+    if not metric.field:
+        return 1
+    value = event.fields[metric.field]
+    if value is None:  # the age of what is in doubt: of none, or not reported by the store
+        return 0 if event.fields.get("participants") == 0 else -1  # OpenTelemetry takes no NaN
+    return float(value)
+
+
+def _zeros(event: Event, labels: tuple[str, ...]) -> list[Measurement]:
+    """Start the counters of a job, or of one of its sinks, at 0."""
+    counters = [m for m in METRICS if m.kind == "counter" and m.labels == labels]
+    return [Measurement(m, _labels(m, event), 0) for m in counters]

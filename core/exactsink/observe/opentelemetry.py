@@ -1,0 +1,90 @@
+"""A job's metrics and spans through OpenTelemetry's API. Needs `exactsink[opentelemetry]`, and an SDK to send them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from exactsink.contract import ConfigError, Event
+from exactsink.observe.metrics import BUCKETS, METRICS, Measures, Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+__all__ = ["OpenTelemetryMetrics", "require_sdk"]
+
+
+class OpenTelemetryMetrics:
+    """Subscribe to the events of any number of jobs: the metrics of `METRICS`, and a span per epoch.
+
+    Without providers it takes the process's own, also when those are set up later. Raises ConfigError when the API's
+    package is missing.
+    """
+
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
+    ) -> None:
+        _require_api()
+        from opentelemetry import metrics, trace
+
+        from exactsink.observe.spans import EpochSpans
+
+        meter = metrics.get_meter("exactsink", meter_provider=meter_provider)
+        self._instruments = {metric.opentelemetry: _instrument(meter, metric) for metric in METRICS}
+        self._spans = EpochSpans(trace.get_tracer("exactsink", tracer_provider=tracer_provider))
+        self._measures = Measures()
+
+    def __call__(self, event: Event) -> None:
+        """Measure an event, and place it in its epoch's span."""
+        measurements = self._measures(event)
+        for measured in measurements:
+            attributes = {
+                f"exactsink.{k}": v for k, v in zip(measured.metric.labels, measured.labels, strict=True) if v
+            }
+            instrument = self._instruments[measured.metric.opentelemetry]
+            if measured.metric.kind == "counter":
+                instrument.add(measured.value, attributes)
+            elif measured.metric.kind == "gauge":
+                instrument.set(measured.value, attributes)
+            else:
+                instrument.record(measured.value, attributes)
+        self._spans.hear(event, measurements)
+
+    def close(self) -> None:
+        """End the spans of epochs that the job left unfinished, so that they are sent. Idempotent."""
+        self._spans.close()
+
+
+def require_sdk() -> None:
+    """Refuse to go on where the API has no SDK behind it: every metric and span would be dropped in silence."""
+    _require_api()
+    from opentelemetry import metrics, trace
+
+    providers = (metrics.get_meter_provider(), trace.get_tracer_provider())
+    if all(
+        type(provider).__module__.startswith(("opentelemetry.metrics", "opentelemetry.trace")) for provider in providers
+    ):
+        raise ConfigError(
+            "[observe] opentelemetry = true, and no OpenTelemetry SDK is set up in this process",
+            why="every metric and span would be dropped",
+            next="pip install opentelemetry-distro opentelemetry-exporter-otlp, "
+            "then `opentelemetry-instrument exactsink run ...`",
+        )
+
+
+def _require_api() -> None:
+    try:
+        import opentelemetry.metrics
+        import opentelemetry.trace  # noqa: F401
+    except ImportError as error:
+        why = "opentelemetry-api is not installed"
+        raise ConfigError("no OpenTelemetry", why=why, next="pip install 'exactsink[opentelemetry]'") from error
+
+
+def _instrument(meter: Meter, metric: Metric) -> Any:
+    described = (metric.opentelemetry, metric.unit, metric.help)
+    if metric.kind == "counter":
+        return meter.create_counter(*described)
+    if metric.kind == "gauge":
+        return meter.create_gauge(*described)
+    return meter.create_histogram(*described, explicit_bucket_boundaries_advisory=BUCKETS)

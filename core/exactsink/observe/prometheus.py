@@ -1,0 +1,106 @@
+"""A job's metrics for Prometheus, and the HTTP endpoint that a scraper reads. Needs `exactsink[prometheus]`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIServer
+
+from exactsink.contract import ConfigError, Event
+from exactsink.observe.metrics import BUCKETS, METRICS, Measures, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["MetricsServer", "PrometheusMetrics"]
+
+
+class MetricsServer:
+    """An HTTP endpoint with the metrics, served by a thread until it is closed."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def port(self) -> int:
+        """Return the port that it listens at, also when it was asked for port 0, any free one."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop serving and free the port. Idempotent."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class PrometheusMetrics:
+    """Subscribe to the events of any number of jobs, and keep their metrics in a registry (prometheus_client's own).
+
+    One instance for each registry: a second one, like a missing package, raises ConfigError.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        try:
+            import prometheus_client
+        except ImportError as error:
+            why = "prometheus_client is not installed"
+            raise ConfigError(
+                "no metrics for Prometheus", why=why, next="pip install 'exactsink[prometheus]'"
+            ) from error
+        self._client = prometheus_client
+        self._registry = prometheus_client.REGISTRY if registry is None else registry
+        self._measures = Measures()
+        self._servers: list[MetricsServer] = []
+        self._collectors: dict[str, Any] = {}
+        try:
+            for metric in METRICS:
+                self._collectors[metric.prometheus] = self._collector(metric)
+        except ValueError as error:
+            self.close()
+            fix = "share one PrometheusMetrics between jobs, or give each a registry of its own"
+            raise ConfigError("the registry has exactsink's metrics already", why=str(error), next=fix) from error
+
+    def __call__(self, event: Event) -> None:
+        """Measure an event."""
+        for measured in self._measures(event):
+            collector = self._collectors[measured.metric.prometheus].labels(*measured.labels)
+            if measured.metric.kind == "counter":
+                collector.inc(measured.value)
+            elif measured.metric.kind == "gauge":
+                collector.set(measured.value)
+            else:
+                collector.observe(measured.value)
+
+    def serve(self, address: str) -> MetricsServer:
+        """Serve the registry at `host:port`; no host means all of this machine's addresses.
+
+        Raises ConfigError when it can't listen there: the port is taken, say.
+        """
+        host, _, port = address.rpartition(":")
+        try:
+            started = self._client.start_http_server(int(port), host.strip("[]") or "0.0.0.0", self._registry)
+        except (OSError, ValueError, OverflowError) as error:
+            fix = 'give `[observe] prometheus` a free "host:port"'
+            raise ConfigError(f"can't serve metrics at {address}", why=str(error), next=fix) from error
+        server = MetricsServer(*started)
+        self._servers.append(server)
+        return server
+
+    def close(self) -> None:
+        """Stop serving, and take the metrics out of the registry. Idempotent."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        collectors, self._collectors = self._collectors, {}
+        for collector in collectors.values():
+            self._registry.unregister(collector)
+
+    def _collector(self, metric: Metric) -> Any:
+        described = (metric.prometheus, metric.help, metric.labels)
+        if metric.kind == "counter":
+            return self._client.Counter(*described, registry=self._registry)
+        if metric.kind == "gauge":
+            return self._client.Gauge(*described, registry=self._registry)
+        return self._client.Histogram(*described, registry=self._registry, buckets=BUCKETS)

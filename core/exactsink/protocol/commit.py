@@ -1,0 +1,142 @@
+"""Commit a decision: every sink, in parallel, until each participant has a final answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from exactsink.contract import Committable, Committer, ExactsinkError, InDoubtError, Lost, Outcome, Retryable, Unknown
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.log import Decision
+
+__all__ = ["Parallel", "Retry", "SinkCommit", "commit_decision", "in_threads"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommit:
+    """What came of one sink's commit: an outcome per committable, or the error that ended it."""
+
+    sink: str
+    committables: Sequence[Committable]
+    outcomes: Sequence[Outcome] = ()
+    error: Exception | None = None
+
+
+Parallel = Callable[[Sequence[Callable[[], SinkCommit]]], Sequence[SinkCommit]]
+"""Run calls side by side and give their results in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a commit is tried before the driver gives up (the next one goes on), and the pause between."""
+
+    attempts: int
+    wait: Callable[[int], None]
+
+
+def in_threads(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
+    """Run each call in a thread of its own; a single one here."""
+    if len(calls) < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(max_workers=len(calls), thread_name_prefix="exactsink-commit") as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+def commit_decision(
+    decision: Decision,
+    committers: Mapping[str, Committer],
+    events: Events,
+    retry: Retry,
+    parallel: Parallel,
+    *,
+    source_done: bool = False,
+) -> Mapping[str, Sequence[Committable]]:
+    """Commit every sink in `committers` and give the committables that are lost, by sink.
+
+    All sinks get their turn before an error is raised: InDoubtError for an Unknown, else the gravest that a sink met.
+    `source_done` says that the source has recorded the epoch as done, which proves that all of it was committed once:
+    an Unknown is then evidence that has expired, not a row in doubt.
+    """
+    calls = [
+        _SinkCall(name, committer, decision, events, retry)
+        for name, committer in committers.items()
+        if name in decision.sinks
+    ]
+    results = parallel(calls)
+    errors = [result.error for result in results if result.error is not None]
+    unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
+    if not source_done:
+        errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]
+    if errors:
+        raise max(errors, key=_gravity)
+    lost = {}
+    for result in results:
+        for evidence in unknown[result.sink][:1]:
+            fields = {"sink": result.sink, "evidence": evidence}
+            events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
+        if gone := _lost(result, decision, events):
+            lost[result.sink] = gone
+    return lost
+
+
+@dataclass(frozen=True, slots=True)
+class _SinkCall:
+    name: str
+    committer: Committer
+    decision: Decision
+    events: Events
+    retry: Retry
+
+    def __call__(self) -> SinkCommit:
+        committables = self.decision.committables(self.name)
+        try:
+            with self.events.point(f"commit:{self.name}", self.decision.epoch):
+                outcomes = self._commit(committables) if committables else ()
+        except Exception as error:
+            return SinkCommit(self.name, committables, error=error)
+        return SinkCommit(self.name, committables, outcomes)
+
+    def _commit(self, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        for attempt in range(self.retry.attempts):
+            try:
+                outcomes = self.committer.commit(self.decision.epoch, committables)
+            except Retryable as error:
+                if attempt + 1 == self.retry.attempts:
+                    raise
+                fields = {"sink": self.name, "attempt": attempt + 1, "error": error.what}
+                self.events.report("commit_retried", epoch=self.decision.epoch, level=logging.WARNING, **fields)
+                self.retry.wait(attempt)
+                continue
+            if len(outcomes) != len(committables):
+                raise TypeError(f"sink {self.name}: {len(outcomes)} outcomes for {len(committables)} committables")
+            return outcomes
+        raise AssertionError("a commit is tried at least once")
+
+
+def _gravity(error: Exception) -> int:
+    """Order errors by how much a person has to do about them."""
+    if isinstance(error, InDoubtError):
+        return 4
+    if not isinstance(error, ExactsinkError):
+        return 3
+    return 1 if isinstance(error, Retryable) else 2
+
+
+def _in_doubt(decision: Decision, sink: str, evidence: Sequence[str]) -> InDoubtError:
+    return InDoubtError(
+        f"epoch {decision.epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
+        why=evidence[0],
+        next="bring back what the evidence names, then start the job again; `exactsink status` lists what is in doubt",
+    )
+
+
+def _lost(result: SinkCommit, decision: Decision, events: Events) -> Sequence[Committable]:
+    gone = []
+    for committable, outcome in zip(result.committables, result.outcomes, strict=True):
+        if isinstance(outcome, Lost):
+            gone.append(committable)
+            fields = {"sink": result.sink, "txn": committable.txn.id, "evidence": outcome.evidence}
+            events.report("vote_lost", epoch=decision.epoch, level=logging.WARNING, **fields)
+    return gone

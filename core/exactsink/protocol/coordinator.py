@@ -1,0 +1,334 @@
+"""The driver's side of an epoch: begin, vote, decide, commit, and recovery from whatever an earlier driver left.
+
+A crash after any line here is met by the next `start` and `run_epoch`; the order of the calls is the protocol's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from exactsink.contract import (
+    Committable,
+    Committer,
+    ExactsinkError,
+    Fenced,
+    InDoubtError,
+    LineageError,
+    Refused,
+    Retryable,
+)
+from exactsink.protocol.commit import Parallel, Retry, commit_decision, in_threads
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import Decision, fenced_by
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Redecide
+from exactsink.protocol.sinks import Sink, check_decided_sinks, committer_of, is_bound
+from exactsink.protocol.sweep import sweep_losers, sweep_older
+from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
+
+__all__ = ["Batch", "Coordinator", "EpochResult", "State"]
+
+_REWRITES = 3
+"""How often the lost votes of one epoch are written again before the driver gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch as the source hands it over.
+
+    `fingerprint` is equal exactly for a replay of the same input; `schemas` are the sinks' shaped frames; `write` runs
+    an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again. `ends` are the
+    sources' end offsets, in their own words.
+    """
+
+    epoch: int
+    fingerprint: str
+    schemas: Mapping[str, pa.Schema]
+    write: Callable[[EpochPlan], Sequence[Vote]]
+    ends: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """What came of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
+
+    epoch: int
+    skipped: bool
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A job's last complete epoch (None before the first), and the driver that said so.
+
+    `heartbeat` is when it last did (Unix seconds); 0 says that it has ended.
+    """
+
+    complete_epoch: int | None
+    generation: int
+    driver: str
+    heartbeat: float
+
+
+class Coordinator:
+    """Runs one claim of a job: `start` once, then `run_epoch` batch after batch, until an error ends it.
+
+    After an error it serves no more: the next driver, in this process or another, starts with a claim of its own.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        sinks: Mapping[str, Sink],
+        journal: Journal,
+        events: Events,
+        *,
+        driver: str,
+        retry: Retry,
+        save_state: Callable[[State], None],
+        parallel: Parallel = in_threads,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._job = job
+        self._sinks = sinks
+        self._journal = journal
+        self._events = events
+        self._driver = driver
+        self._retry = retry
+        self._save_state = save_state
+        self._parallel = parallel
+        self._now = now
+        self._claim: Claim | None = None
+        self.last_claim: Claim | None = None
+        """What `start` claimed, also after an error has taken the claim from this coordinator."""
+        self._committers: dict[str, Committer] = {}
+        self._unrepaired = False
+        self._complete_epoch: int | None = None
+
+    def start(
+        self, query_id: str, source_done: Callable[[int], bool], sweep_tokens: frozenset[str] = frozenset()
+    ) -> Mapping[str, int]:
+        """Claim the job, finish the last decided epoch as far as it goes, and sweep older generations.
+
+        `source_done(epoch)` says whether the source has recorded that epoch as done; `sweep_tokens` are tokens of
+        foreign claims whose work an operator wants swept too. Gives the number of votes found lost, by sink:
+        `run_epoch` writes them again. Raises LineageError, ConfigError, InDoubtError or Retryable; nothing is committed
+        or swept before the claim stands.
+        """
+        before = self._journal.read().decision
+        if before is not None and not source_done(before.epoch):
+            check_decided_sinks(self._sinks, before)
+        with self._events.point("claim"):
+            claim = self.last_claim = self._journal.claim(query_id, self._driver)
+        log = self._journal.log
+        self._committers = {
+            name: committer_of(sink, self._job, claim.generation, log.lineage) for name, sink in self._sinks.items()
+        }
+        self._events.report("claimed", generation=claim.generation, driver=self._driver)
+        with self._events.point("recommit"), self._fenced_instead(claim):
+            lost = self._recommit(log.decision, source_done)
+        with self._events.point("sweep"), self._fenced_instead(claim):
+            sweep_older(self._committers, log, claim, self._events, sweep_tokens)
+        self._claim = claim
+        self._report_state()
+        return lost
+
+    def run_epoch(self, batch: Batch) -> EpochResult:
+        """Write, decide and commit a new batch, or finish and skip one that was decided before.
+
+        When it returns, every row of the batch is durable and visible in every sink. On any error nothing decided is
+        lost, nothing undecided stays, once the next driver has started.
+        """
+        claim, self._claim = self._claim, None  # an error leaves this coordinator without its claim
+        if claim is None:
+            raise Retryable("this driver has no claim", why="it met an error before", next="start the job again")
+        with self._fenced_instead(claim):
+            result = self._run(claim, batch)
+        self._claim = claim
+        return result
+
+    def returned(self, epoch: int) -> None:
+        """Hear that the source has recorded the epoch as done."""
+        self._events.edge("return", "after", epoch)
+
+    def close(self) -> None:
+        """Let go of the sinks' connections. Rolls nothing back."""
+        committers, self._committers, self._claim = self._committers, {}, None
+        with ExitStack() as closing:  # all of them, though one fails
+            for committer in committers.values():
+                closing.callback(committer.close)
+
+    def _run(self, claim: Claim, batch: Batch) -> EpochResult:
+        decision = self._journal.log.decision
+        skipped = decision is not None and batch.epoch == decision.epoch
+        if skipped and decision is not None:
+            _check_replay(decision, batch)
+        else:
+            decision = self._decide(claim, batch)
+        self._finish(claim, decision, batch)
+        self._complete(claim, batch)
+        if skipped:
+            self._events.report("epoch_skipped", epoch=batch.epoch, reason="it was decided before, and is finished")
+        rows = self._decision().rows
+        self._events.edge("return", "before", batch.epoch, rows=rows)
+        return EpochResult(batch.epoch, skipped, rows)
+
+    def _recommit(self, decision: Decision | None, source_done: Callable[[int], bool]) -> Mapping[str, int]:
+        if decision is None:
+            return {}
+        done = source_done(decision.epoch)
+        if not done:
+            check_decided_sinks(self._sinks, decision)
+        lost = self._commit(decision, source_done=done)
+        self._unrepaired = bool(lost)
+        self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
+        return {sink: len(gone) for sink, gone in lost.items()}
+
+    def _decide(self, claim: Claim, batch: Batch) -> Decision:
+        """Take a new batch to its decision."""
+        expected = self._journal.log.next_epoch
+        if batch.epoch != expected:
+            raise _out_of_order(batch.epoch, expected)
+        if self._unrepaired:
+            raise InDoubtError(
+                f"epoch {expected - 1} has lost votes, and the source goes on to epoch {batch.epoch}",
+                why="its rows have to be written again, and only that batch has them",
+                next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch",
+            )
+        with self._events.point("open_epoch", batch.epoch):
+            plan = self._open(claim, batch, dict.fromkeys(self._sinks))
+        votes = batch.write(plan)
+        with self._events.point("vote", batch.epoch):
+            committables = self._accept(plan, votes)
+        with self._events.point("decide", batch.epoch):
+            sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
+            self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks))
+        return self._decision()
+
+    def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
+        """Commit a decided epoch until nothing of it is lost, writing lost rows again from the batch."""
+        for _ in range(_REWRITES):
+            lost = self._commit(decision)
+            if not lost:
+                self._unrepaired = False
+                return
+            for sink, gone in lost.items():
+                self._rewrite(claim, decision, sink, gone, batch)
+                decision = self._decision()
+        raise Retryable(f"epoch {batch.epoch} lost votes {_REWRITES} times", next="start the job again")
+
+    def _rewrite(self, claim: Claim, decision: Decision, sink: str, gone: Sequence[Committable], batch: Batch) -> None:
+        """Write a sink's lost rows again, and replace its decided set once they are proven the same rows."""
+        decided = decision.committables(sink)
+        kept = tuple(c for c in decided if c not in gone)
+        only = frozenset(c.txn.partition for c in gone) if kept else None
+        plan = self._open(claim, batch, {sink: only})
+        again = self._accept(plan, batch.write(plan))[sink]
+        if not same_rows(gone, again, by_partition=bool(kept)):
+            raise InDoubtError(
+                f"epoch {decision.epoch} lost {len(gone)} votes of sink {sink}, and its replay has other rows",
+                why=f"decided were {total(gone)}, the replay gave {total(again)} (rows, digest)"
+                + (", or cut them into other partitions" if kept else ""),
+                next="make the source and the plan replay the same batch (see the job's transform), then start again",
+            )
+        self._journal.redecide(Redecide(decision.epoch, sink, claim.generation, (*kept, *again)))
+        self._events.report("redecided", epoch=decision.epoch, sink=sink, participants=len(again))
+
+    def _open(self, claim: Claim, batch: Batch, sinks: Mapping[str, frozenset[int] | None]) -> EpochPlan:
+        plans = {}
+        for name, only in sinks.items():
+            most = self._sinks[name].max_participants
+            ticket = self._committers[name].open_epoch(batch.epoch, batch.schemas[name], most)
+            plans[name] = SinkPlan(ticket, only)
+        return EpochPlan(self._job, batch.epoch, claim.generation, claim.token, plans)
+
+    def _accept(self, plan: EpochPlan, votes: Sequence[Vote]) -> Mapping[str, tuple[Committable, ...]]:
+        committables = check_votes(plan, votes)
+        margins = {name: sink.backend.traits.max_commit_seconds for name, sink in self._sinks.items()}
+        left = check_deadlines(committables, margins, self._now())
+        for sink, seconds in left.items():
+            self._report_deadline(plan.epoch, sink, seconds)
+        return committables
+
+    def _report_deadline(self, epoch: int, sink: str, seconds: float) -> None:
+        """Report what is left of the time that a sink's store keeps participants; aloud, once half of it is used."""
+        fields = {"sink": sink, "seconds": round(seconds, 3)}
+        self._events.report("deadline", epoch=epoch, level=logging.DEBUG, **fields)
+        of = self._sinks[sink].backend.traits.prepared_seconds
+        if of is not None and seconds < of / 2:
+            self._events.report("deadline_near", epoch=epoch, level=logging.WARNING, **fields, of=of)
+
+    def _commit(self, decision: Decision, *, source_done: bool = False) -> Mapping[str, Sequence[Committable]]:
+        bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
+        return commit_decision(decision, bound, self._events, self._retry, self._parallel, source_done=source_done)
+
+    def _complete(self, claim: Claim, batch: Batch) -> None:
+        sweep_losers(self._committers, self._decision(), claim, self._events)
+        self._journal.trim()
+        with self._events.point("complete", batch.epoch):
+            self._complete_epoch = batch.epoch
+            self._report_state()
+        self._report_source(batch)
+
+    def _report_source(self, batch: Batch) -> None:
+        for sink, committer in self._committers.items():
+            try:
+                committer.source_reached(batch.epoch, batch.ends)
+            except ExactsinkError as error:  # advisory: no epoch fails for it
+                fields = {"sink": sink, "error": str(error)}
+                self._events.report("source_not_reported", epoch=batch.epoch, level=logging.WARNING, **fields)
+
+    @contextmanager
+    def _fenced_instead(self, claim: Claim) -> Iterator[None]:
+        """Explain a stop by a newer claim when there is one: then not the history is wrong, this driver is old."""
+        try:
+            yield
+        except (Refused, InDoubtError, Fenced) as refusal:
+            fenced = refusal if isinstance(refusal, Fenced) else fenced_by(self._journal.read(), claim)
+            if fenced is None:
+                raise
+            self._events.report("fenced", level=logging.WARNING, generation=claim.generation, by=fenced.why)
+            if fenced is refusal:
+                raise
+            raise fenced from refusal
+
+    def _decision(self) -> Decision:
+        decision = self._journal.log.decision
+        assert decision is not None
+        return decision
+
+    def _report_state(self) -> None:
+        generation = self._journal.log.last_generation
+        try:
+            self._save_state(State(self._complete_epoch, generation, self._driver, self._now()))
+        except OSError as error:  # advisory: no epoch fails for it
+            self._events.report("state_not_saved", level=logging.WARNING, error=str(error))
+
+
+def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
+    return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
+
+
+def _check_replay(decision: Decision, batch: Batch) -> None:
+    if batch.fingerprint != decision.fingerprint:
+        raise LineageError(
+            f"epoch {batch.epoch} was decided for other input than this batch has",
+            why="the checkpoint went back in time, and the source cut its input anew",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+        )
+
+
+def _out_of_order(epoch: int, expected: int) -> LineageError:
+    if epoch < expected:
+        why = "the checkpoint went back in time: these rows were decided before"
+        fix = "bring back the newest checkpoint, or give the job a new name and checkpoint"
+    else:
+        why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
+        fix = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
+    return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)

@@ -1,0 +1,136 @@
+"""What happens, as named events: the protocol's points, each with a before and an after, and all else worth reporting.
+
+The same names serve logs, metrics, tests and fault injection. They are an interface: `POINTS` and `EVENTS` hold them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from exactsink.contract import Event
+
+__all__ = ["EVENTS", "POINTS", "EventKind", "Events", "Subscriber"]
+
+POINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "claim": "the job is claimed in the journal, and older drivers are fenced",
+        "recommit": "the last decided epoch is committed again, at start",
+        "sweep": "what older generations left undecided is aborted, at start",
+        "open_epoch": "every sink prepares for the epoch's tasks",
+        "write": "a task hands rows to its writers",
+        "pre_commit": "a task's writers make their rows durable, not visible, and vote",
+        "vote": "the votes are checked against what was handed out",
+        "decide": "the decision is appended to the journal: the commit point",
+        "commit:<sink>": "one sink's committables are committed",
+        "complete": "the epoch is complete in every sink, and `state.json` says so",
+        "return": "the epoch is handed back, and the source records it (fields of the before: rows by sink)",
+    }
+)
+"""The protocol's named points in their order; `write` and `pre_commit` happen in tasks. An after has `seconds`, but
+`return`, whose two sides are reported by different calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """What an event reports, and which fields it has besides job and epoch."""
+
+    reports: str
+    fields: tuple[str, ...] = ()
+
+
+EVENTS: Mapping[str, EventKind] = MappingProxyType(
+    {
+        "sink": EventKind(
+            "what a sink promises, reported at start", ("sink", "backend", "strategy", "guarantee", "target")
+        ),
+        "preflight_warning": EventKind("what a sink's preflight found, no error", ("sink", "message", "fix")),
+        "claimed": EventKind("this driver owns the job", ("generation", "driver")),
+        "taken_over": EventKind("an operator's command claimed the job of a driver that may live", ("generation",)),
+        "fenced": EventKind("another driver has claimed the job, this one stops", ("generation", "by")),
+        "in_doubt": EventKind(
+            "what a sink still holds begun or prepared, reported after every sweep",
+            ("sink", "participants", "oldest_age_seconds"),
+        ),
+        "swept": EventKind("undecided participants were aborted", ("sink", "participants")),
+        "deadline": EventKind("seconds until a sink's earliest deadline, reported at the vote", ("sink", "seconds")),
+        "deadline_near": EventKind(
+            "an epoch has used half of the time that a sink's store keeps what was prepared", ("sink", "seconds", "of")
+        ),
+        "commit_retried": EventKind("a commit failed and is tried again", ("sink", "attempt", "error")),
+        "vote_lost": EventKind(
+            "a decided participant is proven lost: it is written again", ("sink", "txn", "evidence")
+        ),
+        "redecided": EventKind("lost votes were written again and decided", ("sink", "participants")),
+        "evidence_expired": EventKind(
+            "a sink no longer knows of a commit that the source has recorded as done", ("sink", "evidence")
+        ),
+        "epoch_skipped": EventKind("a batch was decided before: it was finished, not written again", ("reason",)),
+        "source_not_reported": EventKind(
+            "a sink could not pass on where the source stands; it is advisory", ("sink", "error")
+        ),
+        "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
+        "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
+        "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),
+        "adopted": EventKind("a new query goes on with the journal, from this base", ("query_id", "base")),
+        "noted": EventKind("an operator's action was kept in the journal", ("text",)),
+    }
+)
+"""Every event that is no protocol point."""
+
+_LOG = logging.getLogger("exactsink")
+
+
+Subscriber = Callable[[Event], None]
+"""Hears every event. Called from several threads at once while sinks are committed in parallel."""
+
+
+class Events:
+    """Report a job's events to the log and to subscribers. A subscriber's exception is logged and changes nothing.
+
+    A log record's message is the event as text; its attribute `exactsink` is the event as a dict. A name that is not in
+    `EVENTS` or `POINTS` is a programming mistake: ValueError, whoever listens.
+    """
+
+    def __init__(self, job: str, subscribers: Sequence[Subscriber] = ()) -> None:
+        self._job = job
+        self._subscribers = tuple(subscribers)
+
+    def report(self, name: str, *, epoch: int | None = None, level: int = logging.INFO, **fields: Any) -> None:
+        """Report that something happened."""
+        if name not in EVENTS:
+            raise ValueError(f"{name!r} is no event: add it to EVENTS")
+        if self._heard(level):
+            self._send(Event(name, self._job, "", epoch, fields), level)
+
+    def edge(self, name: str, edge: Literal["before", "after"], epoch: int | None, **fields: Any) -> None:
+        """Report one side of a protocol point."""
+        if name not in POINTS and not name.startswith("commit:"):
+            raise ValueError(f"{name!r} is no protocol point: they are in POINTS")
+        if self._heard(logging.DEBUG):
+            self._send(Event(name, self._job, edge, epoch, fields), logging.DEBUG)
+
+    @contextmanager
+    def point(self, name: str, epoch: int | None = None) -> Iterator[None]:
+        """Report both sides of a protocol point around its body; the after, with its duration, only on success."""
+        started = time.monotonic()
+        self.edge(name, "before", epoch)
+        yield
+        self.edge(name, "after", epoch, seconds=round(time.monotonic() - started, 6))
+
+    def _heard(self, level: int) -> bool:
+        return bool(self._subscribers) or _LOG.isEnabledFor(level)
+
+    def _send(self, event: Event, level: int) -> None:
+        if _LOG.isEnabledFor(level):
+            _LOG.log(level, "%s", event, extra={"exactsink": event.as_dict()})
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                _LOG.exception("a subscriber failed on %s", event)

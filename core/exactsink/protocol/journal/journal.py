@@ -1,0 +1,230 @@
+"""Read, claim, append and trim a job's log, under the rules that make a decision final."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
+from exactsink.protocol.journal.log import Log, extended, fenced_by
+from exactsink.protocol.journal.records import Claim, Decide, Note, Record, Redecide, decode, encode
+from exactsink.protocol.journal.stores import JournalStore, SeqTaken
+
+__all__ = ["Journal"]
+
+_ATTEMPTS = 5
+
+
+class _Absent(Exception):
+    """An entry that another one names is not there, or not there any more."""
+
+
+class Journal:
+    """One driver's handle on a job's log. Not for several threads.
+
+    `keep_epochs` records of decisions are kept for `history`; claims and notes are never deleted. `wait(attempt)`
+    pauses between two tries. Only a handle that holds the newest claim can append.
+    """
+
+    def __init__(self, store: JournalStore, *, keep_epochs: int = 1000, wait: Callable[[int], None]) -> None:
+        self._store = store
+        self._keep_epochs = keep_epochs
+        self._wait = wait
+        self._log = Log()
+        self._claim: Claim | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log as this handle last read or wrote it."""
+        return self._log
+
+    def close(self) -> None:
+        """Let go of the store. Idempotent."""
+        self._store.close()
+
+    def read(self) -> Log:
+        """Read the journal again: its newest entry, and what that names. However long it is, this takes as long.
+
+        An entry that is named and absent is looked for again, never passed over.
+        """
+        for attempt in range(_ATTEMPTS):
+            listed = self._store.list()
+            if not listed:
+                self._log = Log()
+                return self._log
+            try:
+                self._log = self._read_back(max(listed), len(listed))
+            except _Absent:
+                self._wait(attempt)
+            else:
+                return self._log
+        raise Retryable(
+            "the journal lacks records that its newest entry names",
+            why="the store lists stale entries, or records of the last decision were deleted by hand",
+            next="start the job again; if this stays, bring back the deleted records",
+        )
+
+    def history(self) -> Sequence[Record]:
+        """Read every record that stands, from the oldest on: for people, not for decisions."""
+        found = ((seq, self._store.read(seq)) for seq in sorted(self._store.list()))
+        return [decode(data, seq) for seq, data in found if data is not None]  # None: deleted since it was listed
+
+    def _read_back(self, newest: int, standing: int) -> Log:
+        """Follow the newest entry to the claims and notes before it, and to the last decision."""
+        record = self._entry(newest)
+        log = Log(anchors=self._anchors(record))
+        for seq in sorted(record.names):
+            log = extended(log, record if seq == newest else self._entry(seq))
+        return replace(log, last_seq=newest, standing=standing)
+
+    def _anchors(self, newest: Record) -> tuple[Claim | Note, ...]:
+        """Walk claims and notes back to the first one, or to one that this handle has walked before."""
+        known = {anchor.seq: index for index, anchor in enumerate(self._log.anchors)}
+        walked = [newest] if isinstance(newest, Claim | Note) else []
+        before = newest.before
+        while before >= 0 and before not in known:
+            anchor = self._entry(before)
+            if not isinstance(anchor, Claim | Note) or anchor.before >= before:
+                raise Fatal(f"journal entry {before} is no claim or note", next="bring the journal back from a copy")
+            walked.append(anchor)
+            before = anchor.before
+        old = self._log.anchors[: known[before] + 1] if before in known else ()
+        return (*old, *reversed(walked))
+
+    def _entry(self, seq: int) -> Record:
+        data = self._store.read(seq)
+        if data is None:
+            raise _Absent(seq)
+        return decode(data, seq)
+
+    def claim(self, query_id: str, driver: str) -> Claim:
+        """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""
+        for attempt in range(_ATTEMPTS * 4):
+            log = self.read()
+            if log.query_id and log.query_id != query_id:
+                raise _other_query(log.query_id, query_id)
+            token = uuid.uuid4().hex[:12]
+            claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token)
+            if log.claims:
+                claim = replace(claim, base=log.base, first_epoch=log.claims[-1].first_epoch)
+            claim = replace(claim, **self._place(claim, log.last_seq + 1))
+            if self._settle(claim).nonce == claim.nonce and self._stands_last(claim):
+                self._log, self._claim = extended(log, claim), claim
+                return claim
+            self._wait(attempt)
+        raise Retryable("the journal could not be claimed", why="other drivers claim the job again and again")
+
+    def adopt(self, query_id: str, next_batch: int, driver: str) -> Claim:
+        """Bind the journal to another query, or (empty `query_id`) to the next that claims, from its `next_batch` on.
+
+        Epochs go on where they are, or at `next_batch` if that is higher: they never go back. The caller holds the
+        newest claim, and has seen the last decision committed. Raises Fenced.
+        """
+        log, token = self._log, uuid.uuid4().hex[:12]
+        first = max(log.next_epoch, next_batch)
+        claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage, first - next_batch, first)
+        self._append(claim)
+        self._claim = self._log.claims[-1]
+        return self._claim
+
+    def note(self, text: str) -> None:
+        """Append what an operator did, or what is to be remembered of a run. Raises Fenced like `decide`."""
+        self._append(Note(text))
+
+    def _stands_last(self, claim: Claim) -> bool:
+        """List again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
+        return max(self._store.list()) == claim.seq
+
+    def decide(self, record: Decide) -> None:
+        """Append THE commit point of an epoch. Raises Fenced when another claim came first."""
+        self._append(record)
+
+    def redecide(self, record: Redecide) -> None:
+        """Append a sink's new set of committables for the last decided epoch. Raises Fenced like `decide`."""
+        self._append(record)
+
+    def trim(self) -> None:
+        """Delete old epochs' records, in bulk and rarely; never a claim, a note or the last decision's records."""
+        if self._log.standing - len(self._log.anchors) <= self._keep_epochs + self._keep_epochs // 10:
+            return
+        listed = sorted(self._store.list())
+        old = self._deletable(listed)
+        self._store.delete(old)
+        self._log = replace(self._log, standing=len(listed) - len(old))
+
+    def _deletable(self, listed: Sequence[int]) -> frozenset[int]:
+        """Choose among what this handle knows: what came after may be another driver's claim."""
+        known, anchors = self._log.last_seq, {anchor.seq for anchor in self._log.anchors}
+        epochs = [seq for seq in listed if seq <= known and seq not in anchors]
+        last = self._log.decision.seqs if self._log.decision else ()
+        return frozenset(epochs[: max(0, len(epochs) - self._keep_epochs)]).difference(last)
+
+    def _append(self, record: Record) -> None:
+        """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
+        if self._claim is None:
+            raise RuntimeError("a journal is claimed before anything is appended")
+        if (fenced := fenced_by(self._log, self._claim)) is not None:  # read since: a newer claim stands
+            raise fenced
+        while True:
+            mine = replace(record, **self._place(record, self._log.last_seq + 1))
+            stands = self._settle(mine)
+            if stands.nonce == mine.nonce:
+                self._log = extended(self._log, mine)
+                return
+            if not isinstance(stands, Note):
+                driver = stands.driver if isinstance(stands, Claim) else "another driver"
+                raise Fenced(
+                    f"journal entry {mine.seq} belongs to {driver}",
+                    why="it has claimed the job, and this driver's epoch was not decided",
+                    next="leave the job to that driver; `exactsink status` shows it",
+                )
+            self._log = extended(self._log, stands)
+
+    def _settle(self, record: Record) -> Record:
+        """Put a record until it is known what stands at its seq: this one or another's."""
+        failure: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._store.put(record.seq, encode(record))
+                return record
+            except SeqTaken:
+                pass
+            except ExactsinkError:  # the store says for sure that nothing was written
+                raise
+            except Exception as error:  # any answer but success leaves it open: read the seq
+                failure = error
+            try:
+                data = self._store.read(record.seq)
+            except Exception as error:
+                failure = error
+            else:
+                if data is not None:
+                    return decode(data, record.seq)
+            self._wait(attempt)
+        raise Retryable(
+            f"journal entry {record.seq} could not be settled",
+            why=f"the store gives no clear answer: {failure!r}",
+            next="start the job again once the journal's store answers; the next claim settles the epoch",
+        )
+
+    def _place(self, record: Record, seq: int) -> dict[str, Any]:
+        """Return a record's place: its seq, a nonce to know it by, and the names of the last decision's records."""
+        names = self._log.decision.seqs if self._log.decision else ()
+        if isinstance(record, Decide):
+            names = (seq,)
+        elif isinstance(record, Redecide):
+            names = (*names, seq)
+        nonce, at = uuid.uuid4().hex, round(time.time(), 3)
+        return {"seq": seq, "nonce": nonce, "names": names, "before": self._log.before, "at": at}
+
+
+def _other_query(bound: str, query_id: str) -> LineageError:
+    return LineageError(
+        f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
+        why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
+        next="bring back the checkpoint that the journal stands beside; or `exactsink adopt JOB.toml`, which lets the "
+        "epochs go on with this one; or give the job a new name and checkpoint",
+    )

@@ -1,0 +1,174 @@
+"""What a journal says when it is read as one log: the claims, the last decision, and who is proven undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from exactsink.contract import Committable, Fatal, Fenced, InDoubt, LineageError, Undecided
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide
+
+__all__ = ["Decision", "Log", "extended", "fenced_by", "undecided_before", "undecided_losers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike."""
+
+    epoch: int
+    fingerprint: str
+    sinks: Mapping[str, DecidedSink]
+    seqs: tuple[int, ...]
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """The rows that each sink gets."""
+        return {name: sink.rows for name, sink in self.sinks.items()}
+
+    def committables(self, sink: str) -> Sequence[Committable]:
+        """Return a sink's decided set, empty when the decision does not name the sink."""
+        return self.sinks[sink].committables if sink in self.sinks else ()
+
+    def refs(self, sink: str) -> frozenset[str]:
+        """Name a sink's participants that are decided, and so must never be aborted."""
+        return frozenset(c.ref for c in self.committables(sink))
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A journal as it was read at one moment: its anchors (claims and notes, in their order) and its last decision.
+
+    `standing` counts all entries that stand, older decisions' among them.
+    """
+
+    last_seq: int = -1
+    anchors: tuple[Claim | Note, ...] = ()
+    decision: Decision | None = None
+    standing: int = 0
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(anchor for anchor in self.anchors if isinstance(anchor, Claim))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return tuple(anchor for anchor in self.anchors if isinstance(anchor, Note))
+
+    @property
+    def last_generation(self) -> int:
+        return max((claim.generation for claim in self.claims), default=0)
+
+    @property
+    def standing_claims(self) -> frozenset[tuple[int, str]]:
+        """The (generation, token) of every claim."""
+        return frozenset((claim.generation, claim.token) for claim in self.claims)
+
+    @property
+    def query_id(self) -> str | None:
+        """The Spark query that this journal is bound to; None before the first claim, empty when the next one binds."""
+        return self.claims[-1].query_id if self.claims else None
+
+    @property
+    def lineage(self) -> str:
+        """The journal's own name: the token of its first claim."""
+        return self.claims[0].lineage if self.claims else ""
+
+    @property
+    def base(self) -> int:
+        """The epoch that batch 0 of the bound query is, or would be."""
+        return self.claims[-1].base if self.claims else 0
+
+    @property
+    def next_epoch(self) -> int:
+        """The only new epoch that may be decided."""
+        first = self.claims[-1].first_epoch if self.claims else 0
+        return max(first, self.decision.epoch + 1) if self.decision else first
+
+    @property
+    def before(self) -> int:
+        """The seq of the newest claim or note, -1 when there is none."""
+        return self.anchors[-1].seq if self.anchors else -1
+
+
+def extended(log: Log, record: Record) -> Log:
+    """Return the log with one more record at its end."""
+    log = replace(log, last_seq=record.seq, standing=log.standing + 1)
+    if isinstance(record, Claim | Note):
+        return replace(log, anchors=(*log.anchors, record))
+    if isinstance(record, Decide):
+        return replace(log, decision=Decision(record.epoch, record.fingerprint, record.sinks, (record.seq,)))
+    return replace(log, decision=_redecided(log.decision, record))
+
+
+def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
+    """Fold a redecide in: it replaces that sink's whole set."""
+    if decision is None or decision.epoch != record.epoch:
+        raise Fatal(
+            f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
+            next="bring the journal back from a copy",
+        )
+    sink = replace(decision.sinks[record.sink], committables=record.committables)
+    return replace(decision, sinks={**decision.sinks, record.sink: sink}, seqs=(*decision.seqs, record.seq))
+
+
+def fenced_by(log: Log, mine: Claim) -> Fenced | None:
+    """Return that a later claim stands in the log, None when `mine` is the newest."""
+    newer = [claim for claim in log.claims if claim.seq > mine.seq]
+    if not newer:
+        return None
+    return Fenced(
+        f"generation {mine.generation} is fenced",
+        why=f"{newer[-1].driver} has claimed the job as generation {newer[-1].generation}",
+        next="leave the job to that driver; `exactsink status` shows it",
+    )
+
+
+def undecided_before(
+    log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt], sweep_tokens: frozenset[str] = frozenset()
+) -> Undecided:
+    """Prove who, of what a sink's backend lists, was begun under an older claim of this journal and is not decided.
+
+    `log` was read after `mine` was appended: no older generation can decide any more, so the proof stays true. An id
+    whose claim does not stand in the journal raises LineageError: somebody else may yet decide it. `sweep_tokens` are
+    tokens for which an operator has said that nobody will.
+    """
+    standing = log.standing_claims
+    decided = log.decision.refs(sink) if log.decision else frozenset()
+    found = []
+    for participant in listed:
+        if participant.ref in decided:
+            continue
+        claim = (participant.generation, participant.token)
+        if participant.token in sweep_tokens and claim not in standing:
+            found.append(participant)
+            continue
+        if claim not in standing or participant.generation >= mine.generation:
+            raise _other_journal(sink, participant, mine)
+        found.append(participant)
+    return _proven(found)
+
+
+def undecided_losers(decision: Decision, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
+    """Prove who, of what a sink's backend lists, lost in my own generation: begun up to the decided epoch, not in it.
+
+    True only between that epoch's commit and the next epoch's tasks.
+    """
+    decided = decision.refs(sink)
+    own = [p for p in listed if (p.generation, p.token) == (mine.generation, mine.token)]
+    return _proven([p for p in own if (p.epoch is None or p.epoch <= decision.epoch) and p.ref not in decided])
+
+
+def _proven(participants: Sequence[InDoubt]) -> Undecided:
+    undecided: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
+    undecided._participants = tuple(participants)
+    return undecided
+
+
+def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError:
+    return LineageError(
+        f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
+        why="another journal uses this job's name, or this journal went back in time "
+        f"(this driver is generation {mine.generation}-{mine.token})",
+        next="give this job another name; or, once no such job runs any more, drop its work: "
+        f"exactsink recover JOB.toml --sweep-token {participant.token}",
+    )

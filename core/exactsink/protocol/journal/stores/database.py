@@ -1,0 +1,197 @@
+"""The database that a journal's URL names: how it is reached, and how each transaction in it begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from exactsink.contract import ConfigError, PreflightError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+
+__all__ = ["Database"]
+
+_LOCK_SECONDS = 30
+
+_LIBPQ = MappingProxyType(
+    {
+        "connect_timeout": 10,
+        "fallback_application_name": "exactsink journal",
+        # A peer that is gone without a word is an error within a minute, not after the kernel's quarter of an hour.
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+)
+"""What the URL may say otherwise."""
+
+_PIP = MappingProxyType(
+    {
+        "MySQLdb": "mysqlclient",
+        "psycopg": "'psycopg[binary]>=3.2'",
+        "psycopg2": "psycopg2-binary",
+    }
+)
+"""Distributions whose name is not their module's."""
+
+# remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor wait
+# for one: it is reported, and reads the seq.
+_POSTGRES_TRANSACTION = f"""
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'off',
+    set_config('synchronous_commit',
+        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+    set_config('lock_timeout', '{_LOCK_SECONDS}s', true),
+    set_config('idle_in_transaction_session_timeout', '{_LOCK_SECONDS}s', true)
+"""
+
+
+class Database:
+    """One database and at most one connection to it. For one thread at a time; connects with its first transaction.
+
+    `place` names it without user, password and options; `file` is SQLite's. What is no URL of SQLAlchemy's, or lacks
+    its driver, is a ConfigError; SQLite in memory is a PreflightError.
+    """
+
+    def __init__(self, url: str) -> None:
+        given = _parsed(url)
+        self._engine = _engine(given)
+        self.file = Path(str(given.database)) if given.get_backend_name() == "sqlite" else None
+        self.place = given.create(
+            given.drivername, host=given.host, port=given.port, database=given.database
+        ).render_as_string()
+
+    @contextmanager
+    def transaction(self, write: bool = False) -> Iterator[Connection]:
+        """Return a transaction, committed at the end. After any error the connection is dropped, nothing tried again.
+
+        A database that could lose a commit, or show an old state, is refused with PreflightError.
+        """
+        try:
+            with self._engine.connect() as connection:
+                if self.file is not None:
+                    _begin_sqlite(connection, self.file, write)
+                elif connection.dialect.name == "postgresql":
+                    _begin_postgres(connection, self.place)
+                yield connection
+                connection.commit()
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    def close(self) -> None:
+        """Close the connection. Idempotent; a later transaction opens a new one."""
+        self._engine.dispose()
+
+
+def _parsed(url: str) -> URL:
+    """Read a URL, a SQLite file's path made absolute. No error repeats it: a mistyped one may show the password."""
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a journal in a database needs {error.name}", next="pip install SQLAlchemy") from error
+    try:
+        given = make_url(url)
+    except (ArgumentError, ValueError):
+        given = None  # raised below, so that the error does not carry this one
+    if given is None or "@" in (given.host or ""):
+        raise ConfigError(
+            "the journal's URL is not one that SQLAlchemy reads",
+            why="it is DRIVER://USER:PASSWORD@HOST:PORT/DATABASE, with odd characters written as %40 (@), %2F (/)",
+            next="fix the URL: postgresql+psycopg://user:password@host/database, or sqlite:////path/to/file.db",
+        )
+    return _one_file(given) if given.get_backend_name() == "sqlite" else given
+
+
+def _one_file(given: URL) -> URL:
+    write = "write sqlite:////path/to/file.db"
+    in_memory = not given.database or ":memory:" in given.database or "mode=memory" in given.database
+    if in_memory or "memory" in given.query.values():
+        raise PreflightError("a journal can't be in memory", why="it would end with its process", next=write)
+    odd = given.host or given.username or given.password or given.query or str(given.database).startswith("file:")
+    if odd or given.drivername not in ("sqlite", "sqlite+pysqlite"):
+        why = "a file that is opened in another mode, or by another driver, is not proven to keep what it is given"
+        raise ConfigError("a journal's SQLite URL holds a path only", why=why, next=write)
+    return given.set(database=str(Path(str(given.database)).absolute()))
+
+
+def _engine(given: URL) -> Engine:
+    """Make the engine; it connects later. One connection is kept, none of a SQLite file: that may be replaced."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.pool import NullPool, QueuePool
+
+    options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+    if given.get_backend_name() == "sqlite":
+        # isolation_level None: the driver begins nothing on its own.
+        options = {"poolclass": NullPool, "connect_args": {"isolation_level": None, "timeout": _LOCK_SECONDS}}
+    elif given.get_backend_name() == "postgresql":
+        # The level is ours whatever the role's default or the URL's autocommit says.
+        options |= {"isolation_level": "READ COMMITTED", "connect_args": _libpq(given)}
+    wrong = "its driver is made for asyncio"
+    try:
+        if not given.get_dialect().is_async:
+            return create_engine(given, hide_parameters=True, **options)
+    except ImportError as error:
+        module = (error.name or given.get_driver_name()).split(".")[0]
+        needs = f"{given.drivername} needs the Python module {module}"
+        raise ConfigError(needs, why=str(error), next=f"pip install {_PIP.get(module, module)}") from error
+    except (ArgumentError, TypeError, ValueError) as error:
+        wrong = f"SQLAlchemy refuses the URL ({type(error).__name__})"
+    raise ConfigError(
+        f"{given.drivername} can't hold a journal",
+        why=wrong,
+        next="name another driver, or fix the URL: postgresql+psycopg://user:password@host/database",
+    )
+
+
+def _libpq(given: URL) -> Mapping[str, Any]:
+    if given.get_driver_name() not in ("psycopg", "psycopg2"):
+        return {}
+    arguments: dict[str, Any] = {name: value for name, value in _LIBPQ.items() if name not in given.query}
+    if given.get_driver_name() == "psycopg":
+        arguments["prepare_threshold"] = None  # a pooler between may send each transaction to another connection
+    return arguments
+
+
+def _begin_sqlite(connection: Connection, file: Path, write: bool) -> None:
+    """Begin so that a commit outlives a power cut; a writer takes its lock now, so that it never has to give it back.
+
+    The file's own journal mode stays: others may use the file. Where it is the default, only EXTRA syncs the folder
+    after the commit; without that a power cut could take the commit back.
+    """
+    folder = file.parent
+    if not os.access(file if file.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
+        raise PreflightError(
+            f"the journal {file} is read-only",
+            why="SQLite must write it, and make files beside it",
+            next=f"chmod u+rw {file} and u+rwx {folder}, or run the driver as its owner",
+        )
+    connection.exec_driver_sql("PRAGMA synchronous = EXTRA")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _begin_postgres(connection: Connection, place: str) -> None:
+    """Begin so that a commit is durable whatever the role's defaults; refuse a server where it is not.
+
+    In each transaction: behind a pooler or after a failover the next one may meet another server.
+    """
+    replica, read_only, unsafe = connection.exec_driver_sql(_POSTGRES_TRANSACTION).one()[:3]
+    what = why = fix = ""
+    if replica:
+        what, why = "is a replica (in recovery)", "it shows an old state and takes no entries"
+        fix = "name the primary in the journal's URL (of several hosts: target_session_attrs=read-write)"
+    elif read_only:
+        what, why = "is read-only for this role", "a journal is written"
+        fix = "ALTER ROLE ... SET default_transaction_read_only = off; (or ALTER DATABASE ..., or name another role)"
+    elif unsafe:
+        what, why = "runs with fsync = off", "an entry, and so a decision, may be forgotten after a power cut"
+        fix = "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf();"
+    if what:
+        raise PreflightError(f"the journal's server at {place} {what}", why=why, next=fix)

@@ -1,0 +1,114 @@
+"""A journal's entries as files in one folder of a local file system."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from exactsink.contract import NO_HARD_LINKS, PreflightError, make_folder, sync_folders
+from exactsink.protocol.journal.stores import SeqTaken
+
+__all__ = ["LocalStore"]
+
+_ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
+_TEMP = re.compile(r"\.[0-9a-f]{32}\.tmp")
+
+
+class LocalStore:
+    """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder.
+
+    A writer locks its temp file; the first put of each store removes those that nobody locks: their writers are dead.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = False
+        self._unsynced = False
+
+    def put(self, seq: int, data: bytes) -> None:
+        if not self._made:
+            make_folder(self._folder)
+            self._remove_dead_temps()
+            self._made = True
+        temp, file = self._locked_temp()
+        try:
+            with file:  # closing it lets its lock go, so not before the entry has its name
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                self._link(temp, seq)
+        finally:
+            temp.unlink(missing_ok=True)
+            # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
+            self._sync()
+
+    def read(self, seq: int) -> bytes | None:
+        if self._unsynced:  # a put of mine may have linked what is read here, and then failed to sync its name
+            self._sync()
+        try:
+            return self._path(seq).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def list(self) -> Sequence[int]:
+        if not self._folder.is_dir():
+            return []
+        return [int(found["seq"]) for name in os.listdir(self._folder) if (found := _ENTRY.fullmatch(name))]
+
+    def close(self) -> None:
+        """Hold nothing, so let go of nothing."""
+
+    def delete(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._path(seq).unlink(missing_ok=True)
+
+    def _locked_temp(self) -> tuple[Path, BinaryIO]:
+        """Make a temp file that no other store removes while it is open here."""
+        while True:
+            temp = self._folder / f".{uuid.uuid4().hex}.tmp"
+            file = open(temp, "xb")  # noqa: SIM115 - the caller closes it
+            with suppress(OSError):  # a file system without locks: nobody else gets one either, and nothing is removed
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                return temp, file
+            file.close()  # taken for a dead writer's, between its making and its lock
+
+    def _remove_dead_temps(self) -> None:
+        """Remove temp files of writers that died; the lock goes with its process. What can't be removed stays."""
+        for name in os.listdir(self._folder):
+            if _TEMP.fullmatch(name):
+                with suppress(OSError), open(self._folder / name, "rb+") as file:  # gone, locked, or another user's
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (self._folder / name).unlink()
+
+    def _link(self, temp: Path, seq: int) -> None:
+        self._unsynced = True
+        try:
+            os.link(temp, self._path(seq))
+        except FileExistsError:
+            raise SeqTaken(seq) from None
+        except OSError as error:
+            if error.errno in NO_HARD_LINKS:
+                raise _no_atomic_create(self._folder) from error
+            raise
+
+    def _sync(self) -> None:
+        sync_folders([self._folder])
+        self._unsynced = False
+
+    def _path(self, seq: int) -> Path:
+        return self._folder / f"{seq:020d}.json"
+
+
+def _no_atomic_create(folder: Path) -> PreflightError:
+    return PreflightError(
+        f"the file system of {folder} has no hard links",
+        why="a journal needs a create that fails when the name exists, and never shows half a file",
+        next="put the checkpoint, and so the journal beside it, on another file system",
+    )

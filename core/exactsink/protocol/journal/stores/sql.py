@@ -1,0 +1,197 @@
+"""A journal's entries as rows of one SQL table; its primary key makes `put` an atomic create.
+
+SQLite and PostgreSQL are proven; others go through SQLAlchemy Core only. SQLAlchemy is imported where a store is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from exactsink.contract import Fatal, PreflightError, Retryable, make_folder
+from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores.database import Database
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Select, Table
+
+__all__ = ["JOURNAL_TABLE", "SqlStore"]
+
+JOURNAL_TABLE = "exactsink_journal"
+"""It holds the entries of every job that names its database: one row per (job, seq)."""
+
+_JOB_LENGTH = 64
+_CHUNK = 500  # seqs in one DELETE: below every database's limit of bound values
+
+
+class SqlStore:
+    """Keep one job's entries in a database. For one thread at a time; opens nothing before its first call.
+
+    `url` is SQLAlchemy's. What is no such URL, or lacks its driver, is a ConfigError at once. A database that could
+    lose an entry, or show an old state, is refused with PreflightError by the call that meets it. A `put` that fails
+    in any other way leaves open whether it took effect, and is never tried again here; `read`, `list` and `delete`
+    raise Retryable or Fatal. After each error the connection is dropped: the next call opens a new one.
+    No message and no log shows the password.
+    """
+
+    def __init__(self, url: str, job: str) -> None:
+        if not 0 < len(job) <= _JOB_LENGTH:
+            raise ValueError(f"job name of {len(job)} characters: 1 to {_JOB_LENGTH} fit the journal's table")
+        self._database = Database(url)
+        self._job = job
+        self._table = _table()
+        self._stands = False  # the table, as far as this store has seen; it is never made twice
+
+    def __repr__(self) -> str:
+        return f"SqlStore({self._database.place!r}, {self._job!r})"
+
+    def put(self, seq: int, data: bytes) -> None:
+        """Insert an entry in a transaction of its own, durable when it returns. Makes the table where there is none.
+
+        Raises SeqTaken only when an entry with this seq was seen: a row can be refused for other reasons too.
+        """
+        from sqlalchemy.exc import IntegrityError
+
+        self._make_table()
+        try:
+            with self._database.transaction(write=True) as connection:
+                connection.execute(self._table.insert().values(job=self._job, seq=seq, record=data))
+            return
+        except IntegrityError:
+            if self._record(seq) is None:
+                raise
+        raise SeqTaken(seq)
+
+    def read(self, seq: int) -> bytes | None:
+        with self._explained("read"):
+            return self._record(seq)
+
+    def list(self) -> Sequence[int]:
+        if self._is_new_file():
+            return []
+        with self._explained("listed"), self._database.transaction() as connection:
+            if not self._found(connection):
+                return []
+            return [int(seq) for seq in connection.execute(self._select("seq")).scalars()]
+
+    def delete(self, seqs: Iterable[int]) -> None:
+        """Remove entries, all or none, in one transaction. Idempotent."""
+        gone = sorted(set(seqs))
+        if not gone or self._is_new_file():
+            return
+        entries = self._table.delete().where(self._table.c.job == self._job)
+        with self._explained("trimmed"), self._database.transaction(write=True) as connection:
+            if self._found(connection):
+                for first in range(0, len(gone), _CHUNK):
+                    connection.execute(entries.where(self._table.c.seq.in_(gone[first : first + _CHUNK])))
+
+    def close(self) -> None:
+        """Close the connection. Idempotent; a later call opens a new one."""
+        self._database.close()
+
+    def _record(self, seq: int) -> bytes | None:
+        if self._is_new_file():
+            return None
+        with self._database.transaction() as connection:
+            if not self._found(connection):
+                return None
+            data = connection.execute(self._select("record").where(self._table.c.seq == seq)).scalar()
+            return None if data is None else bytes(data)
+
+    def _select(self, column: str) -> Select[Any]:
+        from sqlalchemy import select
+
+        return select(self._table.c[column]).where(self._table.c.job == self._job)
+
+    def _is_new_file(self) -> bool:
+        """Return whether SQLite would make the file: reading makes nothing. A file seen before and gone is an error."""
+        return not self._stands and self._database.file is not None and not self._database.file.exists()
+
+    def _make_table(self) -> None:
+        """Make the table, unless it stands: idempotent, also from two processes at the same moment."""
+        from sqlalchemy.schema import CreateTable
+
+        if self._stands:
+            return
+        if self._database.file is not None:
+            make_folder(self._database.file.parent)
+        with self._database.transaction(write=True) as connection:
+            if self._found(connection):
+                return
+            statement = str(CreateTable(self._table).compile(dialect=connection.dialect))
+        self._create(" ".join(statement.split()))
+
+    def _create(self, statement: str) -> None:
+        from sqlalchemy.exc import DBAPIError, OperationalError
+
+        failure: DBAPIError | None = None
+        try:
+            with self._database.transaction(write=True) as connection:
+                connection.exec_driver_sql(statement)
+        except DBAPIError as error:
+            failure = error
+        with self._database.transaction() as connection:
+            if self._found(connection):  # mine, or that of another process which came first
+                return
+        if failure is None or isinstance(failure, OperationalError):  # lost on the way, say: no refusal
+            raise failure or RuntimeError(f"{JOURNAL_TABLE} was made and is not there")
+        raise PreflightError(
+            f"table {JOURNAL_TABLE} can't be made at {self._database.place}",
+            why=_reason(failure),
+            next=f"have the database's owner run: {statement}; "
+            f"GRANT SELECT, INSERT, DELETE ON {JOURNAL_TABLE} TO the job's role;",
+        ) from failure
+
+    def _found(self, connection: Connection) -> bool:
+        """Return whether the table exists, once per store; refuse one whose key would let two drivers own a seq."""
+        if self._stands:
+            return True
+        from sqlalchemy import inspect
+
+        inspector = inspect(connection)
+        if not inspector.has_table(JOURNAL_TABLE):
+            return False
+        if set(inspector.get_pk_constraint(JOURNAL_TABLE)["constrained_columns"]) != {"job", "seq"}:
+            raise PreflightError(
+                f"table {JOURNAL_TABLE} at {self._database.place} lacks the primary key (job, seq)",
+                why="without it two drivers could both own an entry; it was copied or changed by hand",
+                next=f"stop all its jobs, see that no (job, seq) is there twice, then run: ALTER TABLE {JOURNAL_TABLE} "
+                "ADD PRIMARY KEY (job, seq); in SQLite make the table anew with this key",
+            )
+        self._stands = True
+        return True
+
+    @contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        """Turn the database's errors into ours, where it makes no difference whether the call took effect."""
+        from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
+
+        try:
+            yield
+        except SQLAlchemyError as error:
+            kind = Fatal if isinstance(error, ProgrammingError) else Retryable
+            raise kind(
+                f"the journal at {self._database.place} could not be {done}",
+                why=_reason(error),
+                next=f"see that the database answers, and grants SELECT, INSERT and DELETE on {JOURNAL_TABLE}; "
+                "then start the job again",
+            ) from error
+
+
+def _table() -> Table:
+    import sqlalchemy as sa
+    from sqlalchemy.dialects.mysql import LONGBLOB
+
+    return sa.Table(
+        JOURNAL_TABLE,
+        sa.MetaData(),
+        sa.Column("job", sa.String(_JOB_LENGTH), primary_key=True),
+        sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("record", sa.LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb"), nullable=False),
+        mysql_engine="InnoDB",
+    )
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip()

@@ -1,0 +1,119 @@
+"""One task's part of an epoch, on an executor: hand each sink's rows to its writer, count them, and vote.
+
+Spark's tasks and the Spark-less runner's processes run this same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.contract import Backend, ExactsinkError, Fatal, Refused, Txn, Writer
+from exactsink.protocol.votes import EpochPlan, Vote
+
+__all__ = ["Probe", "SinkRows", "no_probe", "write_partition"]
+
+SinkRows = Mapping[str, tuple[pa.RecordBatch, pa.Array]]
+"""For each sink: its rows of one Arrow batch, and their 64-bit hashes."""
+
+Probe = Callable[[str, Literal["before", "after"], int], None]
+"""Hear the protocol points `write` and `pre_commit`, with the epoch, in the task: for fault injection."""
+
+
+def no_probe(point: str, edge: str, epoch: int) -> None:
+    """Hear nothing."""
+
+
+class _Branch:
+    """One sink's writer in this task, with the framework's own count of what it was handed."""
+
+    def __init__(self, backend: Backend, txn: Txn, ticket: bytes) -> None:
+        self._backend = backend
+        self._txn = txn
+        self._ticket = ticket
+        self._writer: Writer | None = None
+        self._rows = 0
+        self._digest = 0
+
+    def write(self, batch: pa.RecordBatch, hashes: pa.Array) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._writer is None:
+            self._writer = self._backend.writer(self._txn, batch.schema, self._ticket)
+        self._writer.write(batch)
+        self._rows += batch.num_rows
+        self._digest = (self._digest + _digest(hashes)) % (1 << 64)
+
+    def pre_commit(self) -> Vote:
+        if self._writer is None:
+            return Vote(self._txn.sink, self._txn.partition, 0, 0, None)
+        writer, self._writer = self._writer, None  # from here on only the sweep may roll it back
+        committable = replace(writer.pre_commit(), digest=self._digest)
+        return Vote(self._txn.sink, self._txn.partition, self._rows, self._digest, committable)
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+
+
+def write_partition(
+    plan: EpochPlan,
+    backends: Mapping[str, Backend],
+    partition: int,
+    attempt: int,
+    batches: Iterable[SinkRows],
+    probe: Probe,
+) -> Iterator[Vote]:
+    """Write one partition's batches into all sinks in one pass, and vote for each.
+
+    A Fatal or Refused error comes back as a vote, so that the driver sees it whole; any other is raised, so that
+    Spark tries the task again. Every batch is read, also those that no sink takes: a stateful plan must run whole.
+    """
+    branches = {
+        sink: _Branch(backends[sink], plan.txn(sink, partition, attempt), sink_plan.ticket)
+        for sink, sink_plan in plan.sinks.items()
+        if sink_plan.only is None or partition in sink_plan.only
+    }
+    current = ""
+    try:
+        probe("write", "before", plan.epoch)
+        for rows in batches:
+            for current, branch in branches.items():
+                branch.write(*rows[current])
+        probe("write", "after", plan.epoch)
+        probe("pre_commit", "before", plan.epoch)
+        votes = []
+        for current in branches:
+            votes.append(branches[current].pre_commit())
+        probe("pre_commit", "after", plan.epoch)
+    except (Fatal, Refused) as refusal:
+        _abort(branches.values())
+        yield Vote(current, partition, 0, 0, None, _named(current, refusal))
+    except BaseException:
+        _abort(branches.values())
+        raise
+    else:
+        yield from votes
+
+
+def _abort(branches: Iterable[_Branch]) -> None:
+    """Drop what was begun, as far as it goes: the sweep finds what stays."""
+    for branch in branches:
+        with suppress(Exception):  # the first error is the one to report
+            branch.abort()
+
+
+def _named(sink: str, error: ExactsinkError) -> ExactsinkError:
+    if sink and not error.what.startswith(f"sink {sink}"):
+        return type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
+    return error
+
+
+def _digest(hashes: pa.Array) -> int:
+    # Arrow's sum of unsigned integers wraps at 2^64, which is the sum wanted.
+    return int(pc.sum(hashes.view(pa.uint64())).as_py() or 0)

@@ -1,0 +1,140 @@
+"""A job's sinks as the coordinator sees them: a named target, its backend and the core options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from exactsink.contract import EPOCH_BUDGET_SECONDS, LONGEST_PAUSE_SECONDS, Backend, Committer, ConfigError, JobContext
+from exactsink.protocol.journal.log import Decision
+
+__all__ = [
+    "EXECUTOR_VARIABLE",
+    "DeferredBackend",
+    "Sink",
+    "check_decided_sinks",
+    "check_one_frame",
+    "committer_of",
+    "is_bound",
+    "resolved",
+]
+
+
+EXECUTOR_VARIABLE = re.compile(r"\$\{executor:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}")
+"""`${executor:NAME}` or `${executor:NAME:-default}` in a sink's own options."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredBackend:
+    """A backend whose options still hold `${executor:NAME}`: a value that pickles without what stands behind them."""
+
+    backend: type[Backend]
+    options: Mapping[str, Any] = field(repr=False)
+
+    def resolve(self, environ: Mapping[str, str]) -> Backend:
+        """Make the backend from this process's environment. Raises ConfigError for a variable that is not there."""
+        options = {key: _filled(value, environ) for key, value in self.options.items()}
+        return self.backend(self.backend.Options.model_validate(options))
+
+
+def resolved(backend: Backend | DeferredBackend, environ: Mapping[str, str]) -> Backend:
+    """Return a task's backend, ready to write."""
+    return backend.resolve(environ) if isinstance(backend, DeferredBackend) else backend
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A named target in a job: a backend plus the core options.
+
+    `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
+    a number of partitions, or "hash(columns)"; the two times are the job's (see JobContext). `deferred` stands in for
+    the backend where options are resolved by the tasks.
+    """
+
+    name: str
+    kind: str
+    backend: Backend
+    staging: str
+    columns: tuple[str, ...] = ()
+    where: str | None = None
+    distribution: str | int = "none"
+    max_participants: int | None = None
+    longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
+    epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
+    deferred: DeferredBackend | None = None
+
+    @property
+    def for_tasks(self) -> Backend | DeferredBackend:
+        """What travels to the tasks: without the secrets that they resolve themselves."""
+        return self.deferred or self.backend
+
+
+def committer_of(sink: Sink, job: str, generation: int = 0, lineage: str = "") -> Committer:
+    """Make a sink's committer: for a claim, or for preflight without one."""
+    context = JobContext(
+        job,
+        sink.name,
+        sink.staging,
+        generation,
+        lineage,
+        distribution=sink.distribution,
+        longest_pause_seconds=sink.longest_pause_seconds,
+        epoch_budget_seconds=sink.epoch_budget_seconds,
+    )
+    return sink.backend.committer(context)
+
+
+def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:
+    """Return whether the config's sink of this name is the one that the decision names."""
+    sink, decided = sinks.get(name), decision.sinks[name]
+    if sink is None:
+        return False
+    bound = (sink.kind, sink.backend.strategy, sink.backend.target)
+    return bound == (decided.backend, decided.strategy, decided.target)
+
+
+def check_one_frame(sinks: Mapping[str, Sink]) -> None:
+    """Refuse sinks that share one pass over one frame, and ask for two distributions of it. Raises ConfigError."""
+    asking = {name: sink.distribution for name, sink in sinks.items() if sink.distribution != "none"}
+    if len(set(asking.values())) > 1:
+        raise ConfigError(
+            f"sinks {', '.join(asking)} ask for several distributions of one frame",
+            next="give them the same distribution, leave it to one of them, or give each its frame with a route",
+        )
+
+
+def check_decided_sinks(sinks: Mapping[str, Sink], decision: Decision) -> None:
+    """Refuse a config that lacks a sink, or a sink's target, of a decision that may be unfinished."""
+    for name, decided in decision.sinks.items():
+        if decided.committables and not is_bound(sinks, decision, name):
+            raise ConfigError(
+                f"the config lacks sink {name} as epoch {decision.epoch} was decided for",
+                why=f"that epoch may be unfinished, and holds rows for {decided.backend} ({decided.strategy}) at "
+                f"{decided.target}",
+                next=f"put [sinks.{name}] back as it was, run the job until it stands still, then change it",
+            )
+
+
+def _filled(value: Any, environ: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(item, environ) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, environ) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def fill(found: re.Match[str]) -> str:
+        name, default = found["name"], found["default"]
+        if environ.get(name) or (name in environ and default is None):
+            return environ[name]
+        if default is not None:
+            return default[2:]
+        raise ConfigError(
+            f"an executor's environment has no {name}",
+            why=f"a sink's option says {found[0]}",
+            next=f"set it there (spark.executorEnv.{name} in [spark] conf, or on the machine)",
+        )
+
+    return EXECUTOR_VARIABLE.sub(fill, value)

@@ -1,0 +1,129 @@
+"""What tasks send back, and whether it may be decided: counts, digests and deadlines must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exactsink.contract import Committable, ExactsinkError, Retryable, Txn
+
+__all__ = ["EpochPlan", "SinkPlan", "Vote", "check_deadlines", "check_votes", "same_rows", "sum_digests", "total"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What one sink's writers need in every task. `only` limits a replay to the partitions whose votes were lost."""
+
+    ticket: bytes
+    only: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """What every task of an epoch gets: whose it is, and each sink's ticket. Sinks not named write nothing."""
+
+    job: str
+    epoch: int
+    generation: int
+    token: str
+    sinks: Mapping[str, SinkPlan]
+
+    def txn(self, sink: str, partition: int, attempt: int) -> Txn:
+        return Txn(self.job, self.epoch, sink, self.generation, self.token, partition, attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One task's word on one sink: the rows handed to its writer as the framework counted them, and the committable.
+
+    `refusal` stands in its place when the task met an error that another try in another task can't help.
+    """
+
+    sink: str
+    partition: int
+    rows: int
+    digest: int
+    committable: Committable | None
+    refusal: ExactsinkError | None = None
+
+
+def sum_digests(digests: Sequence[int]) -> int:
+    """Sum row hashes modulo 2^64: the order of rows and partitions does not matter."""
+    return sum(digests) % (1 << 64)
+
+
+def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Committable, ...]]:
+    """Refuse an epoch whose votes don't agree with what was handed to the writers; give each sink's committables.
+
+    Raises a task's own refusal, else Retryable: Spark replays the batch and the next claim sweeps this try.
+    """
+    for vote in votes:
+        if vote.refusal is not None:
+            raise vote.refusal
+    accepted: dict[str, list[Committable]] = {sink: [] for sink in plan.sinks}
+    voted: set[tuple[str, int]] = set()
+    for vote in sorted(votes, key=lambda v: (v.sink, v.partition)):
+        if vote.sink not in accepted or (vote.sink, vote.partition) in voted:
+            raise _refused(plan, vote, "it is no sink of this epoch, or voted twice")
+        voted.add((vote.sink, vote.partition))
+        if vote.committable is None:
+            if vote.rows:
+                raise _refused(plan, vote, f"{vote.rows} rows were handed to its writer, and there is no committable")
+            continue
+        accepted[vote.sink].append(_checked(plan, vote, vote.committable))
+    return {sink: tuple(committables) for sink, committables in accepted.items()}
+
+
+def check_deadlines(
+    committables: Mapping[str, Sequence[Committable]], margins: Mapping[str, float], now: float
+) -> Mapping[str, float]:
+    """Refuse an epoch when the earliest deadline of a sink leaves less than its margin (seconds) to commit in.
+
+    Gives what is left (seconds), for the sinks that have deadlines.
+    """
+    deadlines = {sink: [c.deadline for c in voted if c.deadline is not None] for sink, voted in committables.items()}
+    left = {sink: min(known) - now for sink, known in deadlines.items() if known}
+    for sink, seconds in left.items():
+        if seconds < margins[sink]:
+            raise Retryable(
+                f"sink {sink}: {seconds:.1f} s are left to commit in",
+                why=f"its backend may drop what was prepared, and a commit may take {margins[sink]:.1f} s",
+                next="give the backend a longer transaction timeout, or the trigger smaller batches",
+            )
+    return left
+
+
+def total(committables: Sequence[Committable]) -> tuple[int, int]:
+    """Sum up (rows, digest)."""
+    return sum(c.rows for c in committables), sum_digests([c.digest for c in committables])
+
+
+def same_rows(gone: Sequence[Committable], again: Sequence[Committable], *, by_partition: bool) -> bool:
+    """Hold a replay against what was lost: in all, or partition by partition when others of the sink stay."""
+    if not by_partition:
+        return total(gone) == total(again)
+    old = {c.txn.partition: (c.rows, c.digest) for c in gone}
+    new = {c.txn.partition: (c.rows, c.digest) for c in again}
+    return old == new
+
+
+def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committable:
+    txn = committable.txn
+    if txn != plan.txn(vote.sink, vote.partition, txn.attempt):
+        raise _refused(plan, vote, f"its committable belongs to {txn.id}")
+    if (committable.rows, committable.digest) != (vote.rows, vote.digest):
+        raise _refused(
+            plan,
+            vote,
+            f"{vote.rows} rows (digest {vote.digest}) were handed to its writer, "
+            f"and its committable says {committable.rows} (digest {committable.digest})",
+        )
+    return committable
+
+
+def _refused(plan: EpochPlan, vote: Vote, why: str) -> Retryable:
+    return Retryable(
+        f"epoch {plan.epoch} is refused before its decision: sink {vote.sink}, partition {vote.partition}",
+        why=why,
+        next="start the job again: the batch is written anew; if it stays, the backend drops or repeats rows",
+    )

@@ -1,0 +1,194 @@
+"""One driver run without Spark: the real coordinator in a process of its own, every participant in another.
+
+Plays Spark's part: plans batches, retries a participant that died, replaces one that stalls, records finished batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from exactsink.contract import ExactsinkError, Retryable
+from exactsink.observe.state import StateFile
+from exactsink.protocol.commit import Retry, SinkCommit
+from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.protocol.participant import SinkRows, no_probe, write_partition
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.testing.faults import Trigger
+
+__all__ = ["Script", "hashed", "live"]
+
+_TASK_ATTEMPTS = 4
+_RESTARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A job to play: `batches[n][p]` is the table of batch n, partition p; every sink gets every row, and of it its
+    `columns`. Participants hand them on in pieces of `chunk` rows.
+
+    `folder` holds the journal, the source's own log and what the faults leave behind.
+    """
+
+    job: str
+    folder: Path
+    sinks: Mapping[str, Sink]
+    batches: Sequence[Sequence[pa.Table]]
+    chunk: int = 50
+
+    @property
+    def journal(self) -> Journal:
+        """A new handle on the job's journal."""
+        return Journal(LocalStore(self.folder / "journal"), wait=_no_pause)
+
+    def is_done(self, batch: int) -> bool:
+        """Return whether the source has recorded the batch as done."""
+        return (self.folder / "source" / str(batch)).exists()
+
+    def finish(self, batch: int) -> None:
+        (self.folder / "source").mkdir(parents=True, exist_ok=True)
+        (self.folder / "source" / str(batch)).touch()
+
+    def coordinator(self, trigger: Trigger | None) -> Coordinator:
+        """Make a driver of this job in this process."""
+        return Coordinator(
+            self.job,
+            self.sinks,
+            self.journal,
+            Events(self.job, [trigger] if trigger else []),
+            driver=f"process {os.getpid()}",
+            retry=Retry(3, _no_pause),
+            save_state=StateFile(self.folder / "state.json").write,
+            parallel=_one_by_one,
+        )
+
+
+def live(script: Script, trigger: Trigger | None) -> int:
+    """Run the job to its end in this process, restarting on Retryable; give an exit code as the command line does."""
+    for _ in range(_RESTARTS + 1):
+        try:
+            _query(script, trigger)
+            return 0
+        except Retryable as error:
+            failure: ExactsinkError = error
+        except ExactsinkError as error:
+            print(f"life {os.getpid()} ended: {error}", flush=True)
+            return error.exit_code
+    print(f"life {os.getpid()} gave up: {failure}", flush=True)
+    return failure.exit_code
+
+
+def _query(script: Script, trigger: Trigger | None) -> None:
+    coordinator = script.coordinator(trigger)
+    coordinator.start("query", script.is_done)
+    tasks = _Tasks(script, trigger)
+    empty = pa.RecordBatch.from_pylist([], schema=script.batches[0][0].schema)
+    schemas = {name: _columns(empty, sink).schema for name, sink in script.sinks.items()}
+    for number, partitions in enumerate(script.batches):
+        if script.is_done(number):
+            continue
+        fingerprint = hashlib.sha256(f"batch {number}".encode()).hexdigest()
+        write = tasks.writing(partitions)
+        coordinator.run_epoch(Batch(number, fingerprint, schemas, write))
+        script.finish(number)
+        coordinator.returned(number)
+    coordinator.close()
+
+
+class _Tasks:
+    """Runs participants as forked processes."""
+
+    def __init__(self, script: Script, trigger: Trigger | None) -> None:
+        self._script = script
+        self._probe: Callable[[str, str, int], None] = trigger.probe if trigger else no_probe
+        self._attempt = 0
+
+    def writing(self, partitions: Sequence[pa.Table]) -> Callable[[EpochPlan], Sequence[Vote]]:
+        def write(plan: EpochPlan) -> Sequence[Vote]:
+            return [vote for number, table in enumerate(partitions) for vote in self._task(plan, number, table)]
+
+        return write
+
+    def _task(self, plan: EpochPlan, partition: int, table: pa.Table) -> Sequence[Vote]:
+        """Run one task; a participant that dies or stalls is followed by another attempt."""
+        for _ in range(_TASK_ATTEMPTS):
+            self._attempt += 1
+            votes = self._participant(plan, partition, self._attempt, table)
+            if votes is not None:
+                return votes
+        raise Retryable(f"partition {partition} of epoch {plan.epoch} failed {_TASK_ATTEMPTS} times")
+
+    def _participant(self, plan: EpochPlan, partition: int, attempt: int, table: pa.Table) -> Sequence[Vote] | None:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            self._vote(plan, partition, attempt, table, writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            _, status = os.waitpid(child, os.WUNTRACED)
+            if os.WIFSTOPPED(status):  # it may be woken later, and prepare late
+                with open(self._script.folder / "stalled", "a") as stalled:
+                    stalled.write(f"{child}\n")
+                return None
+            if status != 0:
+                return None
+            votes: list[Vote] = pickle.load(pipe)
+            return votes
+
+    def _vote(self, plan: EpochPlan, partition: int, attempt: int, table: pa.Table, writing: int) -> None:
+        """Be the participant: write, vote, send the votes, and end without any cleanup."""
+        code = 1
+        try:
+            backends = {name: sink.backend for name, sink in self._script.sinks.items()}
+            batches = [
+                _rows(batch, plan, self._script.sinks) for batch in table.to_batches(max_chunksize=self._script.chunk)
+            ]
+            votes = list(write_partition(plan, backends, partition, attempt, batches, self._probe))
+            data = pickle.dumps(votes)
+            assert len(data) < 60_000, "votes must fit into the pipe: the driver reads them after the exit"
+            with suppress(BrokenPipeError):
+                os.write(writing, data)
+            code = 0
+        except ExactsinkError as error:
+            print(f"participant {os.getpid()} failed: {error}", flush=True)
+        except BaseException:  # a programming mistake in a writer, say: it ends the process all the same
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def _rows(batch: pa.RecordBatch, plan: EpochPlan, sinks: Mapping[str, Sink]) -> SinkRows:
+    numbers = hashed(batch)
+    return {name: (_columns(batch, sinks[name]), numbers) for name in plan.sinks}
+
+
+def hashed(batch: pa.RecordBatch) -> pa.Array:
+    """Hash each row to 64 bits, as the JVM does for Spark."""
+    hashes = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in batch.to_pylist()]
+    return pa.array([int.from_bytes(h, "big", signed=True) for h in hashes], pa.int64())
+
+
+def _columns(batch: pa.RecordBatch, sink: Sink) -> pa.RecordBatch:
+    return batch.select(list(sink.columns)) if sink.columns else batch
+
+
+def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
+    """Commit sinks in turn: a driver that stalls at one sink's point then holds no lock of another's."""
+    return [call() for call in calls]
+
+
+def _no_pause(attempt: int) -> None:
+    """Don't wait: every answer here is final."""
