@@ -103,7 +103,7 @@ SABOTAGES: Mapping[str, type[LedgerBackend]] = {
     "loser-swept": HidesOrphans,
     "previous-release": ReadsItsVersionOnly,
     "others-untouched": ListsByPrefix,
-    "stranger-untouched": AbortsEverything,
+    "foreign-untouched": AbortsEverything,
     "another-journal": ListsOlderOnly,
     "two-jobs-in-turn": OneMarkerForAll,
     "two-jobs-interleaved": OneMarkerForAll,

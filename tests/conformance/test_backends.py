@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Player
+from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
@@ -55,5 +55,5 @@ class TestKafkaPlainWriter(ConformanceSuite):
         return kafka_targets_on(kafka.bootstrap)["plain"]
 
     @pytest.mark.parametrize("scenario", WRITERS_SCENARIOS)
-    def test_conformance(self, scenario: str, target: ConformanceTarget, folder: Path, player: Player) -> None:
-        super().test_conformance(scenario, target, folder, player)
+    def test_conformance(self, scenario: str, target: ConformanceTarget, folder: Path, runner: Runner) -> None:
+        super().test_conformance(scenario, target, folder, runner)

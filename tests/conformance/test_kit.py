@@ -16,20 +16,20 @@ import pytest
 
 from exactsink.cli import conformance as command
 from exactsink.contract import Backend, BackendSpec, ConfigError, Fatal, Traits
-from exactsink.testing import SCENARIOS, ConformanceTarget, Fault, Player, Script
-from exactsink.testing.catalogue import CAPABILITIES
-from exactsink.testing.context import Broken, Stage
+from exactsink.testing import SCENARIOS, ConformanceTarget, Fault, Runner, Script
+from exactsink.testing.capabilities import CAPABILITIES
+from exactsink.testing.context import Broken, Context
 from exactsink.testing.interrupt import Interruption
-from exactsink.testing.processes import ask_stranger, ended
+from exactsink.testing.processes import ask_fresh_process, ended
 from exactsink.testing.target import HOOKS
 from tests.conformance.defects_of_work import LeavesOrphans
 from tests.conformance.ledger import LedgerBackend, LedgerTarget
 
 
 @pytest.fixture(scope="module")
-def player() -> Iterator[Player]:
-    with closing(Player()) as player:
-        yield player
+def runner() -> Iterator[Runner]:
+    with closing(Runner()) as runner:
+        yield runner
 
 
 @dataclass(frozen=True)
@@ -41,38 +41,40 @@ class _OnStage:
     def __call__(self) -> list[str]:
         return [self.broken(number, play) for number, play in enumerate(PIECES)]
 
-    def broken(self, number: int, play: Callable[[Stage, Script], None]) -> str:
-        stage = Stage(LedgerTarget(), self.folder / str(number))
+    def broken(self, number: int, play: Callable[[Context, Script], None]) -> str:
+        context = Context(LedgerTarget(), self.folder / str(number))
         try:
-            play(stage, stage.script([2], [2]))
+            play(context, context.script([2], [2]))
         except Broken as broken:
             return str(broken)
         return "it passed"
 
 
-def kill(stage: Stage, script: Script) -> None:
-    stage.killed(script, Fault("decide", "before", "kill", 99))
+def kill(context: Context, script: Script) -> None:
+    context.killed(script, Fault("decide", "before", "kill", 99))
 
 
-def stop(stage: Stage, script: Script) -> None:
-    stage.stopped(script, Fault("decide", "before", "stall", 99))
+def stop(context: Context, script: Script) -> None:
+    context.stopped(script, Fault("decide", "before", "stall", 99))
 
 
-def stop_at_the_second_of_two(stage: Stage, script: Script) -> None:
-    stage.stopped(script, Fault("pre_commit", "after", "kill", 99), Fault("decide", "before", "stall", 1))
+def stop_at_the_second_of_two(context: Context, script: Script) -> None:
+    context.stopped(script, Fault("pre_commit", "after", "kill", 99), Fault("decide", "before", "stall", 1))
 
 
-def play(stage: Stage, script: Script) -> None:
-    stage.play(script, Fault("decide", "before", "kill", 99))
+def play(context: Context, script: Script) -> None:
+    context.play(script, Fault("decide", "before", "kill", 99))
 
 
-def kill_after_the_end_of_a_call(stage: Stage, script: Script) -> None:
+def kill_after_the_end_of_a_call(context: Context, script: Script) -> None:
     late = Interruption("commit", "kill", script.folder, {0: 1_000_000})
-    code = ended(stage.interrupted(script, late))
-    raise Broken(f"ended {code}, and has {len(stage.decided(script))} committable decided, {stage.read().total()} rows")
+    code = ended(context.interrupted(script, late))
+    raise Broken(
+        f"ended {code}, and has {len(context.decided(script))} committable decided, {context.read().total()} rows"
+    )
 
 
-PIECES: Sequence[Callable[[Stage, Script], None]] = (
+PIECES: Sequence[Callable[[Context, Script], None]] = (
     kill,
     stop,
     stop_at_the_second_of_two,
@@ -82,11 +84,11 @@ PIECES: Sequence[Callable[[Stage, Script], None]] = (
 
 
 def test_a_fault_that_never_fires_breaks_its_scenario_or_fires_at_the_end_of_the_call(tmp_path: Path) -> None:
-    assert ask_stranger(_OnStage(tmp_path)) == [
+    assert ask_fresh_process(_OnStage(tmp_path)) == [
         "kill-before-decide-e99 ended 0; it was to end -9",
-        "stall-before-decide-e99 never fired: the life ended 0",
+        "stall-before-decide-e99 never fired: the driver run ended 0",
         "kill-after-pre_commit-e99 never fired",
-        "life 0 ended 0, its fault explains (-9,); kill-before-decide-e99 never fired",
+        "driver run 0 ended 0, its fault explains (-9,); kill-before-decide-e99 never fired",
         "ended -9, and has 1 committable decided, 2 rows",
     ]
 
@@ -110,11 +112,11 @@ class BareTarget(ConformanceTarget):
         return LedgerTarget().applied(folder)
 
 
-def test_scenarios_are_skipped_by_a_capability_that_is_named(player: Player, tmp_path: Path) -> None:
+def test_scenarios_are_skipped_by_a_capability_that_is_named(runner: Runner, tmp_path: Path) -> None:
     needing = {need: name for name, scenario in SCENARIOS.items() for need in scenario.needs}
     assert needing.keys() == CAPABILITIES.keys()
     for need, name in needing.items():
-        result = player.play(name, BareTarget(), tmp_path / name)
+        result = runner.play(name, BareTarget(), tmp_path / name)
         assert (result.outcome, result.why) == ("skipped", f"needs {need}: {CAPABILITIES[need]}")  # type: ignore[index]
 
 
@@ -123,8 +125,8 @@ def test_a_full_target_has_nothing_skipped() -> None:
     assert not any(BareTarget().gives(hook) for hook in HOOKS)
 
 
-def test_a_store_that_loses_votes_must_say_how(player: Player, tmp_path: Path) -> None:
-    result = player.play("empty-epoch", BareTarget(LedgerBackend), tmp_path)
+def test_a_store_that_loses_votes_must_say_how(runner: Runner, tmp_path: Path) -> None:
+    result = runner.play("empty-epoch", BareTarget(LedgerBackend), tmp_path)
     assert result.outcome == "failed"
     assert "must give lose_votes()" in result.why
 
@@ -137,11 +139,11 @@ class HangingTarget(LedgerTarget):
 
 
 def test_a_scenario_that_hangs_fails_and_leaves_no_process(tmp_path: Path) -> None:
-    with closing(Player(limit_seconds=10)) as player:
-        result = player.play("many-rows", HangingTarget(), tmp_path)
+    with closing(Runner(limit_seconds=10)) as runner:
+        result = runner.play("many-rows", HangingTarget(), tmp_path)
         assert (result.outcome, result.why.partition(":")[0]) == ("failed", "it hangs")
         assert not Path("/proc", (tmp_path / "target" / "pid").read_text()).exists()
-        assert player.play("order-kept", LedgerTarget(), tmp_path / "next").outcome == "passed"
+        assert runner.play("order-kept", LedgerTarget(), tmp_path / "next").outcome == "passed"
 
 
 def ledger_targets() -> Mapping[str, ConformanceTarget]:

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from exactsink.contract import Backend
-from exactsink.testing import Player
+from exactsink.testing import Runner
 from tests.conformance.defects import SABOTAGES
 from tests.conformance.defects_of_work import PublishesEarly
 from tests.conformance.ledger import TABLES, LedgerOptions, LedgerTarget
 
 
 @pytest.fixture(scope="module")
-def player() -> Iterator[Player]:
-    with closing(Player()) as player:
-        yield player
+def runner() -> Iterator[Runner]:
+    with closing(Runner()) as runner:
+        yield runner
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class SharedTarget(LedgerTarget):
 
 @pytest.mark.parametrize("names_jobs", [True, False])
 def test_scenarios_meet_in_one_store_when_the_target_names_their_jobs(
-    names_jobs: bool, player: Player, tmp_path: Path
+    names_jobs: bool, runner: Runner, tmp_path: Path
 ) -> None:
     target = SharedTarget(store=tmp_path, names_jobs=names_jobs)
-    first = player.play("another-journal", target, tmp_path / "first")  # it leaves another journal's work behind
-    others = [player.play(name, target, tmp_path / name) for name in ("others-untouched", "two-jobs-in-turn")]
+    first = runner.play("another-journal", target, tmp_path / "first")  # it leaves another journal's work behind
+    others = [runner.play(name, target, tmp_path / name) for name in ("others-untouched", "two-jobs-in-turn")]
     assert first.outcome == "passed", first.why
     assert [result.outcome for result in others] == ["passed" if names_jobs else "failed", "passed"]
     assert names_jobs or "another journal" in others[0].why
@@ -83,11 +83,11 @@ class SilentTarget(WaitingTarget):
     holds_readers = False
 
 
-def test_readers_that_wait_behind_undecided_rows_break_no_promise(player: Player, tmp_path: Path) -> None:
+def test_readers_that_wait_behind_undecided_rows_break_no_promise(runner: Runner, tmp_path: Path) -> None:
     name = "two-jobs-interleaved"
-    waiting = player.play(name, WaitingTarget(), tmp_path / "waiting")
+    waiting = runner.play(name, WaitingTarget(), tmp_path / "waiting")
     assert waiting.outcome == "passed", waiting.why
-    assert player.play(name, SilentTarget(), tmp_path / "silent").outcome == "failed"
+    assert runner.play(name, SilentTarget(), tmp_path / "silent").outcome == "failed"
     for defect in (SABOTAGES[name], PublishesEarly):
-        found = player.play(name, WaitingTarget(defect), tmp_path / defect.__name__)
+        found = runner.play(name, WaitingTarget(defect), tmp_path / defect.__name__)
         assert found.outcome == "failed", f"{defect.__doc__} It was not caught."

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing import SCENARIOS, Player
+from exactsink.testing import SCENARIOS, Runner
 from tests.conformance.defects import SABOTAGES, STAGED_SABOTAGES
 from tests.conformance.ledger import LedgerTarget
 
 
 @pytest.fixture(scope="module")
-def player() -> Iterator[Player]:
-    with closing(Player()) as player:
-        yield player
+def runner() -> Iterator[Runner]:
+    with closing(Runner()) as runner:
+        yield runner
 
 
 def test_no_scenario_is_without_a_sabotage() -> None:
@@ -24,10 +24,10 @@ def test_no_scenario_is_without_a_sabotage() -> None:
 
 
 @pytest.mark.parametrize("scenario", [*SABOTAGES, *STAGED_SABOTAGES])
-def test_defect_is_caught(scenario: str, player: Player, tmp_path: Path) -> None:
+def test_defect_is_caught(scenario: str, runner: Runner, tmp_path: Path) -> None:
     staged = STAGED_SABOTAGES.get(scenario)
     target = staged() if staged else LedgerTarget(SABOTAGES[scenario])
-    result = player.play(scenario, target, tmp_path)
+    result = runner.play(scenario, target, tmp_path)
     assert result.outcome == "failed", f"{(staged or SABOTAGES[scenario]).__doc__} It was not caught."
     said = result.why.splitlines()[0]
     assert "programming mistake" not in said

@@ -15,7 +15,7 @@ from pathlib import Path
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, ExactsinkError, Fatal
 from exactsink.job.registry import Registry, installed_plugins
-from exactsink.testing import SCENARIOS, ConformanceTarget, Player, Result
+from exactsink.testing import SCENARIOS, ConformanceTarget, Result, Runner
 
 __all__ = ["conformance"]
 
@@ -25,10 +25,10 @@ def conformance(name: str, scenarios: Sequence[str], as_json: bool) -> None:
     chosen = [_known(scenario) for scenario in scenarios] or list(SCENARIOS)
     targets = _targets(name, Registry(installed_plugins()))
     results: list[tuple[str, Result]] = []
-    with tempfile.TemporaryDirectory(prefix="exactsink-conformance-") as folder, closing(Player()) as player:
+    with tempfile.TemporaryDirectory(prefix="exactsink-conformance-") as folder, closing(Runner()) as runner:
         for target, given in targets.items():
             for scenario in chosen:
-                result = player.play(scenario, given, Path(folder, target, scenario))
+                result = runner.play(scenario, given, Path(folder, target, scenario))
                 results.append((target, result))
                 if not as_json:
                     _report(target, result)

@@ -85,7 +85,7 @@ class Version:
 
 
 class IdempotentBackend(StagingBackend):
-    """Stage rows, then put them by key, each only over a lower version. The author writes what is abstract here.
+    """Context rows, then put them by key, each only over a lower version. The author writes what is abstract here.
 
     One job and sink alone may write the keys: epochs of two jobs can't be compared. Rows show one by one while a
     decided epoch is applied.

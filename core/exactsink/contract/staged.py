@@ -112,7 +112,7 @@ class StagingBackend(Backend):
 
 
 class StagedBackend(StagingBackend):
-    """Stage rows, then apply an epoch in one transaction of the target, together with its marker."""
+    """Context rows, then apply an epoch in one transaction of the target, together with its marker."""
 
     @abstractmethod
     def applier(self) -> Applier:

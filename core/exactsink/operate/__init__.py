@@ -1,1 +1,1 @@
-"""TODO"""
+"""What an operator sees (views only read) and does (actions claim first)."""

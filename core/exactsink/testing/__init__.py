@@ -3,8 +3,8 @@
 The conformance kit plays every scenario on a plugin's own target: a `ConformanceTarget` says how to reach it, and a
 test class that inherits from `ConformanceSuite` (it needs pytest), or `exactsink conformance NAME`, does the rest.
 
-Beneath it, `run_scenario` plays driver runs over a script of batches, each life with a fault or without, and hands
-back a report of what each life came to.
+Beneath it, `run_scenario` plays driver runs over a script of batches, each driver run with a fault or without, and
+hands back a report of what each driver run came to.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
 from exactsink.testing.recording import record, recorded
-from exactsink.testing.runner import SCENARIOS, Player, Result
+from exactsink.testing.runner import SCENARIOS, Result, Runner
 from exactsink.testing.scenario import Report, run_scenario
+from exactsink.testing.session import Session
 from exactsink.testing.target import ConformanceTarget
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ __all__ = [
     "ConformanceSuite",
     "ConformanceTarget",
     "Fault",
-    "Player",
+    "Runner",
     "Report",
     "Result",
     "Script",
+    "Session",
     "record",
     "recorded",
     "run_scenario",

@@ -1,4 +1,4 @@
-"""A scenario's stage: one target, the jobs that are played on it, the faults that must fire, and what readers see."""
+"""A scenario's context: one target, the jobs that are played on it, the faults that must fire, and what readers see."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from exactsink.contract import EXIT_BUG, Backend, Committable, Fenced, JobContext
 from exactsink.protocol.sinks import Sink
-from exactsink.testing.driver_run import Script, live
+from exactsink.testing.driver_run import Script, run_driver
 from exactsink.testing.faults import Fault, FaultTrigger, FaultTriggers
 from exactsink.testing.interrupt import Interrupted, Interruption
-from exactsink.testing.manual_session import Hand
 from exactsink.testing.processes import KILLED, ask, ended, start, stopped_or_ended, wake
 from exactsink.testing.scenario import in_doubt, run_scenario
+from exactsink.testing.session import Session
 from exactsink.testing.target import ROWS, ConformanceTarget
 
-__all__ = ["JOB", "SINK", "Broken", "Stage"]
+__all__ = ["JOB", "SINK", "Broken", "Context"]
 
 JOB, SINK = "kit", "out"
 
@@ -29,7 +29,7 @@ class Broken(Exception):
     """The promise does not hold on this target, or the scenario's fault never fired."""
 
 
-class Stage:
+class Context:
     """Made in a scenario's own process, which has no threads: every call on the backend goes into a fork of it."""
 
     def __init__(self, target: ConformanceTarget, folder: Path) -> None:
@@ -66,13 +66,15 @@ class Stage:
         """Return the script with its sink's backend wrapped."""
         return replace(script, sinks={SINK: replace(script.sinks[SINK], backend=backend)})
 
-    def hand(self, generation: int, token: str, job: str | None = None, sink: str = SINK, lineage: str = "") -> Hand:
-        """Work on the target by hand; `lineage` is a journal's name, by default one of this token's own."""
+    def session(
+        self, generation: int, token: str, job: str | None = None, sink: str = SINK, lineage: str = ""
+    ) -> Session:
+        """Return a manual session on the target; `lineage` is a journal's name, by default one of this token's own."""
         ctx = JobContext(job or self.job(), sink, str(self.place / "staging"), generation, lineage or token)
-        return Hand(self.backend, ctx, token)
+        return Session(self.backend, ctx, token)
 
     def play(self, script: Script, *faults: Fault) -> None:
-        """Play a life for each fault, wake what stalls, and end with whole lives: all is to be well then."""
+        """Play a driver run for each fault, wake what stalls, then whole driver runs: all is to be well then."""
         report = run_scenario(script, faults)
         self.faults += [str(fault) for fault, fired in zip(faults, report.fired, strict=True) if fired]
         if report.problems:
@@ -80,14 +82,14 @@ class Stage:
         self.check_nothing_in_doubt(script)
 
     def killed(self, script: Script, fault: Fault) -> None:
-        """Play a life that dies of its fault."""
+        """Play a driver run that dies of its fault."""
         self.ends(self.start(script, fault), KILLED, str(fault))
         self.faults.append(str(fault))
 
     def stopped(self, script: Script, *faults: Fault) -> int:
-        """Play a life until the last of its faults, all of which fire, stops it; give the process, for `woken`."""
+        """Play a driver run until the last of its faults, all of which fire, stops it; return the process."""
         triggers = self._triggers(script, faults)
-        pid = start(lambda: live(script, FaultTriggers(triggers)))
+        pid = start(lambda: run_driver(script, FaultTriggers(triggers)))
         self.stops(pid, str(faults[-1]))
         for fault, trigger in zip(faults, triggers, strict=True):
             if not trigger.fired:
@@ -96,10 +98,10 @@ class Stage:
         return pid
 
     def stops(self, pid: int, what: str) -> None:
-        """Wait until a life is stopped."""
+        """Wait until a driver run is stopped."""
         code = stopped_or_ended(pid)
         if code is not None:
-            raise Broken(f"{what} never fired: the life ended {code}")
+            raise Broken(f"{what} never fired: the driver run ended {code}")
 
     def woken(self, pid: int) -> None:
         """Let a stopped driver go on to its end: it finds that it is fenced, or starts anew and finishes the job."""
@@ -109,24 +111,24 @@ class Stage:
             raise Broken(f"a driver that was woken ended {code}")
 
     def start(self, script: Script, *faults: Fault) -> int:
-        """Start a life, with faults or without; give the process."""
+        """Start a driver run, with faults or without; give the process."""
         triggers = self._triggers(script, faults)
-        return start(lambda: live(script, FaultTriggers(triggers)))
+        return start(lambda: run_driver(script, FaultTriggers(triggers)))
 
     def interrupted(self, script: Script, interruption: Interruption, *faults: Fault) -> int:
-        """Start a life whose calls are interrupted, and which may die of a fault; give the process."""
+        """Start a driver run whose calls are interrupted, and which may die of a fault; give the process."""
         return self.start(self.through(script, Interrupted(self.backend, interruption)), *faults)
 
     def ends(self, pid: int, code: int, who: str) -> None:
-        """Wait for a life's end, which is to be this one."""
+        """Wait for a driver run's end, which is to be this one."""
         found = ended(pid)
         if found != code:
             bug = ", a programming mistake" if found == EXIT_BUG else ""
             raise Broken(f"{who} ended {found}{bug}; it was to end {code}")
 
     def whole(self, script: Script, code: int = 0) -> None:
-        """Play a life without a fault; it ends with this exit code."""
-        self.ends(self.start(script), code, "a life without a fault")
+        """Play a driver run without a fault; it ends with this exit code."""
+        self.ends(self.start(script), code, "a driver run without a fault")
 
     def decided(self, script: Script) -> tuple[Committable, ...]:
         """Return the committables of the job's last decision."""
@@ -165,7 +167,7 @@ class Stage:
             raise Broken(f"at the end {held[SINK]} participants are still in doubt")
 
     def _triggers(self, script: Script, faults: Sequence[Fault]) -> list[FaultTrigger]:
-        return [FaultTrigger(fault, script.folder / f"stage-{next(self._numbers)}.fired") for fault in faults]
+        return [FaultTrigger(fault, script.folder / f"context-{next(self._numbers)}.fired") for fault in faults]
 
 
 def _table(first: int, end: int) -> pa.Table:

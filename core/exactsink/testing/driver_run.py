@@ -28,7 +28,7 @@ from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing.faults import Trigger
 
-__all__ = ["Script", "hashed", "live"]
+__all__ = ["Script", "hashed", "run_driver"]
 
 _TASK_ATTEMPTS = 4
 _RESTARTS = 3
@@ -75,7 +75,7 @@ class Script:
         )
 
 
-def live(script: Script, trigger: Trigger | None) -> int:
+def run_driver(script: Script, trigger: Trigger | None) -> int:
     """Run the job to its end in this process, restarting on Retryable; give an exit code as the command line does."""
     for _ in range(_RESTARTS + 1):
         try:
@@ -84,9 +84,9 @@ def live(script: Script, trigger: Trigger | None) -> int:
         except Retryable as error:
             failure: ExactsinkError = error
         except ExactsinkError as error:
-            print(f"life {os.getpid()} ended: {error}", flush=True)
+            print(f"driver run {os.getpid()} ended: {error}", flush=True)
             return error.exit_code
-    print(f"life {os.getpid()} gave up: {failure}", flush=True)
+    print(f"driver run {os.getpid()} gave up: {failure}", flush=True)
     return failure.exit_code
 
 

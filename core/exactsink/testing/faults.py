@@ -32,7 +32,7 @@ class Fault:
 
 
 class Trigger(Protocol):
-    """Hears a life's events and its participants' probes."""
+    """Hears a driver run's events and its participants' probes."""
 
     def __call__(self, event: Event) -> None:
         """Hear an event of the driver."""
@@ -72,7 +72,7 @@ class FaultTrigger:
 
 
 class FaultTriggers:
-    """Fires several faults in one life, each once."""
+    """Fires several faults in one driver run, each once."""
 
     def __init__(self, triggers: Sequence[FaultTrigger]) -> None:
         self._triggers = tuple(triggers)

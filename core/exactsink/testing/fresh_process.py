@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from exactsink.testing.processes import answer_as_stranger
+from exactsink.testing.processes import answer_in_fresh_process
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    answer_as_stranger(sys.stdin.buffer)
+    answer_in_fresh_process(sys.stdin.buffer)

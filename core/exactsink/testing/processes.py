@@ -1,4 +1,4 @@
-"""Processes of a scenario: forked ones, from a process without threads, and strangers that share no memory with it."""
+"""Processes of a scenario: forked ones, from a process without threads, and fresh ones that share no memory with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from exactsink.contract import EXIT_BUG
 
-__all__ = ["KILLED", "ask", "ask_stranger", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
+__all__ = ["KILLED", "ask", "ask_fresh_process", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
 
 KILLED = -signal.SIGKILL
 """How a process ends that was killed, in `ended`'s words."""
@@ -87,7 +87,7 @@ def ask(work: Callable[[], _Answer]) -> _Answer:
     return _unpacked(data)  # type: ignore[no-any-return]
 
 
-def ask_stranger(work: Callable[[], _Answer]) -> _Answer:
+def ask_fresh_process(work: Callable[[], _Answer]) -> _Answer:
     """Do `work`, which must pickle, in a fresh interpreter: what it needs is in the pickle, or it is not there."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
@@ -98,7 +98,7 @@ def ask_stranger(work: Callable[[], _Answer]) -> _Answer:
         return _unpacked(answer.read_bytes())  # type: ignore[no-any-return]
 
 
-def answer_as_stranger(asked: Any) -> None:
+def answer_in_fresh_process(asked: Any) -> None:
     """Be the fresh interpreter: read the work from a stream, do it, leave the answer."""
     sys.path[:] = pickle.load(asked)
     work, place = pickle.load(asked)

@@ -14,7 +14,8 @@ from typing import Any
 
 from exactsink import __version__
 from exactsink.contract import Committable, Txn
-from exactsink.testing.context import Stage
+from exactsink.testing.context import Context
+from exactsink.testing.processes import ask
 from exactsink.testing.target import ConformanceTarget
 
 __all__ = ["record", "recorded"]
@@ -29,13 +30,13 @@ def record(target: ConformanceTarget, folder: Path) -> str:
     For targets whose prepared work is files below the target's folder or in staging; a server's author keeps
     statements instead. `folder` is empty. Forks: call it from a plain script, which has no threads.
     """
-    stage = Stage(target, folder)
-    hand = stage.hand(1, _TOKEN)
-    before = set(stage.place.rglob("*"))
-    committables = hand.prepare(0, stage.rows([3, 3])[0])
-    made = sorted(path for path in stage.place.rglob("*") if path not in before and path.is_file())
-    files = {str(path.relative_to(stage.place)): base64.b64encode(path.read_bytes()).decode() for path in made}
-    body = {"release": __version__, "files": files, "committables": [_plain(c, stage.place) for c in committables]}
+    context = Context(target, folder)
+    session = context.session(1, _TOKEN)
+    before = set(context.place.rglob("*"))
+    committables = session.prepare(0, context.rows([3, 3])[0], run=ask)
+    made = sorted(path for path in context.place.rglob("*") if path not in before and path.is_file())
+    files = {str(path.relative_to(context.place)): base64.b64encode(path.read_bytes()).decode() for path in made}
+    body = {"release": __version__, "files": files, "committables": [_plain(c, context.place) for c in committables]}
     return json.dumps(body, indent=1)
 
 

@@ -21,13 +21,13 @@ from typing import Literal
 
 import pyarrow as pa
 
-from exactsink.testing.catalogue import Scenario, lacking
-from exactsink.testing.context import Broken, Stage
+from exactsink.testing.capabilities import Scenario, lacking
+from exactsink.testing.context import Broken, Context
 from exactsink.testing.processes import ended, start
 from exactsink.testing.scenarios import commits, matrix, others, rows, votes
 from exactsink.testing.target import ConformanceTarget
 
-__all__ = ["SCENARIOS", "Player", "Result"]
+__all__ = ["SCENARIOS", "Runner", "Result"]
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
     {scenario.name: scenario for family in (matrix, rows, commits, votes, others) for scenario in family.SCENARIOS}
@@ -50,7 +50,7 @@ class Result:
     seconds: float = 0.0
 
 
-class Player:
+class Runner:
     """A process of its own, without threads, from which scenarios are forked. To be closed.
 
     `limit_seconds` is what a scenario may take until it fails as hanging.
@@ -128,20 +128,20 @@ def _perform(scenario: Scenario, target: ConformanceTarget, folder: Path) -> int
 
 
 def _result(scenario: Scenario, target: ConformanceTarget, folder: Path) -> Result:
-    stage: Stage | None = None
+    context: Context | None = None
     try:
-        stage = Stage(target, folder)
-        if reason := lacking(scenario, stage.backend, target):
+        context = Context(target, folder)
+        if reason := lacking(scenario, context.backend, target):
             return Result(scenario.name, "skipped", reason)
-        if stage.backend.traits.can_lose_votes and not target.gives("lose_votes"):
+        if context.backend.traits.can_lose_votes and not target.gives("lose_votes"):
             raise Broken("its traits say that votes can be lost (can_lose_votes): the target must give lose_votes()")
-        scenario.play(stage)
+        scenario.play(context)
     except Broken as broken:
-        return Result(scenario.name, "failed", str(broken), stage.faults if stage else ())
+        return Result(scenario.name, "failed", str(broken), context.faults if context else ())
     except Exception as error:
         traceback.print_exc()
-        return Result(scenario.name, "failed", f"{type(error).__name__}: {error}", stage.faults if stage else ())
-    return Result(scenario.name, "passed", "", stage.faults)
+        return Result(scenario.name, "failed", f"{type(error).__name__}: {error}", context.faults if context else ())
+    return Result(scenario.name, "passed", "", context.faults)
 
 
 def _log(folder: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from exactsink.contract import Fenced
 from exactsink.protocol.sinks import committer_of
-from exactsink.testing.driver_run import Script, live
+from exactsink.testing.driver_run import Script, run_driver
 from exactsink.testing.faults import Fault, FaultTrigger
 from exactsink.testing.processes import KILLED, ask, ended, start, stopped_or_ended, wait_gone, wake
 
@@ -19,8 +19,8 @@ __all__ = ["Report", "in_doubt", "run_scenario"]
 class Report:
     """What a scenario came to. `problems` is empty when the framework's part of the promise held.
 
-    `exits` are the lives' exit codes in the order of their starts, a signal as its negative number; `in_doubt` counts
-    the participants that a sink still holds at the end.
+    `exits` are the driver runs' exit codes in the order of their starts, a signal as its negative number; `in_doubt`
+    counts the participants that a sink still holds at the end.
     """
 
     fired: Sequence[bool]
@@ -30,9 +30,9 @@ class Report:
 
 
 def run_scenario(script: Script, faults: Sequence[Fault]) -> Report:
-    """Play one life per fault, then wake what stalls, then two lives without a fault. Forks: call it unthreaded.
+    """Play a driver run per fault, wake what stalls, then two runs without a fault. Forks: call it unthreaded.
 
-    A fault that never fired is a problem, and so is a life that ended otherwise than its fault explains.
+    A fault that never fired is a problem, and so is a driver run that ended otherwise than its fault explains.
     """
     exits: list[int] = []
     problems: list[str] = []
@@ -48,30 +48,30 @@ def run_scenario(script: Script, faults: Sequence[Fault]) -> Report:
         exits.append(code)
         expected = (KILLED,) if _in_driver(fault) and fault.action == "kill" else (0,)
         if exits[-1] not in expected:
-            problems.append(f"life {number} ended {exits[-1]}, its fault explains {expected}")
-    exits.append(_whole_life(script, problems))
+            problems.append(f"driver run {number} ended {exits[-1]}, its fault explains {expected}")
+    exits.append(_whole_run(script, problems))
     for number, pid in stalled:
         wake(pid)
         exits[number] = ended(pid)
         if exits[number] not in (0, Fenced.exit_code):
-            problems.append(f"life {number}, woken, ended {exits[number]}")
+            problems.append(f"driver run {number}, woken, ended {exits[number]}")
     for pid in _stalled_participants(script):
         wake(pid)
         wait_gone(pid)
-    exits.append(_whole_life(script, problems))
+    exits.append(_whole_run(script, problems))
     fired = [trigger.fired for trigger in triggers]
     problems += [f"{fault} never fired" for fault, done in zip(faults, fired, strict=True) if not done]
     return Report(fired, exits, ask(lambda: in_doubt(script)), problems)
 
 
 def _start(script: Script, trigger: FaultTrigger | None) -> int:
-    return start(lambda: live(script, trigger))
+    return start(lambda: run_driver(script, trigger))
 
 
-def _whole_life(script: Script, problems: list[str]) -> int:
+def _whole_run(script: Script, problems: list[str]) -> int:
     code = ended(_start(script, None))
     if code != 0:
-        problems.append(f"a life without a fault ended {code}")
+        problems.append(f"a driver run without a fault ended {code}")
     return code
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing.runner import SCENARIOS, Player
+from exactsink.testing.runner import SCENARIOS, Runner
 from exactsink.testing.target import ConformanceTarget
 
 __all__ = ["ConformanceSuite"]
 
-_PLAYER = pytest.StashKey[Player]()
+_RUNNER = pytest.StashKey[Runner]()
 
 
 class ConformanceSuite:
@@ -31,17 +31,17 @@ class ConformanceSuite:
         return tmp_path
 
     @pytest.fixture
-    def player(self, request: pytest.FixtureRequest) -> Player:
+    def runner(self, request: pytest.FixtureRequest) -> Runner:
         """Return the process from which scenarios are forked; one serves all tests of a pytest process."""
         stash = request.session.stash
-        if _PLAYER not in stash:
-            stash[_PLAYER] = Player()
-            request.session.addfinalizer(stash[_PLAYER].close)
-        return stash[_PLAYER]
+        if _RUNNER not in stash:
+            stash[_RUNNER] = Runner()
+            request.session.addfinalizer(stash[_RUNNER].close)
+        return stash[_RUNNER]
 
     @pytest.mark.parametrize("scenario", list(SCENARIOS))
-    def test_conformance(self, scenario: str, target: ConformanceTarget, folder: Path, player: Player) -> None:
-        result = player.play(scenario, target, folder)
+    def test_conformance(self, scenario: str, target: ConformanceTarget, folder: Path, runner: Runner) -> None:
+        result = runner.play(scenario, target, folder)
         if result.outcome == "skipped":
             pytest.skip(result.why)
         assert result.outcome == "passed", f"{SCENARIOS[scenario].promise}: {result.why}"

@@ -69,7 +69,7 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def foreign(self, folder: Path) -> None:
-        """Put something of a stranger, with a name that is no participant's, where the backend lists its own."""
+        """Put something foreign, with a name that is no participant's, where the backend lists its own."""
         raise NotImplementedError
 
     def foreign_stands(self, folder: Path) -> bool:

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What backends share, ours and others': each would else write it anew. A plugin may import it, beside the contract."""

@@ -1,1 +1,1 @@
-"""The kit's scenarios, each a play on a stage that raises when the promise does not hold."""
+"""The kit's scenarios, each raises Broken when the promise does not hold."""

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
     Applier,
     Committable,
     Committed,
+    Marker,
     Outcome,
     Retryable,
     StagedBackend,
     StagedCommitter,
 )
-from exactsink.testing.catalogue import Scenario
-from exactsink.testing.context import SINK, Broken, Stage
+from exactsink.testing.capabilities import Scenario
+from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import AnswerLost, Interruption
-from exactsink.testing.manual_session import Commit, Hand, Slow
-from exactsink.testing.processes import KILLED, ask, ask_stranger, ended, start
+from exactsink.testing.processes import KILLED, ask, ask_fresh_process, ended, start
 from exactsink.testing.scenarios.moments import COUNTED, evenly, spread
+from exactsink.testing.session import Session
+from exactsink.testing.wrapped import WrappedApplier
 
 __all__ = ["SCENARIOS"]
 
@@ -33,22 +38,21 @@ _STALLS = 8
 _SWEEPS = 6
 
 
-def _other_process(stage: Stage) -> None:
+def _other_process(context: Context) -> None:
     """Open, write and commit in interpreters that share nothing, though the backend's module may keep state."""
-    hand = stage.hand(1, _TOKEN)
-    committables = hand.prepare(0, stage.rows([20])[0], run=ask_stranger)
-    _all_stand(ask_stranger(hand.committing(0, committables)))
-    stage.check_rows(range(20))
-    _all_stand(ask_stranger(hand.committing(0, committables)))
-    stage.check_rows(range(20))
+    session = context.session(1, _TOKEN)
+    committables = session.prepare(0, context.rows([20])[0], run=ask_fresh_process)
+    _all_stand(ask_fresh_process(partial(session.commit, 0, committables)))
+    context.check_rows(range(20))
+    _all_stand(ask_fresh_process(partial(session.commit, 0, committables)))
+    context.check_rows(range(20))
 
 
-def _at_once(stage: Stage) -> None:
+def _at_once(context: Context) -> None:
     """Two processes that wait for one condition commit the same epoch, round after round."""
-    hand = stage.hand(1, _TOKEN)
-    for epoch, tables in enumerate(stage.rows(*([6],) * _AT_ONCE)):
-        committables = hand.prepare(epoch, tables)
-        commit = hand.committing(epoch, committables)
+    session = context.session(1, _TOKEN)
+    for epoch, tables in enumerate(context.rows(*([6],) * _AT_ONCE)):
+        commit = partial(session.commit, epoch, session.prepare(epoch, tables, run=ask))
         waiting, opened = os.pipe()
         both = [start(lambda: _after(waiting, opened, commit)) for _ in range(2)]  # noqa: B023 - used in this round
         os.close(waiting)
@@ -56,38 +60,53 @@ def _at_once(stage: Stage) -> None:
         ends = [ended(pid) for pid in both]
         if ends != [0, 0]:
             raise Broken(f"of two processes that commit epoch {epoch} at once, one did not end well: {ends}")
-    stage.check_rows(range(6 * _AT_ONCE))
-    stage.faults.append(f"two-processes-commit-at-once-{_AT_ONCE}-times")
+    context.check_rows(range(6 * _AT_ONCE))
+    context.faults.append(f"two-processes-commit-at-once-{_AT_ONCE}-times")
 
 
-def _applied_late(stage: Stage) -> None:
+def _applied_late(context: Context) -> None:
     """One process looks at the marker and reads its rows; before it applies them, another commits the epoch."""
-    backend, hand = stage.backend, stage.hand(1, _TOKEN)
+    backend, session = context.backend, context.session(1, _TOKEN)
     assert isinstance(backend, StagedBackend)
-    committables = hand.prepare(0, stage.rows([20, 20])[0])
+    committables = session.prepare(0, context.rows([20, 20])[0], run=ask)
     (said, says), (reported, reports) = os.pipe(), os.pipe()
-    slow = start(lambda: _late(hand, committables, Slow(backend.applier(), says, reported)))
+    slow = start(lambda: _late(session, committables, _SlowApplier(backend.applier(), says, reported)))
     os.close(says)
     if not os.read(said, 1):
         raise Broken("the slow process never came to apply its rows")
-    _all_stand(ask(hand.committing(0, committables)))
-    stage.check_rows(range(40))
+    _all_stand(ask(partial(session.commit, 0, committables)))
+    context.check_rows(range(40))
     os.write(reports, b".")
-    stage.ends(slow, 0, "the process that applies late")
-    stage.faults.append("another-process-commits-between-look-and-apply")
-    stage.check_rows(range(40))
+    context.ends(slow, 0, "the process that applies late")
+    context.faults.append("another-process-commits-between-look-and-apply")
+    context.check_rows(range(40))
     for end in (said, reported, reports):
         os.close(end)
 
 
-def _late(hand: Hand, committables: Sequence[Committable], applier: Applier) -> int:
-    committer = StagedCommitter(hand.ctx, applier)
+class _SlowApplier(WrappedApplier):
+    """Has looked at the marker and read the staged rows, and says so; applies them when it may."""
+
+    def __init__(self, real: Applier, says: int, may: int) -> None:
+        super().__init__(real)
+        self._says = says
+        self._may = may
+
+    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
+        rows = list(batches)
+        os.write(self._says, b".")
+        os.read(self._may, 1)
+        return super().apply(marker, iter(rows))
+
+
+def _late(session: Session, committables: Sequence[Committable], applier: Applier) -> int:
+    committer = StagedCommitter(session.ctx, applier)
     outcomes = committer.commit(0, committables)
     committer.close()
     return 0 if all(isinstance(outcome, AlreadyCommitted) for outcome in outcomes) else 1
 
 
-def _after(waiting: int, opened: int, commit: Commit) -> int:
+def _after(waiting: int, opened: int, commit: Callable[[], Sequence[Outcome]]) -> int:
     os.close(opened)
     os.read(waiting, 1)
     for _ in range(50):
@@ -99,74 +118,74 @@ def _after(waiting: int, opened: int, commit: Commit) -> int:
     return 1
 
 
-def _replayed(stage: Stage) -> None:
+def _replayed(context: Context) -> None:
     """One epoch is committed by three drivers, each killed before anybody knows that it was."""
-    script = stage.script([10, 10], [10, 10], [10, 10])
+    script = context.script([10, 10], [10, 10], [10, 10])
     for fault in (Fault(_COMMIT, "after", "kill", 1), Fault(_COMMIT, "after"), Fault("recommit", "after")):
-        stage.killed(script, fault)
-        stage.check_rows(range(40))
-    committables = stage.decided(script)
+        context.killed(script, fault)
+        context.check_rows(range(40))
+    committables = context.decided(script)
     lineage = script.journal.read().lineage
-    hand = stage.hand(99, _TOKEN, lineage=lineage)
-    _all_stand(ask(hand.committing(1, committables, times=3)))
-    stage.check_rows(range(40))
-    stage.whole(script)
-    stage.check_rows(range(60))
-    stage.check_nothing_in_doubt(script)
+    session = context.session(99, _TOKEN, lineage=lineage)
+    _all_stand(ask(partial(session.commit, 1, committables, times=3)))
+    context.check_rows(range(40))
+    context.whole(script)
+    context.check_rows(range(60))
+    context.check_nothing_in_doubt(script)
 
 
-def _answer_lost(stage: Stage) -> None:
+def _answer_lost(context: Context) -> None:
     """The store does the work, and the driver never hears of it: it asks again."""
-    script = stage.script([10, 10], [10, 10], [10, 10])
-    losing = AnswerLost(stage.backend, script.folder)
-    stage.whole(stage.through(script, losing))
+    script = context.script([10, 10], [10, 10], [10, 10])
+    losing = AnswerLost(context.backend, script.folder)
+    context.whole(context.through(script, losing))
     unfired = [epoch for epoch in range(3) if not losing.mark(epoch).exists()]
     if unfired:
         raise Broken(f"the answer of epochs {unfired} was never lost")
-    stage.faults += [f"answer-lost-e{epoch}" for epoch in range(3)]
-    stage.check_rows(range(60))
-    stage.check_nothing_in_doubt(script)
+    context.faults += [f"answer-lost-e{epoch}" for epoch in range(3)]
+    context.check_rows(range(60))
+    context.check_nothing_in_doubt(script)
 
 
-def _killed_inside(stage: Stage) -> None:
+def _killed_inside(context: Context) -> None:
     """Driver after driver is killed inside its commit, each a little later in it; its successor finishes."""
-    script = stage.script(*([5, 5],) * (COUNTED + _KILLS))
-    moments = spread(stage, script, range(COUNTED, COUNTED + _KILLS))
+    script = context.script(*([5, 5],) * (COUNTED + _KILLS))
+    moments = spread(context, script, range(COUNTED, COUNTED + _KILLS))
     kills = Interruption("commit", "kill", script.folder, moments)
     for epoch, moment in moments.items():
-        stage.ends(stage.interrupted(script, kills), KILLED, f"a driver inside the commit of epoch {epoch}")
-        stage.faults.append(f"kill-inside-commit-e{epoch}-at-{moment}")
-    stage.whole(script)
-    stage.check_rows(range(10 * len(script.batches)))
-    stage.check_nothing_in_doubt(script)
+        context.ends(context.interrupted(script, kills), KILLED, f"a driver inside the commit of epoch {epoch}")
+        context.faults.append(f"kill-inside-commit-e{epoch}-at-{moment}")
+    context.whole(script)
+    context.check_rows(range(10 * len(script.batches)))
+    context.check_nothing_in_doubt(script)
 
 
-def _stalled_inside(stage: Stage) -> None:
+def _stalled_inside(context: Context) -> None:
     """Drivers stall inside their commit; each wakes when its successor is three epochs on, or waits for its lock."""
-    script = stage.script(*([5, 5],) * (COUNTED + 3 * _STALLS))
-    moments = spread(stage, script, range(COUNTED, len(script.batches), 3))
+    script = context.script(*([5, 5],) * (COUNTED + 3 * _STALLS))
+    moments = spread(context, script, range(COUNTED, len(script.batches), 3))
     for epoch, moment in moments.items():
         stall = Interruption("commit", "stall", script.folder, {epoch: moment})
-        pid = stage.interrupted(script, stall)
-        stage.stops(pid, f"stall-inside-commit-e{epoch}-at-{moment}")
-        stage.faults.append(f"stall-inside-commit-e{epoch}-at-{moment}")
+        pid = context.interrupted(script, stall)
+        context.stops(pid, f"stall-inside-commit-e{epoch}-at-{moment}")
+        context.faults.append(f"stall-inside-commit-e{epoch}-at-{moment}")
         last = epoch + 3 == len(script.batches)
-        successor = stage.interrupted(script, stall, *[Fault("open_epoch", "before", "kill", epoch + 3)] * (not last))
+        successor = context.interrupted(script, stall, *[Fault("open_epoch", "before", "kill", epoch + 3)] * (not last))
         code = ended(successor)
         if code not in (0 if last else KILLED, Retryable.exit_code):
             raise Broken(f"the successor of a driver stalled inside the commit of epoch {epoch} ended {code}")
-        stage.woken(pid)
-    stage.whole(script)
-    stage.check_rows(range(10 * len(script.batches)))
-    stage.check_nothing_in_doubt(script)
+        context.woken(pid)
+    context.whole(script)
+    context.check_rows(range(10 * len(script.batches)))
+    context.check_nothing_in_doubt(script)
 
 
-def _killed_inside_sweep(stage: Stage) -> None:
+def _killed_inside_sweep(context: Context) -> None:
     """Driver after driver is killed inside its sweep, each a little later in it."""
-    script = stage.script(*([5, 5],) * (_SWEEPS + 2))
-    stage.killed(script, Fault("vote", "after", "kill", 0))
+    script = context.script(*([5, 5],) * (_SWEEPS + 2))
+    context.killed(script, Fault("vote", "after", "kill", 0))
     counting = Interruption("abort", "count", script.folder)
-    stage.ends(stage.interrupted(script, counting, Fault("vote", "after", "kill", 1)), KILLED, "a counting life")
+    context.ends(context.interrupted(script, counting, Fault("vote", "after", "kill", 1)), KILLED, "a counting run")
     if not counting.mark(0).exists():
         raise Broken("the backend lists nothing of what a killed driver had prepared: there was nothing to sweep")
     moments = evenly(list(range(_SWEEPS)), int(counting.mark(0).read_text()))
@@ -174,12 +193,12 @@ def _killed_inside_sweep(stage: Stage) -> None:
         folder = script.folder / f"sweep-{turn}"
         folder.mkdir()
         kill = Interruption("abort", "kill", folder, {0: moment})
-        stage.ends(stage.interrupted(script, kill), KILLED, f"a driver inside its sweep, at {moment}")
-        stage.faults.append(f"kill-inside-sweep-at-{moment}")
-        stage.killed(script, Fault("vote", "after", "kill", turn + 2))
-    stage.whole(script)
-    stage.check_rows(range(10 * len(script.batches)))
-    stage.check_nothing_in_doubt(script)
+        context.ends(context.interrupted(script, kill), KILLED, f"a driver inside its sweep, at {moment}")
+        context.faults.append(f"kill-inside-sweep-at-{moment}")
+        context.killed(script, Fault("vote", "after", "kill", turn + 2))
+    context.whole(script)
+    context.check_rows(range(10 * len(script.batches)))
+    context.check_nothing_in_doubt(script)
 
 
 def _all_stand(outcomes: list[Outcome] | tuple[Outcome, ...] | object) -> None:
@@ -190,7 +209,7 @@ def _all_stand(outcomes: list[Outcome] | tuple[Outcome, ...] | object) -> None:
 
 
 SCENARIOS = (
-    Scenario("other-process", "what one process prepares, a stranger to it commits", _other_process),
+    Scenario("other-process", "what one process prepares, an unrelated one commits", _other_process),
     Scenario("commits-at-once", "two processes that commit at the same moment apply the rows once", _at_once),
     Scenario(
         "applied-late",

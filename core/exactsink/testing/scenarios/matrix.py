@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from exactsink.protocol.events import POINTS
-from exactsink.testing.catalogue import Scenario
-from exactsink.testing.context import SINK, Stage
+from exactsink.testing.capabilities import Scenario
+from exactsink.testing.context import SINK, Context
 from exactsink.testing.faults import Fault
 
 __all__ = ["SCENARIOS"]
@@ -31,7 +31,7 @@ def _scenario(point: str, edge: Edge, action: Action) -> Scenario:
     )
 
 
-def _playing(point: str, edge: Edge, action: Action) -> Callable[[Stage], None]:
+def _playing(point: str, edge: Edge, action: Action) -> Callable[[Context], None]:
     """A start meets an unfinished epoch, and the sweep what was never decided; any other point is epoch 1's."""
     if point == "sweep":
         faults = [Fault("vote", "after", "kill", 1), Fault(point, edge, action)]
@@ -40,9 +40,9 @@ def _playing(point: str, edge: Edge, action: Action) -> Callable[[Stage], None]:
     else:
         faults = [Fault(point, edge, action, 1)]
 
-    def play(stage: Stage) -> None:
-        stage.play(stage.script(*_SHAPE), *faults)
-        stage.check_rows(range(120))
+    def play(context: Context) -> None:
+        context.play(context.script(*_SHAPE), *faults)
+        context.check_rows(range(120))
 
     return play
 

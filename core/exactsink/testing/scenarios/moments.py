@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from exactsink.testing.context import Stage
+from exactsink.testing.context import Context
 from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import Interruption
@@ -16,11 +16,11 @@ COUNTED = 2
 """So many epochs at the start of a script are played whole, to count the moments of a commit."""
 
 
-def spread(stage: Stage, script: Script, epochs: Iterable[int]) -> Mapping[int, int]:
+def spread(context: Context, script: Script, epochs: Iterable[int]) -> Mapping[int, int]:
     """Play the counted epochs, and give each of these epochs a moment of its commit, from the first to the last."""
     counting = Interruption("commit", "count", script.folder)
-    pid = stage.interrupted(script, counting, Fault("open_epoch", "before", "kill", COUNTED))
-    stage.ends(pid, KILLED, "a life whose commits are counted")
+    pid = context.interrupted(script, counting, Fault("open_epoch", "before", "kill", COUNTED))
+    context.ends(pid, KILLED, "a driver run whose commits are counted")
     count = int(counting.mark(COUNTED - 1).read_text())
     return evenly(list(epochs), count)
 

@@ -1,14 +1,16 @@
-"""Scenarios about others on the same target: other jobs and sinks, strangers, and another journal of the job's name."""
+"""Scenarios about others on the same target: other jobs and sinks, foreign work, another journal of the name."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from exactsink.contract import Refused
-from exactsink.testing.catalogue import Capability, Scenario
-from exactsink.testing.context import SINK, Broken, Stage
+from exactsink.testing.capabilities import Capability, Scenario
+from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
-from exactsink.testing.manual_session import Hand
 from exactsink.testing.processes import ask
+from exactsink.testing.session import Session
 
 __all__ = ["SCENARIOS"]
 
@@ -16,93 +18,93 @@ _TOKEN = "abcdef012345"
 _COMMIT = f"commit:{SINK}"
 
 
-def _job_that_sweeps(stage: Stage) -> Script:
+def _job_that_sweeps(context: Context) -> Script:
     """Play a job whose driver is killed with prepared work, so that its successor has something to abort."""
-    script = stage.script([10, 10], [10, 10], [10, 10])
-    stage.killed(script, Fault("vote", "after", "kill", 1))
-    stage.whole(script)
+    script = context.script([10, 10], [10, 10], [10, 10])
+    context.killed(script, Fault("vote", "after", "kill", 1))
+    context.whole(script)
     return script
 
 
-def _others_untouched(stage: Stage) -> None:
+def _others_untouched(context: Context) -> None:
     """Another job, its name beginning like this one's, and another sink of this job have prepared work, and keep it."""
     others = [
-        stage.hand(1, _TOKEN, job=stage.job("other")),
-        stage.hand(1, _TOKEN, job=f"{stage.job()}-{SINK}"),
-        stage.hand(1, _TOKEN, sink="other"),
-        stage.hand(1, _TOKEN, sink=f"{SINK}-{SINK}"),
+        context.session(1, _TOKEN, job=context.job("other")),
+        context.session(1, _TOKEN, job=f"{context.job()}-{SINK}"),
+        context.session(1, _TOKEN, sink="other"),
+        context.session(1, _TOKEN, sink=f"{SINK}-{SINK}"),
     ]
-    prepared = [hand.prepare(0, stage.rows([3, 3], first=1000 + 6 * n)[0]) for n, hand in enumerate(others)]
-    script = _job_that_sweeps(stage)
-    for hand, committables in zip(others, prepared, strict=True):
-        _still_listed(stage, hand, [committable.ref for committable in committables])
-        ask(hand.committing(0, committables))
-    stage.check_rows(range(60), range(1000, 1024))
-    stage.check_nothing_in_doubt(script)
+    prepared = [s.prepare(0, context.rows([3, 3], first=1000 + 6 * n)[0], run=ask) for n, s in enumerate(others)]
+    script = _job_that_sweeps(context)
+    for session, committables in zip(others, prepared, strict=True):
+        _still_listed(context, session, [committable.ref for committable in committables])
+        ask(partial(session.commit, 0, committables))
+    context.check_rows(range(60), range(1000, 1024))
+    context.check_nothing_in_doubt(script)
 
 
-def _still_listed(stage: Stage, hand: Hand, refs: list[str]) -> None:
-    listed = hand.listed()
-    if not stage.backend.traits.visible_early and sorted(listed) != sorted(refs):
-        raise Broken(f"{hand.ctx.job}.{hand.ctx.sink} has prepared {refs}; the backend lists {listed} as its own")
+def _still_listed(context: Context, session: Session, refs: list[str]) -> None:
+    listed = [participant.ref for participant in ask(session.listed)]
+    if not context.backend.traits.visible_early and sorted(listed) != sorted(refs):
+        raise Broken(f"{session.ctx.job}.{session.ctx.sink} has prepared {refs}; the backend lists {listed} as its own")
 
 
-def _stranger_untouched(stage: Stage) -> None:
+def _foreign_untouched(context: Context) -> None:
     """Something with a name that is no participant's stands where the backend lists its own."""
-    ask(lambda: stage.target.foreign(stage.place))
-    if not ask(lambda: stage.target.foreign_stands(stage.place)):
+    ask(lambda: context.target.foreign(context.place))
+    if not ask(lambda: context.target.foreign_stands(context.place)):
         raise Broken("foreign() put nothing there that foreign_stands() sees")
-    script = _job_that_sweeps(stage)
-    if not ask(lambda: stage.target.foreign_stands(stage.place)):
-        raise Broken("the stranger's work was changed or removed")
-    stage.check_rows(range(60))
-    stage.check_nothing_in_doubt(script)
+    script = _job_that_sweeps(context)
+    if not ask(lambda: context.target.foreign_stands(context.place)):
+        raise Broken("foreign work was changed or removed")
+    context.check_rows(range(60))
+    context.check_nothing_in_doubt(script)
 
 
-def _another_journal(stage: Stage) -> None:
+def _another_journal(context: Context) -> None:
     """An id of this job was begun under a claim that this journal does not hold: the start is refused."""
-    script = stage.script([10, 10], [10, 10])
-    stage.killed(script, Fault("complete", "after", "kill", 0))
+    script = context.script([10, 10], [10, 10])
+    context.killed(script, Fault("complete", "after", "kill", 0))
     lineage = script.journal.read().lineage
-    other = stage.hand(7, _TOKEN, lineage=lineage)
-    refs = [committable.ref for committable in other.prepare(1, stage.rows([3, 3], first=1000)[0])]
+    other = context.session(7, _TOKEN, lineage=lineage)
+    refs = [committable.ref for committable in other.prepare(1, context.rows([3, 3], first=1000)[0], run=ask)]
     for _ in range(2):
-        stage.whole(script, code=Refused.exit_code)
-        _still_listed(stage, other, refs)
-    stage.check_rows(range(20))
+        context.whole(script, code=Refused.exit_code)
+        _still_listed(context, other, refs)
+    context.check_rows(range(20))
 
 
-def _in_turn(stage: Stage) -> None:
+def _in_turn(context: Context) -> None:
     """Two jobs, one after the other, from their first epoch to their last."""
     for job, first in (("first", 0), ("second", 1000)):
-        script = stage.script([10, 10], [10, 10], job=stage.job(job), first=first)
-        stage.killed(script, Fault(_COMMIT, "before", "kill", 1))
-        stage.whole(script)
-    stage.check_rows(range(40), range(1000, 1040))
+        script = context.script([10, 10], [10, 10], job=context.job(job), first=first)
+        context.killed(script, Fault(_COMMIT, "before", "kill", 1))
+        context.whole(script)
+    context.check_rows(range(40), range(1000, 1040))
 
 
-def _interleaved(stage: Stage) -> None:
+def _interleaved(context: Context) -> None:
     """Each of two jobs stands before its decision, or its commit, while the other one is swept or finished."""
-    one = stage.script([10, 10], [10, 10], [10, 10], job=stage.job("first"))
-    two = stage.script([10, 10], [10, 10], [10, 10], job=stage.job("second"), first=1000)
-    deciding = stage.stopped(one, Fault("decide", "before", "stall", 1))
-    committing = stage.stopped(two, Fault(_COMMIT, "before", "stall", 1))
-    stage.woken(deciding)
-    stage.whole(one)
-    if not stage.backend.traits.visible_early:
-        stage.check_rows_behind(range(60), range(1000, 1020))
-    stage.woken(committing)
-    stage.whole(two)
-    stage.check_rows(range(60), range(1000, 1060))
+    one = context.script([10, 10], [10, 10], [10, 10], job=context.job("first"))
+    two = context.script([10, 10], [10, 10], [10, 10], job=context.job("second"), first=1000)
+    deciding = context.stopped(one, Fault("decide", "before", "stall", 1))
+    committing = context.stopped(two, Fault(_COMMIT, "before", "stall", 1))
+    context.woken(deciding)
+    context.whole(one)
+    if not context.backend.traits.visible_early:
+        context.check_rows_behind(range(60), range(1000, 1020))
+    context.woken(committing)
+    context.whole(two)
+    context.check_rows(range(60), range(1000, 1060))
     for script in (one, two):
-        stage.check_nothing_in_doubt(script)
+        context.check_nothing_in_doubt(script)
 
 
 _SEVERAL: tuple[Capability, ...] = ("several_jobs",)
 _HIDDEN: tuple[Capability, ...] = ("hidden_until_decided",)
 SCENARIOS = (
     Scenario("others-untouched", "prepared work of other jobs and sinks is left alone", _others_untouched, _SEVERAL),
-    Scenario("stranger-untouched", "what is no participant's is left alone", _stranger_untouched, ("foreign",)),
+    Scenario("foreign-untouched", "what is no participant's is left alone", _foreign_untouched, ("foreign",)),
     Scenario(
         "another-journal",
         "another journal's work under this job's name stops the start, and is left in place",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exactsink.testing.catalogue import Scenario
-from exactsink.testing.context import Broken, Stage
+from exactsink.testing.capabilities import Scenario
+from exactsink.testing.context import Broken, Context
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import Interruption
 from exactsink.testing.processes import ask, wake
@@ -15,35 +15,35 @@ MANY = 100_000
 EPOCHS = 12
 
 
-def _empty(stage: Stage) -> None:
+def _empty(context: Context) -> None:
     """Epochs and partitions without rows: first, between others, and last."""
-    script = stage.script([0, 0], [10, 0], [0, 0], [0, 10], [0, 0])
-    stage.killed(script, Fault("complete", "before", "kill", 2))
-    stage.whole(script)
-    stage.whole(script)
-    stage.check_rows(range(20))
-    stage.check_nothing_in_doubt(script)
+    script = context.script([0, 0], [10, 0], [0, 0], [0, 10], [0, 0])
+    context.killed(script, Fault("complete", "before", "kill", 2))
+    context.whole(script)
+    context.whole(script)
+    context.check_rows(range(20))
+    context.check_nothing_in_doubt(script)
 
 
-def _many(stage: Stage) -> None:
+def _many(context: Context) -> None:
     """Rows by the hundred thousand, in one epoch."""
-    script = stage.script([MANY // 2, MANY // 2], [10, 10], chunk=10_000)
-    stage.whole(script)
-    stage.check_rows(range(MANY + 20))
+    script = context.script([MANY // 2, MANY // 2], [10, 10], chunk=10_000)
+    context.whole(script)
+    context.check_rows(range(MANY + 20))
 
 
-def _order(stage: Stage) -> None:
+def _order(context: Context) -> None:
     """Of the rows of a partition none overtakes another, wherever the target shows both."""
     counts = [[40, 60, 50], [30, 0, 40]]
-    stage.whole(stage.script(*counts))
-    stage.check_rows(range(220))
+    context.whole(context.script(*counts))
+    context.check_rows(range(220))
     partition_of: dict[int, tuple[int, int]] = {}
     for batch, partitions in enumerate(counts):
         for number, count in enumerate(partitions):
             first = len(partition_of)
             partition_of |= dict.fromkeys(range(first, first + count), (batch, number))
     shown = set()
-    for sequence in ask(lambda: [list(ids) for ids in stage.target.order(stage.place)]):
+    for sequence in ask(lambda: [list(ids) for ids in context.target.order(context.place)]):
         last: dict[tuple[int, int], int] = {}
         for row in sequence:
             partition = partition_of[row]
@@ -55,35 +55,35 @@ def _order(stage: Stage) -> None:
         raise Broken(f"order() shows {len(shown)} of {len(partition_of)} rows")
 
 
-def _hidden(stage: Stage) -> None:
+def _hidden(context: Context) -> None:
     """Readers look while a driver stands before its decision, all participants having voted."""
-    script = stage.script([10, 10], [10, 10], [10, 10])
-    stopped = stage.stopped(script, Fault("vote", "before", "stall", 1))
-    stage.check_rows(range(20))
-    successor = stage.stopped(script, Fault("decide", "before", "stall", 1))
-    stage.check_rows(range(20))
-    stage.woken(stopped)
-    stage.check_rows(range(20))
-    stage.woken(successor)
-    stage.check_rows(range(60))
-    stage.check_nothing_in_doubt(script)
+    script = context.script([10, 10], [10, 10], [10, 10])
+    stopped = context.stopped(script, Fault("vote", "before", "stall", 1))
+    context.check_rows(range(20))
+    successor = context.stopped(script, Fault("decide", "before", "stall", 1))
+    context.check_rows(range(20))
+    context.woken(stopped)
+    context.check_rows(range(20))
+    context.woken(successor)
+    context.check_rows(range(60))
+    context.check_nothing_in_doubt(script)
 
 
-def _one_moment(stage: Stage) -> None:
+def _one_moment(context: Context) -> None:
     """Readers look while a driver is stopped inside its commits: they see all of the epoch, or none of it."""
-    script = stage.script(*([5, 5, 5, 5],) * EPOCHS)
-    moments = spread(stage, script, range(COUNTED, EPOCHS))
+    script = context.script(*([5, 5, 5, 5],) * EPOCHS)
+    moments = spread(context, script, range(COUNTED, EPOCHS))
     stops = Interruption("commit", "stall", script.folder, moments)
-    pid = stage.interrupted(script, stops)
+    pid = context.interrupted(script, stops)
     for epoch, moment in moments.items():
-        stage.stops(pid, f"stall-inside-commit-e{epoch}-at-{moment}")
-        stage.faults.append(f"stall-inside-commit-e{epoch}-at-{moment}")
-        found = stage.read()
+        context.stops(pid, f"stall-inside-commit-e{epoch}-at-{moment}")
+        context.faults.append(f"stall-inside-commit-e{epoch}-at-{moment}")
+        found = context.read()
         seen = epoch + 1 if any(row in found for row in range(20 * epoch, 20 * epoch + 20)) else epoch
-        stage.check_read(found, range(20 * seen))
+        context.check_read(found, range(20 * seen))
         wake(pid)
-    stage.ends(pid, 0, "a driver that was stopped inside its commits")
-    stage.check_rows(range(20 * EPOCHS))
+    context.ends(pid, 0, "a driver that was stopped inside its commits")
+    context.check_rows(range(20 * EPOCHS))
 
 
 SCENARIOS = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, InDoubtError
-from exactsink.testing.catalogue import Capability, Scenario
-from exactsink.testing.context import SINK, Broken, Stage
+from exactsink.testing.capabilities import Capability, Scenario
+from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.faults import Fault
 from exactsink.testing.processes import ask
 
@@ -16,77 +17,79 @@ _COMMIT = f"commit:{SINK}"
 _TOKEN = "abcdef012345"
 
 
-def _losing(which: slice) -> Callable[[Stage], None]:
-    def play(stage: Stage) -> None:
-        script = stage.script([10, 10], [10, 10], [10, 10])
-        stage.killed(script, Fault(_COMMIT, "before", "kill", 1))
-        lost = stage.decided(script)[which]
-        ask(lambda: stage.target.lose_votes(stage.place, lost))
-        stage.faults += [f"lost-{committable.txn.id}" for committable in lost]
-        stage.killed(script, Fault("open_epoch", "before", "kill", 2))  # while the decision is still that epoch's
-        kept = [c.txn.id for c in lost if c in stage.decided(script)]
+def _losing(which: slice) -> Callable[[Context], None]:
+    def play(context: Context) -> None:
+        script = context.script([10, 10], [10, 10], [10, 10])
+        context.killed(script, Fault(_COMMIT, "before", "kill", 1))
+        lost = context.decided(script)[which]
+        ask(lambda: context.target.lose_votes(context.place, lost))
+        context.faults += [f"lost-{committable.txn.id}" for committable in lost]
+        context.killed(script, Fault("open_epoch", "before", "kill", 2))  # while the decision is still that epoch's
+        kept = [c.txn.id for c in lost if c in context.decided(script)]
         if kept:
             raise Broken(f"{kept} still stand in the decision")
-        stage.whole(script)
-        stage.check_rows(range(60))
-        stage.check_nothing_in_doubt(script)
+        context.whole(script)
+        context.check_rows(range(60))
+        context.check_nothing_in_doubt(script)
 
     return play
 
 
-def _unproven(edge: str) -> Callable[[Stage], None]:
-    def play(stage: Stage) -> None:
-        script = stage.script([10, 10], [10, 10], [10, 10])
+def _unproven(edge: str) -> Callable[[Context], None]:
+    def play(context: Context) -> None:
+        script = context.script([10, 10], [10, 10], [10, 10])
         fault = Fault(_COMMIT, "before", "kill", 1) if edge == "before" else Fault(_COMMIT, "after", "kill", 1)
-        stage.killed(script, fault)
-        decided = stage.decided(script)
-        ask(lambda: stage.target.destroy_evidence(stage.place, decided))
-        stage.faults.append(f"evidence-destroyed-{edge}-commit")
-        stood = stage.read()
+        context.killed(script, fault)
+        decided = context.decided(script)
+        ask(lambda: context.target.destroy_evidence(context.place, decided))
+        context.faults.append(f"evidence-destroyed-{edge}-commit")
+        stood = context.read()
         for _ in range(2):
-            stage.whole(script, code=InDoubtError.exit_code)
-            found = stage.read()
+            context.whole(script, code=InDoubtError.exit_code)
+            found = context.read()
             if found != stood:
                 raise Broken(f"{(found - stood).total()} rows were applied by a job that was to stop")
-        if stage.decided(script) != decided:
+        if context.decided(script) != decided:
             raise Broken("what can't be proven lost was decided anew")
 
     return play
 
 
-def _loser_swept(stage: Stage) -> None:
+def _loser_swept(context: Context) -> None:
     """A task is killed when it has prepared, another attempt wins: the loser is listed, then swept."""
-    script = stage.script([10, 10], [10, 10], [10, 10])
-    pid = stage.stopped(script, Fault("pre_commit", "after", "kill", 1), Fault("decide", "before", "stall", 1))
-    listed = stage.hand(1, _TOKEN).listed()
+    script = context.script([10, 10], [10, 10], [10, 10])
+    pid = context.stopped(script, Fault("pre_commit", "after", "kill", 1), Fault("decide", "before", "stall", 1))
+    listed = [participant.ref for participant in ask(context.session(1, _TOKEN).listed)]
     if len(listed) != 3:
         raise Broken(f"two winners and a loser are prepared, and the backend lists {len(listed)}: {listed}")
-    stage.woken(pid)
-    stage.check_nothing_in_doubt(script)
-    stage.check_rows(range(60))
-    stage.whole(script)
-    stage.check_rows(range(60))
+    context.woken(pid)
+    context.check_nothing_in_doubt(script)
+    context.check_rows(range(60))
+    context.whole(script)
+    context.check_rows(range(60))
 
 
-def _previous(stage: Stage) -> None:
+def _previous(context: Context) -> None:
     """What the author recorded of earlier releases is committed by this one, and by it again."""
-    committables = ask(lambda: list(stage.target.previous(stage.place)))
+    committables = ask(lambda: list(context.target.previous(context.place)))
     if not committables:
         raise Broken("previous() gives no committable")
-    before = stage.read()
-    schema = stage.rows([1])[0][0].schema
+    before = context.read()
+    schema = context.rows([1])[0][0].schema
     epochs: dict[tuple[str, str, int], list[Committable]] = {}
     for committable in committables:
         epochs.setdefault((committable.txn.job, committable.txn.sink, committable.txn.epoch), []).append(committable)
     for (job, sink, epoch), decided in epochs.items():
-        hand = stage.hand(decided[0].txn.generation, decided[0].txn.token, job=job, sink=sink)
-        ask(hand.opening(epoch, schema))  # as the earlier release did before its tasks: the target's own tables stand
+        session = context.session(decided[0].txn.generation, decided[0].txn.token, job=job, sink=sink)
+        ask(
+            partial(session.open, epoch, schema)
+        )  # as the earlier release did before its tasks: the target's own tables stand
         for _ in range(2):
-            outcomes = ask(hand.committing(epoch, decided))
+            outcomes = ask(partial(session.commit, epoch, decided))
             if not all(isinstance(outcome, Committed | AlreadyCommitted) for outcome in outcomes):
                 raise Broken(f"epoch {epoch} of {job}.{sink}, as an earlier release prepared it: {outcomes}")
-        stage.faults += [f"prepared-with-version-{version}" for version in sorted({c.version for c in decided})]
-    found = stage.read()
+        context.faults += [f"prepared-with-version-{version}" for version in sorted({c.version for c in decided})]
+    found = context.read()
     found.subtract(before)
     rows = sum(committable.rows for committable in committables)
     if found.total() != rows or any(count not in (0, 1) for count in found.values()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from exactsink.contract import Backend, StagedBackend
-from exactsink.testing.context import Stage
+from exactsink.testing.context import Context
 from exactsink.testing.target import HOOKS, ConformanceTarget
 
 __all__ = ["CAPABILITIES", "Capability", "Scenario", "lacking"]
@@ -44,7 +44,7 @@ class Scenario:
 
     name: str
     promise: str
-    play: Callable[[Stage], None]
+    play: Callable[[Context], None]
     needs: tuple[Capability, ...] = ()
 
 

@@ -1,0 +1,94 @@
+"""A manual session: a backend's contract driven call by call, as one claim of one job and sink, without a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from exactsink.contract import Backend, Committable, Committer, InDoubt, JobContext, Outcome, Txn, Writer
+from exactsink.protocol.journal.log import Log, undecided_before
+from exactsink.protocol.journal.records import Claim
+from exactsink.protocol.participant import no_probe, write_partition
+from exactsink.protocol.votes import EpochPlan, SinkPlan, check_votes
+from exactsink.testing.driver_run import hashed
+
+__all__ = ["Session", "run_here"]
+
+_Answer = TypeVar("_Answer")
+_CHUNK_ROWS = 50
+
+
+def run_here(call: Callable[[], _Answer]) -> _Answer:
+    """Make the call in this process."""
+    return call()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One claim of one job and sink. Each call makes a committer or a writer of its own, and closes it.
+
+    A value that pickles, and so do its bound methods: a test makes its calls in any process. `token` is the claim's,
+    its generation is the context's.
+    """
+
+    backend: Backend
+    ctx: JobContext
+    token: str
+
+    def txn(self, epoch: int, partition: int, attempt: int | None = None) -> Txn:
+        """Name a participant; its attempt is partition + 1 unless it is given."""
+        ctx = self.ctx
+        attempt = partition + 1 if attempt is None else attempt
+        return Txn(ctx.job, epoch, ctx.sink, ctx.generation, self.token, partition, attempt)
+
+    def open(self, epoch: int, schema: pa.Schema, participants: int | None = None) -> bytes:
+        """Open an epoch and return its ticket."""
+        return self._commit_side(lambda committer: committer.open_epoch(epoch, schema, participants))
+
+    def writer(self, epoch: int, partition: int, schema: pa.Schema, ticket: bytes) -> Writer:
+        """Open a participant's writer; the caller ends it."""
+        return self.backend.writer(self.txn(epoch, partition), schema, ticket)
+
+    def write(
+        self, epoch: int, partition: int, ticket: bytes, rows: pa.Table, attempt: int | None = None
+    ) -> Committable:
+        """Write one partition as a task does, in pieces, and return its committable. Raises the task's refusal."""
+        ctx, txn = self.ctx, self.txn(epoch, partition, attempt)
+        plan = EpochPlan(ctx.job, epoch, ctx.generation, self.token, {ctx.sink: SinkPlan(ticket, None)})
+        batches = [{ctx.sink: (batch, hashed(batch))} for batch in rows.to_batches(max_chunksize=_CHUNK_ROWS)]
+        votes = list(write_partition(plan, {ctx.sink: self.backend}, partition, txn.attempt, batches, no_probe))
+        return check_votes(plan, votes)[ctx.sink][0]
+
+    def prepare(
+        self, epoch: int, partitions: Sequence[pa.Table], run: Callable[[Callable[[], Any]], Any] = run_here
+    ) -> list[Committable]:
+        """Open an epoch, then write and pre-commit each partition; `run` makes each call, in another process say."""
+        ticket: bytes = run(partial(self.open, epoch, partitions[0].schema))
+        return [run(partial(self.write, epoch, number, ticket, rows)) for number, rows in enumerate(partitions)]
+
+    def commit(self, epoch: int, committables: Sequence[Committable], times: int = 1) -> list[Outcome]:
+        """Commit with one committer, a number of times, and return the last outcomes."""
+        return self._commit_side(lambda c: [list(c.commit(epoch, committables)) for _ in range(times)])[-1]
+
+    def listed(self) -> list[InDoubt]:
+        """List what the backend holds in doubt."""
+        return self._commit_side(lambda committer: list(committer.in_doubt()))
+
+    def abort(self, *participants: InDoubt) -> None:
+        """Abort these participants, as the sweep of a later claim does that knows theirs."""
+        claims = [Claim(p.generation, p.token, "session", "query", self.ctx.lineage) for p in participants]
+        mine = Claim(max(claim.generation for claim in claims) + 1, "0" * 12, "session", "query", self.ctx.lineage)
+        log = Log(anchors=(*claims, mine))
+        undecided = undecided_before(log, mine, self.ctx.sink, participants)
+        self._commit_side(lambda committer: committer.abort(undecided))
+
+    def _commit_side(self, call: Callable[[Committer], _Answer]) -> _Answer:
+        committer = self.backend.committer(self.ctx)
+        try:
+            return call(committer)
+        finally:
+            committer.close()
