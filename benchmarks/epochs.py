@@ -62,7 +62,7 @@ class FrameEpoch:
 
     def __call__(self) -> Mapping[str, int]:
         """Write, decide and commit; give each sink's rows."""
-        return self._driver.epoch(self._pass.schemas(), lambda plan: self._pass.write(self._frame, plan))
+        return self._driver.epoch(self._pass.schemas, lambda plan: self._pass.write(self._frame, plan))
 
 
 def never(attempt: int) -> None:

@@ -75,7 +75,7 @@ def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_pa
     assert in_lake(tmp_path) == in_table(tmp_path) == expected
 
 
-@pytest.mark.parametrize("step", ["decide", "note"])
+@pytest.mark.parametrize("step", ["decide", "keep"])
 def test_run_whose_driver_ended_is_finished_or_starts_over(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -86,7 +86,7 @@ def test_run_whose_driver_ended_is_finished_or_starts_over(
         with pytest.raises(Fatal, match="ends here"):
             Job.from_toml(path).write(_rows(spark, 0), run="r")
         assert stops.stopped == 1
-    decided = step == "note"
+    decided = step == "keep"
     assert bool(in_lake(tmp_path)) == decided
     result = Job.from_toml(path).write(_rows(spark, 0), run="r")
     assert result.already_done == decided
@@ -100,7 +100,7 @@ def test_retryable_is_tried_again_with_a_new_claim(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_job(tmp_path)
-    monkeypatch.setattr("exactsink.spark.batch.pause", lambda attempt: None)
+    monkeypatch.setattr("exactsink.spark.batch.backoff", lambda attempt: None)
     from exactsink.spark.one_pass import OnePass
 
     real, failed = OnePass.write, []

@@ -10,7 +10,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.contract import Event, Fatal, LineageError, PreflightError, Retryable
-from exactsink.protocol.journal.journal import Journal
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
@@ -99,22 +98,15 @@ def test_run_restarts_on_retryable_and_every_restart_claims(
 ) -> None:
     write_source(tmp_path, 3)
     job = Job.from_toml(write_job(tmp_path))
-    real, failed = Job.coordinator, []
+    real, failed = Coordinator.run_epoch, []
 
-    def failing_once(self: Job, journal: Journal) -> object:
-        coordinator = real(self, journal)
-        run_epoch = coordinator.run_epoch
+    def once(self: Coordinator, batch: Batch) -> EpochResult:
+        if batch.epoch == 1 and not failed:
+            failed.append(batch)
+            raise Retryable("a store was away for a moment")
+        return real(self, batch)
 
-        def once(batch: object) -> object:
-            if batch.epoch == 1 and not failed:  # type: ignore[attr-defined]
-                failed.append(batch)
-                raise Retryable("a store was away for a moment")
-            return run_epoch(batch)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(coordinator, "run_epoch", once)
-        return coordinator
-
-    monkeypatch.setattr(Job, "coordinator", failing_once)
+    monkeypatch.setattr(Coordinator, "run_epoch", once)
     _run(job, spark)
     assert failed
     assert job.journal().read().last_generation == 2
@@ -150,11 +142,12 @@ def test_hand_made_query_is_the_same(spark: SparkSession, tmp_path: Path) -> Non
 def test_hand_made_query_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 1)
     job = Job.from_toml(write_job(tmp_path))
-    writer = read_source(job.config, spark).writeStream.foreachBatch(job.foreach_batch()).trigger(availableNow=True)
+    query = job.foreach_batch()
+    writer = read_source(job.config, spark).writeStream.foreachBatch(query).trigger(availableNow=True)
     with pytest.raises(PySparkException):
         writer.option("checkpointLocation", str(tmp_path / "elsewhere")).start().awaitTermination()
-    assert isinstance(job.failure, LineageError)
-    assert "checkpointLocation" in str(job.failure)
+    assert isinstance(query.failure, LineageError)
+    assert "checkpointLocation" in str(query.failure)
     assert not (tmp_path / "lake").exists()
 
 

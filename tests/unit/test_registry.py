@@ -112,6 +112,15 @@ def test_a_plugin_that_only_listens_hears_events(plugins: Plugins) -> None:
     assert [b.name for b in registry.listings()] == ["first"]
 
 
+def test_a_hook_under_another_name_is_heard(plugins: Plugins) -> None:
+    named = PLUGIN.format(specs="").replace("def exactsink_backends", "def unrelated")
+    named = named.replace("@hookimpl\n    def exactsink_event", '@hookimpl(specname="exactsink_event")\n    def hear')
+    plugins.plugin("ear", named)
+    event = Event("claimed", "orders")
+    plugins.registry().send(event)
+    assert [event] == sys.modules["plugin_ear"].HEARD
+
+
 def test_no_plugins_is_no_error() -> None:
     registry = Registry([])
     assert registry.listings() == []

@@ -30,15 +30,15 @@ class FakeJob:
     def __init__(self, *ends: tuple[Exception, BaseException | None], restarts: int = 3) -> None:
         self.ends = list(ends)
         self.config = SimpleNamespace(job=SimpleNamespace(restarts=restarts))
-        self.failure: BaseException | None = None
-        self.epochs_done = 0
+        self.query: Any = None
         self.starts = self.closed = 0
         self.events = Events("job")
         self.fenced: Fenced | None = None
 
     def start(self, frame: Any) -> Any:
         self.starts += 1
-        return SimpleNamespace(awaitTermination=self._end, stop=lambda: None)
+        self.query = SimpleNamespace(awaitTermination=self._end, stop=lambda: None, failure=None, epochs_done=0)
+        return self.query
 
     def check_fenced(self) -> None:
         if self.fenced is not None:
@@ -49,7 +49,7 @@ class FakeJob:
 
     def _end(self) -> None:
         if self.ends:
-            raised, self.failure = self.ends.pop(0)
+            raised, self.query.failure = self.ends.pop(0)
             raise raised
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.protocol.journal.records import Claim, Decide, Record, Redecide
+from exactsink.protocol.journal.records import Action, Claim, Complete, Decide, Record, Redecide
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["history"]
 
 
 def history(path: str, run: str | None, last: int, as_json: bool) -> None:
-    """Print the newest `last` records that stand: claims, decisions with their rows, notes."""
+    """Print the newest `last` records that stand: claims, decisions with their rows, what else is kept."""
     with closing(Opened.of(path, run).history.journal(backoff)) as journal:
         records = journal.history()
     lines = [_line(record) for record in records[max(0, len(records) - last) :]]
@@ -30,7 +30,7 @@ def history(path: str, run: str | None, last: int, as_json: bool) -> None:
 
 def _line(record: Record) -> dict[str, Any]:
     at = datetime.fromtimestamp(record.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    epoch = record.epoch if isinstance(record, Decide | Redecide) else None
+    epoch = record.epoch if isinstance(record, Decide | Redecide | Complete) else None
     kind = type(record).__name__.lower()
     return {"seq": record.seq, "at": f"{at}Z", "kind": kind, "epoch": epoch, "what": _what(record)}
 
@@ -43,6 +43,10 @@ def _what(record: Record) -> str:
     if isinstance(record, Redecide):
         rows = sum(committable.rows for committable in record.committables)
         return f"{record.sink} {rows} rows, lost votes written again"
+    if isinstance(record, Complete):
+        return "complete in every sink"
+    if isinstance(record, Action):
+        return f"{record.command} by {record.who}: {record.outcome}"
     return record.text
 
 

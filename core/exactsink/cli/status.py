@@ -12,7 +12,6 @@ from typing import Any
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
 from exactsink.contract import InDoubtError
-from exactsink.job.history import is_complete
 from exactsink.operate.views import Holding, holdings
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
@@ -58,7 +57,7 @@ def _body(opened: Opened, log: Log, state: State | None, held: Sequence[Holding]
         "sinks": sinks,
     }
     if opened.history.run is not None:
-        body |= {"run": opened.history.run, "run_complete": is_complete(log)}
+        body |= {"run": opened.history.run, "run_complete": log.is_complete}
     return body
 
 

@@ -45,11 +45,13 @@ class ExactsinkError(Exception):
 
 
 class Retryable(ExactsinkError):
-    """Start again: nothing is lost, and the same work may go through. `run` does so by itself."""
+    """Try again later: nothing is lost, and the same work may go through. `run` does so by itself."""
+
+    exit_code = 75
 
 
 class Fatal(ExactsinkError):
-    """Fix what the message names, then start again: nothing is lost, but trying again alone won't help."""
+    """A person must act: fix what the message names, then start again. Nothing is lost; trying alone won't help."""
 
 
 class Fenced(ExactsinkError):

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 
+from exactsink.contract import Retryable
 from exactsink.job.history import JobHistory
+from exactsink.observe.state import Heartbeat
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Coordinator, State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import fenced_by
 from exactsink.protocol.sinks import Sink
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["coordinator_of"]
+__all__ = ["Driver", "coordinator_of"]
 
 _COMMIT_ATTEMPTS = 8
+
+
+class Driver:
+    """A coordinator with its journal, and the heartbeat that says that it lives. It has not claimed yet."""
+
+    def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], events: Events) -> None:
+        history.folder.mkdir(parents=True, exist_ok=True)
+        self._history = history
+        self._events = events
+        self.heartbeat = Heartbeat(history.state())
+        self.journal = history.journal(backoff)
+        self.coordinator = coordinator_of(history, sinks, self.journal, events, self.heartbeat.write)
+
+    def check_fenced(self) -> None:
+        """Raise Fenced when another driver has claimed since: to claim again would take the job away from it.
+
+        A journal that does not answer just now says nothing: the next start reads it again.
+        """
+        mine = self.coordinator.last_claim
+        if mine is None:
+            return
+        with closing(self._history.journal(backoff)) as journal, suppress(Retryable, OSError):
+            fenced = fenced_by(journal.read(), mine)
+            if fenced is not None:
+                self._events.report("fenced", level=logging.WARNING, generation=mine.generation, by=fenced.why)
+                raise fenced
+
+    def close(self) -> None:
+        """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
+        self.heartbeat.close()
+        self.coordinator.close()
+        self.journal.close()
 
 
 def coordinator_of(

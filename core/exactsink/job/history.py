@@ -13,21 +13,12 @@ from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.observe.state import StateFile
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
 
-__all__ = ["RUN_COMPLETE", "JobHistory", "is_complete"]
-
-RUN_COMPLETE = "run complete"
-"""The note that a batch run leaves in its journal once every sink has committed: then nothing is left to do."""
+__all__ = ["JobHistory"]
 
 _HASH_CHARACTERS = 10
-
-
-def is_complete(log: Log) -> bool:
-    """Return whether every sink has committed the batch run of this journal."""
-    return any(note.text == RUN_COMPLETE for note in log.notes)
 
 
 @dataclass(frozen=True, slots=True)

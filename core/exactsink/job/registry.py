@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import Any
 import pluggy
 
 from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, BackendSpec, ConfigError, Event, HookSpecs
-from exactsink.protocol.events import Subscriber
 
 __all__ = ["BackendListing", "Registry", "installed_plugins"]
 
@@ -51,6 +51,8 @@ class Registry:
                 self._add(plugin)
             except Exception as error:  # a plugin's bug must not stop the jobs that don't use it
                 self._broken[plugin.name] = f"{type(error).__name__}: {error}"
+        listening = self._manager.hook.exactsink_event.get_hookimpls()
+        self._listeners = {found.plugin_name: self._hook_of("exactsink_event", found.plugin) for found in listening}
 
     def listings(self) -> list[BackendListing]:
         """List every backend, trying to import each: a broken one is listed with its problem."""
@@ -97,25 +99,29 @@ class Registry:
         return self._specs[name][1]
 
     def send(self, event: Event) -> None:
-        """Report an event to every plugin that listens."""
-        for plugin in self._manager.get_plugins():
-            hear: Subscriber | None = getattr(plugin, "exactsink_event", None)
+        """Report an event to every plugin that listens; one plugin's error must not keep the others from hearing."""
+        for name, hook in self._listeners.items():
             try:
-                if hear is not None:
-                    hear(event)
-            except Exception:  # one plugin's bug must not keep the others from hearing
-                _LOG.exception("plugin %s failed on %s", self._manager.get_name(plugin), event)
+                hook(event=event)
+            except Exception:
+                _LOG.exception("plugin %s failed on %s", name, event)
 
     def _add(self, entry_point: EntryPoint) -> None:
         plugin = entry_point.load()
-        self._manager.register(plugin, name=entry_point.name)
-        specs: Sequence[BackendSpec] = getattr(plugin, "exactsink_backends", tuple)()
-        for spec in specs:
+        name = entry_point.name
+        self._manager.register(plugin, name=name)
+        brought: list[Sequence[BackendSpec]] = self._hook_of("exactsink_backends", plugin)()
+        for spec in itertools.chain(*brought):
             if spec.name in self._specs:
                 _LOG.warning("backend %s is brought by two plugins", spec.name)
-                self._disputed[spec.name] = f"both {self._specs.pop(spec.name)[0]} and {entry_point.name} bring it"
+                self._disputed[spec.name] = f"both {self._specs.pop(spec.name)[0]} and {name} bring it"
             elif spec.name not in self._disputed:
-                self._specs[spec.name] = (entry_point.name, spec)
+                self._specs[spec.name] = (name, spec)
+
+    def _hook_of(self, hook: str, plugin: object) -> pluggy.HookCaller:
+        """Return a hook's caller for one plugin alone, so that its errors are its own."""
+        others = [other for other in self._manager.get_plugins() if other is not plugin]
+        return self._manager.subset_hook_caller(hook, remove_plugins=others)
 
     def _unknown(self, name: str, place: str) -> ConfigError:
         if name in self._disputed:

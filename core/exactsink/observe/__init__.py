@@ -6,9 +6,20 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from exactsink.contract import Event
-    from exactsink.job.config.model import ObserveSection
 
-__all__ = ["Observer", "subscribers"]
+__all__ = ["ObserveOptions", "Observer", "subscribers"]
+
+
+class ObserveOptions(Protocol):
+    """What a job's `[observe]` says."""
+
+    @property
+    def prometheus(self) -> str | None:
+        """`host:port` to serve metrics at."""
+
+    @property
+    def opentelemetry(self) -> bool:
+        """Whether to send metrics and spans through OpenTelemetry."""
 
 
 class Observer(Protocol):
@@ -21,7 +32,7 @@ class Observer(Protocol):
         """Let go, once the job has ended. Idempotent."""
 
 
-def subscribers(observe: ObserveSection) -> list[Observer]:
+def subscribers(observe: ObserveOptions) -> list[Observer]:
     """Make the subscribers that a job's `[observe]` asks for, and serve its metrics. The caller closes them.
 
     Raises ConfigError for a package that is not installed, a port that is taken, and OpenTelemetry without an SDK,

@@ -1,10 +1,13 @@
 """What an operator does to a job without its source: recover what is in doubt, or adopt another checkpoint.
 
-Each claims first, so a driver that still runs is fenced, and each leaves a note in the journal.
+Each claims first, so a driver that still runs is fenced, and each keeps an action in the journal.
 """
 
 from __future__ import annotations
 
+import getpass
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,10 +16,11 @@ from dataclasses import replace
 from exactsink.contract import ConfigError, Fenced, InDoubtError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of
-from exactsink.job.history import JobHistory, is_complete
+from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.records import Action
 from exactsink.protocol.sinks import Sink
 from exactsink.toolkit.waiting import backoff
 
@@ -29,7 +33,7 @@ _ROLE = "operator on "
 
 
 class Operator:
-    """One operator's hand on one history: a job's, or a batch run's."""
+    """Acts on one history: a job's, or a batch run's."""
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], checkpoint: Checkpoint, events: Events) -> None:
         self._history = history
@@ -58,7 +62,7 @@ class Operator:
         self._refuse_live(take_over, log)
         with self._claimed(log.query_id or "", sweep_tokens):
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
-            self._note(f"recovered by an operator{swept}")
+            self._keep("recover", f"recovered by an operator{swept}")
 
     def adopt(self, *, take_over: bool) -> tuple[int, int]:
         """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
@@ -80,9 +84,10 @@ class Operator:
         with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()):
             claim = self._journal.adopt(query_id, batch, self._journal.log.claims[-1].driver)
             self._events.report("adopted", query_id=query_id or "the next one", base=claim.base)
-            self._note(
+            self._keep(
+                "adopt",
                 f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
-                f"{claim.first_epoch}"
+                f"{claim.first_epoch}",
             )
         return batch, claim.first_epoch
 
@@ -104,7 +109,7 @@ class Operator:
     def _done(self) -> Callable[[int], bool]:
         journal, checkpoint = self._journal, self._checkpoint
         if self._history.run is not None:
-            return lambda epoch: is_complete(journal.log)
+            return lambda epoch: journal.log.is_complete
         return lambda epoch: checkpoint.is_epoch_done(epoch, journal.log.base)
 
     def _save(self, state: State) -> None:
@@ -112,9 +117,9 @@ class Operator:
         self._history.folder.mkdir(parents=True, exist_ok=True)
         self._history.state().write(replace(state, heartbeat=0.0))
 
-    def _note(self, text: str) -> None:
-        self._journal.note(text)
-        self._events.report("noted", text=text)
+    def _keep(self, command: str, outcome: str) -> None:
+        self._journal.keep(Action(_user(), command, reason="", outcome=outcome))
+        self._events.report("noted", text=outcome)
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:
         state = self._history.state().read()
@@ -128,3 +133,12 @@ class Operator:
             why="this command claims the job, which would stop that driver",
             next=f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
         )
+
+
+def _user() -> str:
+    """Return who acts, and on which machine."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        name = f"user {os.getuid()}"
+    return f"{name} on {platform.node()}"

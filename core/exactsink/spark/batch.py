@@ -1,4 +1,4 @@
-"""Batch runs' way in: a run is one epoch in a history of its own, decided once and never again."""
+"""Batch runs: a run is one epoch in a history of its own, decided once and never again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from exactsink.contract import Retryable
-from exactsink.job.guarantees import check_batch_guarantee
-from exactsink.job.history import RUN_COMPLETE, JobHistory, is_complete
+from exactsink.job.driver import Driver
+from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import Batch
+from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
-from exactsink.spark.bound import BoundJob, Driver
-from exactsink.spark.routes import Passes, Route
-from exactsink.spark.stream import ExplainedWrite
+from exactsink.protocol.journal.records import Complete
+from exactsink.protocol.sinks import Sink
+from exactsink.spark.routes import BatchWrite, Passes
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["RunResult", "write_run"]
+__all__ = ["RunResult", "known_run", "write_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,49 +34,49 @@ class RunResult:
     rows: Mapping[str, int]
 
 
-def write_run(job: BoundJob, frame: DataFrame, run: str, route: Route | None) -> RunResult:
-    """Write a run, or finish one that was decided, or give the result of one that is complete.
-
-    A Retryable is tried again, as often as the job's `restarts`, with a new claim each time.
-    """
-    history = JobHistory.of(job.config, run)
+def known_run(history: JobHistory) -> RunResult | None:
+    """Return the result of a run that is complete, None when it is not."""
     with closing(history.journal(backoff)) as journal:
-        known = _known(journal.read(), run)
-    if known is not None:
-        job.events.report("run_known", run=run)
-        return known
-    check_batch_guarantee(job.sinks)
-    passes = job.preflight(frame, route)
-    for attempt in range(job.config.job.restarts + 1):
-        driver = job.driver(history, history.journal(backoff))
+        return _known(journal.read(), history.run or "")
+
+
+def write_run(
+    history: JobHistory, sinks: Mapping[str, Sink], events: Events, frame: DataFrame, passes: Passes, restarts: int
+) -> RunResult:
+    """Write a run, or finish one that was decided.
+
+    A Retryable is tried again, as often as `restarts`, with a new claim each time.
+    """
+    for attempt in range(restarts + 1):
+        driver = Driver(history, sinks, events)
         try:
             with closing(driver):
-                return _write(driver, frame, run, passes)
+                return _write(driver, frame, history.run or "", passes)
         except Retryable as error:
-            job.check_standing(history, driver.coordinator.last_claim)
-            if attempt == job.config.job.restarts:
+            driver.check_fenced()
+            if attempt == restarts:
                 raise
-            job.events.report("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
+            events.report("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
             backoff(attempt)
     raise AssertionError("a run is tried at least once")
 
 
 def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunResult:
     coordinator, journal = driver.coordinator, driver.journal
-    with passes.batch(frame, keeps_state=False) as write:
-        coordinator.start(f"run {run}", lambda epoch: is_complete(journal.log))
+    with closing(BatchWrite(passes, frame, keeps_state=False)) as write:
+        coordinator.start(f"run {run}", lambda epoch: journal.log.is_complete)
         known = _known(journal.log, run)
         if known is not None:  # another process has finished it meanwhile
             return known
         fingerprint = hashlib.sha256(run.encode()).hexdigest()
-        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), ExplainedWrite(write)))
-        journal.note(RUN_COMPLETE)
+        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), write))
+        journal.keep(Complete(result.epoch))
         coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)
 
 
 def _known(log: Log, run: str) -> RunResult | None:
-    """Return the result of a complete run."""
-    if log.decision is None or not is_complete(log):
+    """Return the result of a complete run, None when it is not complete."""
+    if log.decision is None or not log.is_complete:
         return None
     return RunResult(run, log.decision.epoch, True, log.decision.rows)

@@ -1,33 +1,34 @@
-"""A job on Spark: its sinks, where its history is kept, and the two ways that data enters: a stream, or batch runs."""
+"""A job on Spark: its sinks, and the two ways that data enters: a stream, or batch runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig, bind_sinks, load_config
+from exactsink.job.guarantees import check_batch_guarantee
+from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
-from exactsink.protocol.coordinator import Coordinator
-from exactsink.protocol.events import Subscriber
+from exactsink.observe import Observer
+from exactsink.observe import subscribers as observers_of
+from exactsink.protocol.events import Events, Subscriber
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Claim
 from exactsink.protocol.sinks import Sink
-from exactsink.spark.batch import RunResult, write_run
-from exactsink.spark.bound import BoundJob, Driver
+from exactsink.spark.batch import RunResult, known_run, write_run
+from exactsink.spark.errors import refuse_connect
+from exactsink.spark.preflight import Preflight, preflight
+from exactsink.spark.query import Query
 from exactsink.spark.routes import Route
 from exactsink.spark.session import load_route
-from exactsink.spark.stream import ForeachBatch
+from exactsink.toolkit.waiting import backoff
 
 __all__ = ["Job"]
 
 
-class Job(BoundJob):
+class Job:
     """Sinks that are committed together, fed by one streaming query or by batch runs.
 
     `Job.from_toml("job.toml").start(df)` starts the query; `df.writeStream.foreachBatch(job.foreach_batch())` is the
@@ -35,14 +36,11 @@ class Job(BoundJob):
     """
 
     def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
-        super().__init__(config, sinks, subscribers)
-        self.failure: BaseException | None = None
-        """What ended the last query from within `foreachBatch`; Spark itself only keeps its text."""
-        self.epochs_done = 0
-        """How many epochs this process has finished, over all its queries."""
-        self._driver: Driver | None = None
-        self._claim: Claim | None = None
-        self._query: StreamingQuery | None = None
+        self.config = config
+        self.sinks = sinks
+        self._subscribers = tuple(subscribers)
+        self._observers: tuple[Observer, ...] = ()
+        self._query: Query | None = None
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
@@ -51,37 +49,28 @@ class Job(BoundJob):
         registry = Registry(installed_plugins())
         return cls(config, bind_sinks(config, document, registry), (registry.send, *subscribers))
 
-    def start(self, frame: DataFrame, route: Route | None = None) -> StreamingQuery:
+    def start(self, frame: DataFrame, route: Route | None = None) -> Query:
         """Check every sink, claim the job, finish what an earlier driver left, and start the query.
 
         Without `route` every sink gets the frame; with it, each gets the one that the route names for it. Raises
-        PreflightError, LineageError, ConfigError, InDoubt or Retryable before Spark reads a row.
+        PreflightError, LineageError, ConfigError, InDoubtError or Retryable before Spark reads a row.
         """
-        _refuse_connect("start")
+        refuse_connect("start")
         if not frame.isStreaming:
             raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
-        self.observe()
         route = route or load_route(self.config.job.route)
-        passes = self.preflight(frame, route)
-        self.failure = self._query = None
-        body = ForeachBatch(self, route, passes)
-        body.claim_early()
-        writer = frame.writeStream.foreachBatch(body).queryName(self.config.job.name)
-        writer = writer.option("checkpointLocation", str(self.config.checkpoint))
-        writer = writer.outputMode(self.config.job.output_mode)
-        trigger = self.config.job.trigger
-        if trigger == "available_now":
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=trigger)
-        query = writer.start()
-        self._query = query
-        return query
+        found = self._checked(frame, route)
+        self.end_query()
+        self._query = Query(self.config, self.sinks, self.events, route, found.passes)
+        self._query.start(frame)
+        return self._query
 
-    def foreach_batch(self, route: Route | None = None) -> Callable[[DataFrame, int], None]:
+    def foreach_batch(self, route: Route | None = None) -> Query:
         """Return the function for a hand-made query; it claims the job in its first call of every query run."""
-        self.observe()
-        return ForeachBatch(self, route or load_route(self.config.job.route))
+        self._observe()
+        self.end_query()
+        self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config.job.route))
+        return self._query
 
     def write(self, frame: DataFrame, run: str, route: Route | None = None) -> RunResult:
         """Write a frame into all sinks as the batch run of this name, once: a known run changes nothing.
@@ -89,46 +78,61 @@ class Job(BoundJob):
         Returns when every row is durable and visible in every sink. Runs have a history each: they come in any order,
         and several at a time. Raises as `start` does; after any error, calling again is safe.
         """
-        _refuse_connect("write")
+        refuse_connect("write")
         if frame.isStreaming:
             raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
-        self.observe()
-        return write_run(self, frame, run, route or load_route(self.config.job.route))
+        self._observe()
+        route = route or load_route(self.config.job.route)
+        history = JobHistory.of(self.config, run)
+        known = known_run(history)
+        if known is not None:
+            self.events.report("run_known", run=run)
+            return known
+        check_batch_guarantee(self.sinks)
+        passes = self._checked(frame, route).passes
+        return write_run(history, self.sinks, self._events_of(history.job), frame, passes, self.config.job.restarts)
 
-    def coordinator(self, journal: Journal) -> Coordinator:
-        """Make the stream's driver, which has not claimed yet, in place of the last one."""
-        self.end_query()
-        self._driver = self.driver(self.history, journal)
-        self._driver.heartbeat.alive = self._is_active
-        return self._driver.coordinator
+    def preflight(self, frame: DataFrame, route: Route | None = None) -> Preflight:
+        """Look at everything that could stop the job, without a row written."""
+        return preflight(self.config, self.sinks, frame, route or load_route(self.config.job.route))
+
+    def journal(self) -> Journal:
+        """Open the stream's journal; the caller closes it."""
+        return JobHistory.of(self.config).journal(backoff)
+
+    @property
+    def events(self) -> Events:
+        """The job's events, reported to all who subscribed."""
+        return self._events_of(self.config.job.name)
+
+    def end_query(self) -> None:
+        """End the last query's driver: another one may follow. Idempotent."""
+        if self._query is not None:
+            self._query.close()
+
+    def check_fenced(self) -> None:
+        """Raise Fenced when another driver has claimed the job since its last query did."""
+        if self._query is not None:
+            self._query.check_fenced()
 
     def close(self) -> None:
         """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent."""
         self.end_query()
-        super().close()
+        observers, self._observers = self._observers, ()
+        for observer in observers:
+            observer.close()
 
-    def end_query(self) -> None:
-        """Return that the query's driver has ended, and let go of the sinks' connections; another query may follow."""
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            self._claim = driver.coordinator.last_claim
-            driver.close()
+    def _events_of(self, history: str) -> Events:
+        return Events(history, (*self._subscribers, *self._observers))
 
-    def check_fenced(self) -> None:
-        """Raise Fenced when another driver has claimed the job since its last query did."""
-        self.check_standing(self.history, self._claim)
+    def _checked(self, frame: DataFrame, route: Route | None) -> Preflight:
+        self._observe()
+        found = preflight(self.config, self.sinks, frame, route)
+        found.refuse()
+        found.report(self.events, self.sinks)
+        return found
 
-    def _is_active(self) -> bool:
-        try:
-            return self._query is None or self._query.isActive
-        except (Py4JError, OSError):  # the JVM is gone, and its query with it
-            return False
-
-
-def _refuse_connect(what: str) -> None:
-    if is_remote():
-        raise ConfigError(
-            f"{what} needs a classic session",
-            why="Spark Connect runs foreachBatch on the server, without the query's id",
-            next="run the job in a classic session (spark-submit, or exactsink run)",
-        )
+    def _observe(self) -> None:
+        """Open what `[observe]` asks for, once, before the first event. Raises ConfigError."""
+        if not self._observers:
+            self._observers = tuple(observers_of(self.config.observe))

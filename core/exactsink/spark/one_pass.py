@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,12 +20,9 @@ from exactsink.contract import Backend, ConfigError
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
-from exactsink.spark.causes import first_line
+from exactsink.spark.errors import first_line
 
-__all__ = ["OnePass", "Write", "expanded"]
-
-Write = Callable[[EpochPlan], Sequence[Vote]]
-"""Writes a batch through a plan's sinks, and gives the winning attempts' votes."""
+__all__ = ["OnePass", "expanded"]
 
 _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=[(,])\s*\*\s*(?=[,)])""")
 """A `*` that is an argument; one within a name or a text is kept."""
@@ -38,7 +34,6 @@ class OnePass:
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
         check_one_frame(sinks)
         self._sinks = sinks
-        self._schema = frame.schema
         self._shapes: dict[str, _Shape] = {}
         for name, sink in sinks.items():
             try:
@@ -46,18 +41,10 @@ class OnePass:
             except PySparkException as error:
                 raise _unshaped(name, error) from error
 
-    def fits(self, frame: DataFrame) -> bool:
-        """Return whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
-        return frame.schema == self._schema
-
+    @property
     def schemas(self) -> Mapping[str, pa.Schema]:
-        """Return each sink's shaped frame as an Arrow schema."""
+        """Each sink's shaped frame as an Arrow schema."""
         return {name: shape.schema for name, shape in self._shapes.items()}
-
-    @contextmanager
-    def batch(self, frame: DataFrame, *, keeps_state: bool) -> Iterator[Write]:
-        """Return the function that writes a batch. It runs the whole frame, so no state misses a batch."""
-        yield lambda plan: self.write(frame, plan)
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""

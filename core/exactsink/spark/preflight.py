@@ -1,45 +1,102 @@
-"""Look before the first row whether every sink, and every executor, can give what the job asks for."""
+"""Look before the first row whether every sink, and every executor, can give what the job asks for.
+
+One sequence for `run` and `check`: analyze the frames, ask each sink, try the executors, derive the guarantee.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import exactsink
 from exactsink.contract import Finding, PreflightError
+from exactsink.job.config import JobConfig
+from exactsink.job.guarantees import check_guarantee
+from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, committer_of
-from exactsink.spark.causes import task_error
+from exactsink.spark.errors import task_error
+from exactsink.spark.routes import Passes, Route
 
-__all__ = ["check_executors", "check_sinks", "refuse_errors"]
+__all__ = ["Preflight", "passes_of", "preflight"]
 
 
-def check_sinks(job: str, sinks: Mapping[str, Sink], schemas: Mapping[str, pa.Schema]) -> Mapping[str, list[Finding]]:
-    """Let each sink look at its target. Changes nothing."""
-    findings = {}
-    for name, sink in sinks.items():
-        committer = committer_of(sink, job)
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found: how frames reach the sinks, each sink's findings, and what else refuses the job."""
+
+    passes: Passes
+    findings: Mapping[str, Sequence[Finding]]
+    refusals: Sequence[PreflightError]
+
+    @property
+    def errors(self) -> Sequence[tuple[str, Finding]]:
+        """The findings that stop the job, each with its sink."""
+        return [(sink, f) for sink, found in self.findings.items() for f in found if f.severity == "error"]
+
+    def refuse(self) -> None:
+        """Raise PreflightError with all that would stop the job, and the statements that fix it."""
+        for refusal in self.refusals:
+            raise refusal
+        if self.errors:
+            lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in self.errors]
+            raise PreflightError("\n".join(lines), next="fix that, then `exactsink check`")
+
+    def report(self, events: Events, sinks: Mapping[str, Sink]) -> None:
+        """Report the warnings, and what each sink promises."""
+        for name, found in self.findings.items():
+            for finding in found:
+                events.report("preflight_warning", sink=name, message=finding.message, fix=finding.fix)
+        for name, sink in sinks.items():
+            events.report(
+                "sink",
+                sink=name,
+                backend=sink.kind,
+                strategy=sink.backend.strategy,
+                guarantee=sink.backend.traits.guarantee,
+                target=sink.backend.target,
+            )
+
+
+def passes_of(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, route: Route | None) -> Passes:
+    """Analyze how frames like this one reach the sinks. Raises ConfigError."""
+    return Passes(frame, sinks, route, config.job.fan_out)
+
+
+def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, route: Route | None) -> Preflight:
+    """Look at everything; what can't be looked at raises. Writes no row and changes no target."""
+    passes = passes_of(config, sinks, frame, route)
+    schemas = passes.schemas()
+    findings = {name: _ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
+    refusals = []
+    try:
+        check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
+    except PreflightError as refusal:
+        refusals.append(refusal)
+    result = Preflight(passes, findings, refusals)
+    if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
         try:
-            findings[name] = list(committer.check(schemas[name], sink.max_participants))
-        finally:
-            committer.close()
-    return findings
+            _try_executors(frame.sparkSession, sinks)
+        except PreflightError as refusal:
+            refusals.append(refusal)
+    return result
 
 
-def refuse_errors(findings: Mapping[str, list[Finding]]) -> None:
-    """Raise PreflightError with every error finding and the statement that fixes it."""
-    errors = [(sink, finding) for sink, found in findings.items() for finding in found if finding.severity == "error"]
-    if errors:
-        lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in errors]
-        raise PreflightError("\n".join(lines), next="fix that, then `exactsink check`")
+def _ask_sink(job: str, sink: Sink, schema: pa.Schema) -> Sequence[Finding]:
+    committer = committer_of(sink, job)
+    try:
+        return list(committer.check(schema, sink.max_participants))
+    finally:
+        committer.close()
 
 
-def check_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
+def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
     """Run one task that imports every backend and resolves its options, and compare versions. Raises PreflightError."""
     modules = sorted({type(sink.backend).__module__ for sink in sinks.values()})
     deferred = [sink.deferred for sink in sinks.values() if sink.deferred is not None]

@@ -1,11 +1,10 @@
-"""Several frames from one batch: a route function cuts the input into a frame per sink, one Spark job each in turn."""
+"""How a batch's rows reach the sinks: one pass over one frame, or, with a route, a pass over each sink's own frame."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -13,77 +12,51 @@ from pyspark.sql import DataFrame
 from exactsink.contract import ConfigError
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
-from exactsink.spark.one_pass import OnePass, Write
+from exactsink.spark.errors import tasks_of
+from exactsink.spark.one_pass import OnePass
 
-__all__ = ["Passes", "Route", "Routed"]
+__all__ = ["BatchWrite", "Passes", "Route"]
 
 Route = Callable[[DataFrame], Mapping[str, DataFrame]]
 """Takes a batch, gives each sink its frame. Called once more at the start, with the stream's frame, to look at it."""
 
 
-class Passes(Protocol):
-    """How a batch's rows reach the sinks: in one pass over one frame, or in one pass each."""
-
-    def fits(self, frame: DataFrame) -> bool:
-        """Return whether this was made for frames of that schema."""
-        ...
-
-    def schemas(self) -> Mapping[str, pa.Schema]:
-        """Return each sink's shaped frame as an Arrow schema."""
-        ...
-
-    def batch(self, frame: DataFrame, *, keeps_state: bool) -> AbstractContextManager[Write]:
-        """Hold a batch while its epoch runs; what it gives writes the batch, and can be called again.
-
-        With `keeps_state` a write runs the whole frame, though the sinks take a part: else the query's state would
-        miss this batch.
-        """
-        ...
-
-
-class Routed:
-    """One pass per sink, over the frames of a route. Making one calls the route, and may raise ConfigError."""
+class Passes:
+    """The passes over frames of one schema. Making them calls the route and analyzes, and may raise ConfigError."""
 
     def __init__(
-        self, frame: DataFrame, sinks: Mapping[str, Sink], route: Route, fan_out: Literal["persist", "recompute"]
+        self,
+        frame: DataFrame,
+        sinks: Mapping[str, Sink],
+        route: Route | None = None,
+        fan_out: Literal["persist", "recompute"] = "persist",
     ) -> None:
         self._sinks = sinks
         self._route = route
-        self._fan_out = fan_out
         self._schema = frame.schema
-        self._passes = {name: OnePass(cut, {name: sinks[name]}) for name, cut in self._frames(frame).items()}
+        self.persists = route is not None and fan_out == "persist"
+        if route is None:
+            self._passes = dict.fromkeys(sinks, OnePass(frame, sinks))
+        else:
+            self._passes = {name: OnePass(cut, {name: sinks[name]}) for name, cut in self.frames(frame).items()}
+
+    @property
+    def routed(self) -> bool:
+        """Whether each sink has a frame of its own."""
+        return self._route is not None
 
     def fits(self, frame: DataFrame) -> bool:
+        """Return whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
         return frame.schema == self._schema
 
     def schemas(self) -> Mapping[str, pa.Schema]:
-        return {name: one_pass.schemas()[name] for name, one_pass in self._passes.items()}
+        """Return each sink's shaped frame as an Arrow schema."""
+        return {name: one_pass.schemas[name] for name, one_pass in self._passes.items()}
 
-    @contextmanager
-    def batch(self, frame: DataFrame, *, keeps_state: bool) -> Iterator[Write]:
-        """Compute the input once, or with `recompute` once per sink."""
-        frames: dict[str, DataFrame] = {}
-        persists = self._fan_out == "persist"
-
-        def write(plan: EpochPlan) -> Sequence[Vote]:
-            if not frames:
-                if persists:
-                    frame.persist()
-                if persists or keeps_state:  # a route's frames may prune what the state needs
-                    frame.write.format("noop").mode("overwrite").save()
-                frames.update(self._frames(frame))
-            votes: list[Vote] = []
-            for name, sink_plan in plan.sinks.items():
-                votes += self._passes[name].write(frames[name], replace(plan, sinks={name: sink_plan}))
-            return votes
-
-        try:
-            yield write
-        finally:
-            if persists:
-                frame.unpersist()  # does nothing where nothing was written
-
-    def _frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
+    def frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
+        """Return each sink's frame of a batch."""
+        if self._route is None:
+            return dict.fromkeys(self._sinks, frame)
         frames = self._route(frame)
         if set(frames) != set(self._sinks):
             raise ConfigError(
@@ -92,3 +65,49 @@ class Routed:
                 next="give every sink of the job exactly one frame, under its name",
             )
         return {name: frames[name] for name in self._sinks}
+
+    def write(self, frames: Mapping[str, DataFrame], plan: EpochPlan) -> Sequence[Vote]:
+        """Run the passes that the plan's sinks need; one winning attempt's votes per sink and partition."""
+        if self._route is None:
+            name = next(iter(plan.sinks))
+            return self._passes[name].write(frames[name], plan)
+        votes: list[Vote] = []
+        for name, sink_plan in plan.sinks.items():
+            votes += self._passes[name].write(frames[name], replace(plan, sinks={name: sink_plan}))
+        return votes
+
+
+class BatchWrite:
+    """Write one batch, as often as its epoch needs it. To be closed.
+
+    The input of a route is computed once, or with `recompute` once per sink. With `keeps_state` a write runs the whole
+    frame, though a route's frames take a part: else the query's state would miss this batch.
+    """
+
+    def __init__(self, passes: Passes, frame: DataFrame, *, keeps_state: bool) -> None:
+        self._passes = passes
+        self._frame = frame
+        self._keeps_state = keeps_state
+        self._frames: Mapping[str, DataFrame] = {}
+        self.ran = False
+        """Whether the batch's plan has run."""
+
+    def __call__(self, plan: EpochPlan) -> Sequence[Vote]:
+        """Write the plan's sinks and return the votes. Raises Retryable when tasks failed."""
+        with tasks_of(plan.epoch):
+            self.ran = True
+            if not self._frames:
+                self._hold()
+            return self._passes.write(self._frames, plan)
+
+    def close(self) -> None:
+        """Let go of what was kept of the batch."""
+        if self.ran and self._passes.persists:
+            self._frame.unpersist()
+
+    def _hold(self) -> None:
+        if self._passes.persists:
+            self._frame.persist()
+        if self._passes.persists or (self._passes.routed and self._keeps_state):
+            self._frame.write.format("noop").mode("overwrite").save()
+        self._frames = self._passes.frames(self._frame)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
-from exactsink.spark.causes import first_line
+from exactsink.spark.errors import first_line
 from exactsink.spark.routes import Route
 
 __all__ = ["load_route", "load_transform", "make_session", "read_source"]

@@ -10,8 +10,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError, Retryable
-from exactsink.spark.causes import first_line
+from exactsink.spark.errors import first_line
 from exactsink.spark.job import Job
+from exactsink.spark.query import Query
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["supervise"]
@@ -25,17 +26,13 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
     """
     failures = 0
     while True:
-        done_before = job.epochs_done
+        query: Query | None = None
         try:
             query = job.start(frame())
-            try:
-                query.awaitTermination()
-            except BaseException:
-                query.stop()
-                raise
+            _wait_for_end(query)
             return
         except (PySparkException, Py4JJavaError) as error:  # the latter: a Java error that pyspark has no name for
-            failure = _cause(job, error)
+            failure = _cause(query.failure if query is not None else None, error)
         except Retryable as error:
             failure = error
         except Py4JError as error:  # the JVM died: nothing can be started in this process any more
@@ -46,11 +43,19 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
         finally:
             job.end_query()
         job.check_fenced()  # a driver that was stalled may meet any error, and must not take the job back
-        failures = 1 if job.epochs_done > done_before else failures + 1
+        failures = 1 if query is not None and query.epochs_done else failures + 1
         if failures > job.config.job.restarts:
             raise failure
         job.events.report("query_restarted", level=logging.WARNING, attempt=failures, error=str(failure))
         wait(failures - 1)
+
+
+def _wait_for_end(query: Query) -> None:
+    try:
+        query.awaitTermination()
+    except BaseException:
+        query.stop()
+        raise
 
 
 def _refused_by_system(error: OSError) -> Retryable:
@@ -58,14 +63,14 @@ def _refused_by_system(error: OSError) -> Retryable:
     return Retryable("the system refused a file", why=str(error), next="fix that, then start the job again")
 
 
-def _cause(job: Job, error: Exception) -> Retryable:
-    """Find what ended a query: an error from within its batch as itself, Spark's own as Retryable."""
-    if isinstance(job.failure, Retryable):
-        return job.failure
-    if isinstance(job.failure, OSError):
-        return _refused_by_system(job.failure)
-    if job.failure is not None:
-        raise job.failure
+def _cause(failure: BaseException | None, error: Exception) -> Retryable:
+    """Return what ended a query: the failure from within its batch, else Spark's error, if a retry can help."""
+    if isinstance(failure, Retryable):
+        return failure
+    if isinstance(failure, OSError):
+        return _refused_by_system(failure)
+    if failure is not None:
+        raise failure
     if isinstance(error, AnalysisException):
         raise ConfigError(
             "Spark refuses the query", why=first_line(error), next="fix the job's file or its transform"

@@ -10,7 +10,7 @@ from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
 from exactsink.protocol.journal.log import Log, extended, fenced_by
-from exactsink.protocol.journal.records import Claim, Decide, Note, Record, Redecide, decode, encode
+from exactsink.protocol.journal.records import Claim, Decide, Kept, Record, Redecide, decode, encode
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
 __all__ = ["Journal"]
@@ -80,14 +80,14 @@ class Journal:
             log = extended(log, record if seq == newest else self._entry(seq))
         return replace(log, last_seq=newest, standing=standing)
 
-    def _anchors(self, newest: Record) -> tuple[Claim | Note, ...]:
+    def _anchors(self, newest: Record) -> tuple[Claim | Kept, ...]:
         """Walk claims and notes back to the first one, or to one that this handle has walked before."""
         known = {anchor.seq: index for index, anchor in enumerate(self._log.anchors)}
-        walked = [newest] if isinstance(newest, Claim | Note) else []
+        walked = [newest] if isinstance(newest, Claim | Kept) else []
         before = newest.before
         while before >= 0 and before not in known:
             anchor = self._entry(before)
-            if not isinstance(anchor, Claim | Note) or anchor.before >= before:
+            if not isinstance(anchor, Claim | Kept) or anchor.before >= before:
                 raise Fatal(f"journal entry {before} is no claim or note", next="bring the journal back from a copy")
             walked.append(anchor)
             before = anchor.before
@@ -130,9 +130,9 @@ class Journal:
         self._claim = self._log.claims[-1]
         return self._claim
 
-    def note(self, text: str) -> None:
-        """Append what an operator did, or what is to be remembered of a run. Raises Fenced like `decide`."""
-        self._append(Note(text))
+    def keep(self, record: Kept) -> None:
+        """Append a record that is kept for good. Raises Fenced like `decide`."""
+        self._append(record)
 
     def _stands_last(self, claim: Claim) -> bool:
         """List again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
@@ -174,7 +174,7 @@ class Journal:
             if stands.nonce == mine.nonce:
                 self._log = extended(self._log, mine)
                 return
-            if not isinstance(stands, Note):
+            if not isinstance(stands, Kept):
                 driver = stands.driver if isinstance(stands, Claim) else "another driver"
                 raise Fenced(
                     f"journal entry {mine.seq} belongs to {driver}",

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from exactsink.contract import Committable, Fatal, Fenced, InDoubt, LineageError, Undecided
-from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Note, Record, Redecide
+from exactsink.protocol.journal.records import Claim, Complete, Decide, DecidedSink, Kept, Note, Record, Redecide
 
 __all__ = ["Decision", "Log", "extended", "fenced_by", "undecided_before", "undecided_losers"]
+
+
+_RUN_COMPLETE = "run complete"
+"""The note of earlier releases that is a `Complete` now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A journal as it was read at one moment: its anchors (claims and notes, in their order) and its last decision.
+    """A journal as it was read at one moment: its last decision, and its anchors: claims and what else is kept.
 
     `standing` counts all entries that stand, older decisions' among them.
     """
 
     last_seq: int = -1
-    anchors: tuple[Claim | Note, ...] = ()
+    anchors: tuple[Claim | Kept, ...] = ()
     decision: Decision | None = None
     standing: int = 0
 
@@ -53,6 +57,11 @@ class Log:
     @property
     def notes(self) -> tuple[Note, ...]:
         return tuple(anchor for anchor in self.anchors if isinstance(anchor, Note))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sink has committed the one epoch of this log, a batch run's."""
+        return any(isinstance(kept, Complete) for kept in self.anchors) or _RUN_COMPLETE in {n.text for n in self.notes}
 
     @property
     def last_generation(self) -> int:
@@ -86,14 +95,14 @@ class Log:
 
     @property
     def before(self) -> int:
-        """The seq of the newest claim or note, -1 when there is none."""
+        """The seq of the newest anchor, -1 when there is none."""
         return self.anchors[-1].seq if self.anchors else -1
 
 
 def extended(log: Log, record: Record) -> Log:
     """Return the log with one more record at its end."""
     log = replace(log, last_seq=record.seq, standing=log.standing + 1)
-    if isinstance(record, Claim | Note):
+    if isinstance(record, Claim | Kept):
         return replace(log, anchors=(*log.anchors, record))
     if isinstance(record, Decide):
         return replace(log, decision=Decision(record.epoch, record.fingerprint, record.sinks, (record.seq,)))

@@ -16,7 +16,20 @@ from typing import Any
 
 from exactsink.contract import Committable, Fatal, Txn
 
-__all__ = ["FORMAT_VERSION", "Claim", "Decide", "DecidedSink", "Note", "Record", "Redecide", "decode", "encode"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Action",
+    "Claim",
+    "Complete",
+    "Decide",
+    "DecidedSink",
+    "Kept",
+    "Note",
+    "Record",
+    "Redecide",
+    "decode",
+    "encode",
+]
 
 FORMAT_VERSION = 2
 
@@ -90,7 +103,7 @@ class Redecide:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An operator's action, kept for good."""
+    """A text, kept for good: earlier releases noted so what `Complete` and `Action` say now."""
 
     text: str
     seq: int = -1
@@ -100,8 +113,40 @@ class Note:
     at: float = 0.0
 
 
-Record = Claim | Decide | Redecide | Note
-_KINDS: Mapping[str, type[Any]] = {"claim": Claim, "decide": Decide, "redecide": Redecide, "note": Note}
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Every sink has committed this epoch, and no other will follow: a batch run is done."""
+
+    epoch: int
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+    before: int = -1
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it."""
+
+    who: str
+    command: str
+    reason: str
+    outcome: str
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+    before: int = -1
+    at: float = 0.0
+
+
+Kept = Note | Complete | Action
+"""Records beside claims that are never deleted, and that fence nobody."""
+
+Record = Claim | Decide | Redecide | Note | Complete | Action
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Claim, Decide, Redecide, Note, Complete, Action)
+}
 
 
 def encode(record: Record) -> bytes:

@@ -1,0 +1,53 @@
+"""Spark's errors as ours: what lies behind one, in a line, and what the caller does next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.utils import is_remote
+
+from exactsink.contract import ConfigError, Retryable
+
+__all__ = ["first_line", "needs_classic_session", "refuse_connect", "task_error", "tasks_of"]
+
+
+def first_line(error: Exception) -> str:
+    """Return what Spark says, without the plan and the stack below it."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def task_error(error: Exception) -> str:
+    """Return a Python task's own error, found in what Spark reports of it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    found = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Retryable")) and ":" in line]
+    named = [line for line in found if not line.startswith(("org.apache.spark", "pyspark."))]
+    return (named or found or lines[:1])[-1][:500]
+
+
+@contextmanager
+def tasks_of(epoch: int) -> Iterator[None]:
+    """Raise what Spark says of an epoch's failed tasks as Retryable: it is not decided yet, or is written again."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        why = task_error(error)
+        raise Retryable(f"the tasks of epoch {epoch} failed", why=why, next="start the job again") from error
+
+
+def refuse_connect(what: str) -> None:
+    """Raise ConfigError in a session of Spark Connect."""
+    if is_remote():
+        raise needs_classic_session(f"{what} needs a classic session")
+
+
+def needs_classic_session(what: str) -> ConfigError:
+    """Return the error of a call that Spark Connect can't serve."""
+    return ConfigError(
+        what,
+        why="Spark Connect runs foreachBatch on the server, without the query's id",
+        next="run the job in a classic session (spark-submit, or exactsink run)",
+    )

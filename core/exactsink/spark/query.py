@@ -1,0 +1,174 @@
+"""A job's streaming query, and what Spark calls for each of its batches: each batch is one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+from exactsink.contract import LineageError
+from exactsink.job.checkpoint import Checkpoint
+from exactsink.job.config import JobConfig
+from exactsink.job.driver import Driver
+from exactsink.job.history import JobHistory
+from exactsink.protocol.coordinator import Batch
+from exactsink.protocol.events import Events
+from exactsink.protocol.sinks import Sink
+from exactsink.spark.errors import needs_classic_session
+from exactsink.spark.preflight import passes_of, preflight
+from exactsink.spark.routes import BatchWrite, Passes, Route
+from exactsink.toolkit.waiting import backoff
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Query"]
+
+
+class Query:
+    """A query and its driver. `Job.start` returns it started: then it has all that Spark's StreamingQuery has.
+
+    `Job.foreach_batch` returns it for a hand-made query to call. A new query run is a new claim: an old run's thread
+    can outlive its query. `passes` are what preflight gave; without them every claim makes its own preflight.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        sinks: Mapping[str, Sink],
+        events: Events,
+        route: Route | None,
+        passes: Passes | None = None,
+    ) -> None:
+        self.failure: BaseException | None = None
+        """What ended the query from within a batch; Spark itself only keeps its text."""
+        self.epochs_done = 0
+        """How many epochs this query has finished."""
+        self._config = config
+        self._sinks = sinks
+        self._events = events
+        self._route = route
+        self._passes = passes
+        self._preflighted = passes is not None
+        self._checkpoint = Checkpoint(config.checkpoint)
+        self._history = JobHistory.of(config)
+        self._streaming: StreamingQuery | None = None
+        self._driver: Driver | None = None
+        self._run_id: str | None = None
+        self._last_epoch: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what Spark's query has of this name."""
+        if self._streaming is None:
+            raise AttributeError(name)
+        return getattr(self._streaming, name)
+
+    def start(self, frame: DataFrame) -> None:
+        """Claim, finish what an earlier driver left, and start Spark's query over the frame."""
+        self._claim_early()
+        job = self._config.job
+        writer = frame.writeStream.foreachBatch(self).queryName(job.name).outputMode(job.output_mode)
+        writer = writer.option("checkpointLocation", str(self._config.checkpoint))
+        if job.trigger == "available_now":
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=job.trigger)
+        self._streaming = writer.start()
+
+    def close(self) -> None:
+        """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def check_fenced(self) -> None:
+        """Raise Fenced when another driver has claimed the job since this query did."""
+        if self._driver is not None:
+            self._driver.check_fenced()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
+        try:
+            self._run(frame, batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _run(self, frame: DataFrame, batch_id: int) -> None:
+        driver, checkpoint = self._driver_for(frame), self._checkpoint
+        if self._last_epoch is not None:
+            driver.coordinator.returned(self._last_epoch)
+        passes = self._passes_for(frame)
+        epoch = driver.journal.log.base + batch_id
+        # Before the first batch has run, nothing shows yet whether the query keeps state.
+        with closing(BatchWrite(passes, frame, keeps_state=batch_id == 0 or checkpoint.is_stateful())) as write:
+            fingerprint, ends = checkpoint.fingerprint(batch_id), checkpoint.source_ends(batch_id)
+            driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends))
+        if not write.ran and checkpoint.is_stateful():
+            frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
+        self._last_epoch = epoch
+        self.epochs_done += 1
+
+    def _passes_for(self, frame: DataFrame) -> Passes:
+        """Analyze once for all batches of one schema."""
+        if self._passes is None or not self._passes.fits(frame):
+            self._passes = passes_of(self._config, self._sinks, frame, self._route)
+        return self._passes
+
+    def _driver_for(self, frame: DataFrame) -> Driver:
+        """Return the driver of the query run that this batch belongs to."""
+        context = frame.sparkSession.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        run_id = context.getLocalProperty("spark.jobGroup.id")
+        if query_id is None:
+            raise needs_classic_session("this batch does not say which query it belongs to")
+        if query_id != self._checkpoint.query_id():
+            raise LineageError(
+                f"query {query_id} does not write its checkpoint to {self._config.checkpoint}",
+                why="the journal stands beside the checkpoint, and the two must belong together",
+                next=f"give the query .option('checkpointLocation', '{self._config.checkpoint}')",
+            )
+        driver = self._driver
+        if driver is None or self._run_id not in (None, run_id):
+            if not self._preflighted:
+                found = preflight(self._config, self._sinks, frame, self._route)
+                found.refuse()
+                found.report(self._events, self._sinks)
+                self._passes = found.passes
+            driver = self._started(query_id)
+            self._last_epoch = None
+        self._run_id = run_id
+        return driver
+
+    def _claim_early(self) -> None:
+        """Claim before the query starts if the checkpoint knows its query; a new one is claimed by its first batch."""
+        query_id = self._checkpoint.query_id()
+        if query_id is not None:
+            self._started(query_id)
+            return
+        with closing(self._history.journal(backoff)) as journal:
+            bound = journal.read().query_id
+        if bound:
+            raise LineageError(
+                f"the journal belongs to query {bound}, and its checkpoint {self._config.checkpoint} is gone",
+                why="a new checkpoint starts at epoch 0 again, and its epochs would be skipped or written twice",
+                next="bring the checkpoint back; or `exactsink adopt JOB.toml`, which lets the epochs go on with a new "
+                "one; or give the job a new name and checkpoint",
+            )
+
+    def _started(self, query_id: str) -> Driver:
+        """Claim the job with a new driver, in place of the last one."""
+        self.close()
+        driver = self._driver = Driver(self._history, self._sinks, self._events)
+        driver.heartbeat.alive = self._is_active
+        log = driver.journal
+        driver.coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, log.log.base))
+        return driver
+
+    def _is_active(self) -> bool:
+        try:
+            return self._streaming is None or self._streaming.isActive
+        except (Py4JError, OSError):  # the JVM is gone, and its query with it
+            return False
