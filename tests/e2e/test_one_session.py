@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.contract import Event, Fatal, LineageError, PreflightError, Retryable
+from exactsink.protocol.coordinator import Batch, Coordinator, EpochResult
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
