@@ -1,7 +1,7 @@
 """The `exactsink` command: its commands, and what an error's exit code is.
 
-0 ok, 1 failed (retry is safe), 2 usage or config, 3 in doubt or lost remain, 4 fenced, 5 preflight or lineage refused,
-70 bug, 130 interrupted.
+0 ok, 1 failed (a person must act), 2 usage or config, 3 in doubt or lost remain, 4 fenced, 5 preflight or lineage
+refused, 70 bug, 75 try again later, 130 interrupted.
 """
 
 from __future__ import annotations
