@@ -21,13 +21,14 @@ from source import cut_into_days
 HERE = Path(__file__).parent
 FOLDER = Path(os.environ.setdefault("FLIGHTS", ".demo")).absolute()
 KILLS = (
-    ("open_epoch", "after", 6),
-    ("decide", "before", 15),
-    ("decide", "after", 24),
-    ("commit:lake", "after", 33),
-    ("complete", "after", 42),
+    ("open_epoch", "after", 3),
+    ("decide", "before", 8),
+    ("decide", "after", 12),
+    ("commit:lake", "after", 17),
+    ("complete", "after", 21),
 )
-"""Where each life of the driver ends: point, edge, epoch. The last life runs to the end of the year."""
+"""Where each driver run ends: point, edge, epoch. The last one runs to the end of the year."""
+DAYS_PER_EPOCH = 14  # maxFilesPerTrigger in job.toml
 
 
 def main() -> int:
@@ -39,13 +40,13 @@ def main() -> int:
     for path in FOLDER.glob("flights.db*"):
         path.unlink()
     days = cut_into_days(FOLDER / "source")
-    epochs = -(-days // 7)
-    print(f"{days} days of flights, {epochs} epochs of 7 days, into Parquet by month and an SQLite table", flush=True)
+    epochs = -(-days // DAYS_PER_EPOCH)
+    print(f"{days} days of flights, {epochs} epochs of {DAYS_PER_EPOCH} days, into Parquet by month and an SQLite table", flush=True)
     rows: list[tuple[str, str, str]] = []
     done: set[int] = set()
     for point, edge, epoch in (*KILLS, ("", "", -1)):
         where = f"{edge} {point}, epoch {epoch}" if point else "no kill"
-        code, finished = _life(point, edge, epoch, epochs, done)
+        code, finished = _driver_run(point, edge, epoch, epochs, done)
         rows.append((where, _ended(code), _span(finished)))
         if code != (-signal.SIGKILL if point else 0):
             print(
@@ -54,7 +55,7 @@ def main() -> int:
             )
             return 1
     results = reconcile(FOLDER)
-    print_table(("killed with SIGKILL", "driver ended", "epochs finished by this life"), rows, sys.stdout)
+    print_table(("killed with SIGKILL", "driver ended", "epochs finished by this run"), rows, sys.stdout)
     print()
     figures = [_figures(result) for result in results]
     print_table(("sink", "expected", "found", "lost", "doubled", "not in the source"), figures, sys.stdout)
@@ -65,8 +66,8 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _life(point: str, edge: str, epoch: int, epochs: int, done: set[int]) -> tuple[int, list[int]]:
-    """Run one driver to its death or end; give its exit code and the epochs that it finished."""
+def _driver_run(point: str, edge: str, epoch: int, epochs: int, done: set[int]) -> tuple[int, list[int]]:
+    """Run one driver to its death or end; return its exit code and the epochs that it finished."""
     command = [sys.executable, __file__, "drive", point, edge, str(epoch)]
     finished = []
     log = open(FOLDER / "driver.log", "a")  # noqa: SIM115 - closed with the driver's own copy below

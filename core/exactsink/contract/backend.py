@@ -110,11 +110,11 @@ class Committer(ABC):
     def in_doubt(self) -> Iterable[InDoubt]:
         """List this job's and sink's participants in the backend, begun or prepared; never anyone else's."""
 
-    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks have nobody to report
-        """Hear, once the epoch is complete in every sink, where the source stands; nothing is decided by it.
+    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks pass it on to nobody
+        """Take note, once the epoch is complete in every sink, of where the source stands; nothing is decided by it.
 
         `ends` are the sources' end offsets in their own words, as Spark's offset log holds them, empty where there is
-        none. Reported again for an epoch that was finished after a crash. What it raises of our errors is reported as
+        none. Called again for an epoch that was finished after a crash. What it raises of our errors is reported as
         an event.
         """
 

@@ -139,7 +139,7 @@ class InDoubt:
     """A participant begun or prepared in the backend and neither committed nor aborted there.
 
     `ref` is the store's own unique name of it, equal to its committable's; `generation` and `token` are those of the
-    claim that it was begun under; `epoch` is None where the store doesn't report it.
+    claim that it was begun under; `epoch` is None when the store does not keep it.
     """
 
     ref: str
@@ -263,8 +263,8 @@ class Event:
 
     def __str__(self) -> str:
         known = {"job": self.job, "epoch": self.epoch, **self.fields}
-        reported = (f"{name}={value}" for name, value in known.items() if value is not None)
-        return " ".join([f"{self.name} {self.edge}".strip(), *reported])
+        fields = (f"{name}={value}" for name, value in known.items() if value is not None)
+        return " ".join([f"{self.name} {self.edge}".strip(), *fields])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event flat, for structured logs: its fields beside event, job, epoch and edge."""

@@ -154,7 +154,7 @@ class Coordinator:
         return result
 
     def returned(self, epoch: int) -> None:
-        """Hear that the source has recorded the epoch as done."""
+        """Report that the source has recorded the epoch as done."""
         self._events.edge("return", "after", epoch)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ Probe = Callable[[str, Literal["before", "after"], int], None]
 
 
 def no_probe(point: str, edge: str, epoch: int) -> None:
-    """Hear nothing."""
+    """Ignore the point."""
 
 
 class _Branch:
@@ -104,7 +104,7 @@ def write_partition(
 def _abort(branches: Iterable[_Branch]) -> None:
     """Drop what was begun, as far as it goes: the sweep finds what stays."""
     for branch in branches:
-        with suppress(Exception):  # the first error is the one to report
+        with suppress(Exception):  # the first error is the one to raise
             branch.abort()
 
 

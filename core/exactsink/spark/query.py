@@ -61,7 +61,7 @@ class Query:
         self._last_epoch: int | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Return what Spark's query has of this name."""
+        """Return this attribute of Spark's query."""
         if self._streaming is None:
             raise AttributeError(name)
         return getattr(self._streaming, name)

@@ -22,7 +22,7 @@ HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous")
 
 
 class ConformanceTarget(ABC):
-    """Return how the kit reaches one store with one strategy of a backend.
+    """How the kit reaches one store with one strategy of a backend.
 
     A value that pickles (its class stands at the top of a module) and holds no connection: its methods are called in
     processes of their own. `folder` is one scenario's, empty at first; a server's target derives a name from it.
@@ -65,7 +65,7 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Destroy all that reports whether these participants are committed, and what they had prepared."""
+        """Destroy all evidence of these participants: whether they are committed, and what they had prepared."""
         raise NotImplementedError
 
     def foreign(self, folder: Path) -> None:

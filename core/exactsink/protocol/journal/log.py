@@ -121,7 +121,7 @@ def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
 
 
 def fenced_by(log: Log, mine: Claim) -> Fenced | None:
-    """Return that a later claim stands in the log, None when `mine` is the newest."""
+    """Return the error of a driver whose claim is not the newest; None when `mine` is."""
     newer = [claim for claim in log.claims if claim.seq > mine.seq]
     if not newer:
         return None

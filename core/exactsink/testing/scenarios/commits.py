@@ -69,18 +69,18 @@ def _applied_late(context: Context) -> None:
     backend, session = context.backend, context.session(1, _TOKEN)
     assert isinstance(backend, StagedBackend)
     committables = session.prepare(0, context.rows([20, 20])[0], run=ask)
-    (said, says), (reported, reports) = os.pipe(), os.pipe()
-    slow = start(lambda: _late(session, committables, _SlowApplier(backend.applier(), says, reported)))
+    (said, says), (allowed, allows) = os.pipe(), os.pipe()
+    slow = start(lambda: _late(session, committables, _SlowApplier(backend.applier(), says, allowed)))
     os.close(says)
     if not os.read(said, 1):
         raise Broken("the slow process never came to apply its rows")
     _all_stand(ask(partial(session.commit, 0, committables)))
     context.check_rows(range(40))
-    os.write(reports, b".")
+    os.write(allows, b".")
     context.ends(slow, 0, "the process that applies late")
     context.faults.append("another-process-commits-between-look-and-apply")
     context.check_rows(range(40))
-    for end in (said, reported, reports):
+    for end in (said, allowed, allows):
         os.close(end)
 
 

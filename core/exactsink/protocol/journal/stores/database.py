@@ -41,7 +41,7 @@ _PIP = MappingProxyType(
 """Distributions whose name is not their module's."""
 
 # remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor wait
-# for one: it is reported, and reads the seq.
+# for one: it gets an error, and reads the seq.
 _POSTGRES_TRANSACTION = f"""
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'off',
     set_config('synchronous_commit',

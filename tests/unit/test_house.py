@@ -1,0 +1,102 @@
+"""The house: budgets of files and lines, rules of import that name every package, and words that are out of use."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "core/exactsink"
+NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
+BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
+PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
+MOST_FILES = {"files": 12, "idempotent_upsert": 12, "kafka": 20, "postgres": 18}
+MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2200, "postgres": 1500}
+MOST_PREFLIGHT_LINES = 400
+MOST_LINES_OF_A_FILE = 400
+OLD_WORDS = {
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"(?<!\.)(?<!def )\b(tell|tells|told|telling)\b": "report, return, raise",
+    r'"""(Give|Say|Tell)\b': "Return",
+    r"\b(?!exactsink_)strangers?\b": "foreign",
+    r"\bspoilt\b": "incomplete",
+    r"\bdisowned\b": "tokens to sweep",
+    r"\b(player|rows_table|doors)\b": "runner; staging table; TLS probe",
+    r"\b(driver|a|each|one|this|last|whole) (life|lives)\b": "driver run",
+}
+
+
+@cache
+def code_lines(path: Path) -> int:
+    """Count a file's lines without blank ones, comments and docstrings."""
+    source = path.read_text()
+    texts: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            texts.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - texts)
+
+
+def total(paths: Iterable[Path]) -> int:
+    return sum(map(code_lines, paths))
+
+
+def is_preflight(path: Path) -> bool:
+    return any(part.startswith("preflight") for part in path.relative_to(ROOT).parts)
+
+
+def test_contract_and_protocol_are_small() -> None:
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 2600
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_stays_within_its_budget(name: str) -> None:
+    paths = list(BACKENDS[name].rglob("*.py"))
+    assert len(paths) <= MOST_FILES[name]
+    assert total(path for path in paths if not is_preflight(path)) <= MOST_LINES[name]
+    assert total(path for path in paths if is_preflight(path)) <= MOST_PREFLIGHT_LINES
+
+
+def test_no_file_is_too_long_and_tests_have_a_budget_too() -> None:
+    product = [path for folder in (CORE, *BACKENDS.values()) for path in folder.rglob("*.py")]
+    assert [str(path) for path in product if len(path.read_text().splitlines()) > MOST_LINES_OF_A_FILE] == []
+    assert sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")) <= 18_000
+
+
+def test_the_rules_of_import_name_every_package() -> None:
+    """The layers contract is exhaustive by itself; what a backend may not see is a list."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [backends] = [contract for contract in contracts if contract["name"].startswith("A backend sees")]
+    packages = {f"exactsink.{path.parent.name}" for path in CORE.glob("*/__init__.py")}
+    assert set(backends["forbidden_modules"]) == packages - {"exactsink.contract", "exactsink.toolkit"}
+    assert set(backends["source_modules"]) == {path.name for path in BACKENDS.values()}
+    assert [path.name for path in CORE.glob("*.py")] == ["__init__.py"]
+
+
+@pytest.mark.parametrize("word", OLD_WORDS)
+def test_old_words_stay_out(word: str) -> None:
+    """The glossary (docs/explanation/glossary.md) has the words to use."""
+    found = []
+    for path in (path for place in PLACES for path in sorted((ROOT / place).rglob("*"))):
+        if path.suffix in (".py", ".md") and path != Path(__file__):
+            lines = enumerate(path.read_text().splitlines(), start=1)
+            found += [f"{path.relative_to(ROOT)}:{number}: {line}" for number, line in lines if re.search(word, line)]
+    assert found == [], f"use instead: {OLD_WORDS[word]}"
