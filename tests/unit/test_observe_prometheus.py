@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from tests.unit import instrument_bench as runs
+from tests.unit import observe_runs as runs
 
 from exactsink.contract import ConfigError, Event
 from exactsink.job.config.model import ObserveSection

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
-from tests.unit import instrument_bench as runs
+from tests.unit import observe_runs as runs
 
 from exactsink.contract import ConfigError, Event
 from exactsink.job.config.model import ObserveSection

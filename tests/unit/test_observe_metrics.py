@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit import instrument_bench as runs
+from tests.unit import observe_runs as runs
 
 from exactsink.contract import Event
 from exactsink.observe.metrics import BUCKETS, METRICS, PHASE, Measurement, Measures
