@@ -13,7 +13,7 @@ import pytest
 
 __all__ = ["Killed", "around", "at_step", "each_step", "kill", "refused"]
 
-_STEPS = ("link", "rename", "unlink", "rmdir", "mkdir", "fsync", "stat", "lstat", "pathconf", "scandir")
+_STEPS = ("link", "rename", "replace", "unlink", "rmdir", "mkdir", "fsync", "stat", "lstat", "pathconf", "scandir")
 
 
 @contextmanager

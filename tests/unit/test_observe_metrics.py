@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit import observe_runs as runs
@@ -18,12 +19,9 @@ from exactsink.observe.reference import events_table, metrics_table, points_tabl
 from exactsink.protocol.events import EVENTS, POINTS
 from exactsink.protocol.votes import Vote
 
-Reported = dict[tuple[str, ...], float]
-SINKS = ("lake", "table")
-
 
 class Sum:
-    """Sums up what counters are reported, keeps what gauges are set to, and counts what a histogram observes."""
+    """Sums up what counters grow by, keeps what gauges are set to, and lists what a histogram observes."""
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._measures = Measures(clock)
@@ -41,15 +39,15 @@ class Sum:
             else:
                 self.seconds.setdefault(measured.labels[1:], []).append(measured.value)
 
-    def of(self, metric: str) -> Reported:
+    def of(self, metric: str) -> dict[tuple[str, ...], float]:
         return {key[1:]: value for key, value in self.values.items() if key[0] == metric}
 
-    @property
-    def phases(self) -> dict[tuple[str, ...], int]:
-        return {phase: len(seconds) for phase, seconds in self.seconds.items()}
 
-
-# the table
+def summed(*events: Event) -> Sum:
+    found = Sum()
+    for event in events:
+        found(event)
+    return found
 
 
 def test_every_metric_has_a_name_of_its_own_as_its_exporter_spells_it() -> None:
@@ -94,49 +92,36 @@ def test_exactsink_and_its_job_load_neither_exporter() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# runs of the coordinator
+ZERO = dict.fromkeys(("skipped_total", "replayed_total", "fenced_total", "restarts_total"), 0)
+FIGURES: list[dict[str, float]] = [
+    {**ZERO, "epochs_total": 2, "rows_total": 6, "complete_epoch": 1, "generation": 1},
+    {"epochs_total": 1, "rows_total": 3, "skipped_total": 1, "generation": 2},
+    {"epochs_total": 1, "rows_total": 3, "skipped_total": 2},
+    {"epochs_total": 1, "rows_total": 3, "skipped_total": 1, "complete_epoch": 1},
+    {"epochs_total": 1, "rows_total": 3, "replayed_total": 2},
+    {"epochs_total": 1, "rows_total": 3, "fenced_total": 1},
+]
 
 
-def test_two_epochs_are_counted_with_their_rows_by_sink_and_their_phases() -> None:
+@pytest.mark.parametrize(
+    ("run", "figures"), list(zip(runs.RUNS, FIGURES, strict=True)), ids=lambda v: getattr(v, "__name__", "")
+)
+def test_an_epoch_and_its_rows_count_once_where_they_were_decided(run: Any, figures: dict[str, float]) -> None:
+    reported = Sum()
+    events = [event for event in run(reported).reported if not event.edge]
+    assert {name: set(reported.of(name).values()) for name in figures} == {n: {v} for n, v in figures.items()}
+    assert list(reported.of("rows_total")) == [("sim", "lake"), ("sim", "table")]
+    for event in events:
+        assert set(event.fields) == set(EVENTS[event.name].fields)
+
+
+def test_two_epochs_have_their_phases() -> None:
     reported = Sum()
     runs.two_epochs(reported)
-    assert reported.of("epochs_total") == {("sim",): 2}
-    assert reported.of("rows_total") == {("sim", sink): 6 for sink in SINKS}
-    assert reported.of("complete_epoch") == {("sim",): 1}
-    assert reported.of("generation") == {("sim",): 1}
     once = dict.fromkeys([("claim", ""), ("recommit", ""), ("sweep", "")], 1)
-    each = [(p, "") for p in ("open_epoch", "write", "vote", "decide", "complete")] + [("commit", s) for s in SINKS]
-    assert reported.phases == once | dict.fromkeys(each, 2)
-    zero = ("skipped_total", "replayed_total", "fenced_total", "restarts_total")
-    assert {name: reported.of(name) for name in zero} == {name: {("sim",): 0} for name in zero}
-
-
-def test_an_epoch_that_this_process_decided_and_finished_after_a_restart_is_counted_once() -> None:
-    reported = Sum()
-    runs.decided_but_not_committed(reported)
-    assert reported.of("epochs_total") == {("sim",): 1}
-    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert reported.of("skipped_total") == {("sim",): 1}
-    assert reported.of("generation") == {("sim",): 2}
-
-
-def test_an_epoch_that_this_process_finished_before_is_not_counted_again_when_its_batch_comes_back() -> None:
-    reported = Sum()
-    bench = runs.Observed(reported)
-    driver = bench.driver()
-    assert [driver.run_epoch(bench.batch(0)).skipped for _ in range(3)] == [False, True, True]
-    assert reported.of("epochs_total") == {("sim",): 1}
-    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert reported.of("skipped_total") == {("sim",): 2}
-
-
-def test_an_epoch_that_another_process_decided_is_skipped_and_its_rows_are_not_counted_again() -> None:
-    reported = Sum()
-    runs.decided_by_another(reported)
-    assert reported.of("skipped_total") == {("sim",): 1}
-    assert reported.of("epochs_total") == {("sim",): 1}
-    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert reported.of("complete_epoch") == {("sim",): 1}
+    each = [(p, "") for p in ("open_epoch", "write", "vote", "decide", "complete")]
+    commits = [("commit", sink) for sink in ("lake", "table")]
+    assert {phase: len(n) for phase, n in reported.seconds.items()} == once | dict.fromkeys([*each, *commits], 2)
 
 
 def test_lost_votes_are_counted_once_though_start_and_replay_both_meet_them() -> None:
@@ -144,23 +129,16 @@ def test_lost_votes_are_counted_once_though_start_and_replay_both_meet_them() ->
     bench = runs.lost_votes(reported)
     assert bench.names().count("vote_lost") == 4
     assert reported.of("lost_votes_total") == {("sim", "lake"): 2}
-    assert reported.of("replayed_total") == {("sim",): 2}
-    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
     assert set(bench.world.applied.values()) == {1}
 
 
-def test_a_fenced_driver_counts_no_epoch_and_no_row() -> None:
+def test_a_fenced_driver_has_voted_and_not_decided() -> None:
     reported = Sum()
-    bench = runs.fenced(reported)
-    assert [e.edge for e in bench.reported if e.name == "decide"] == ["before", "before", "after"]
-    assert reported.of("fenced_total") == {("sim",): 1}
-    assert reported.of("epochs_total") == {("sim",): 1}
-    assert reported.of("rows_total") == {("sim", sink): 3 for sink in SINKS}
-    assert reported.phases["vote", ""] == 2
-    assert reported.phases["decide", ""] == 1
+    runs.fenced(reported)
+    assert (len(reported.seconds["vote", ""]), len(reported.seconds["decide", ""])) == (2, 1)
 
 
-def test_the_time_left_to_the_earliest_deadline_and_what_is_in_doubt_are_reported_by_sink() -> None:
+def test_the_time_left_to_the_earliest_deadline_is_reported_by_sink() -> None:
     def due(given: Vote) -> Vote:
         assert given.committable is not None
         return replace(given, committable=replace(given.committable, deadline=1900.0 + given.partition))
@@ -168,16 +146,7 @@ def test_the_time_left_to_the_earliest_deadline_and_what_is_in_doubt_are_reporte
     reported = Sum()
     bench = runs.Observed(reported)
     bench.driver(now=1000.0).run_epoch(bench.batch(0, spoil=due))
-    assert reported.of("seconds_to_deadline") == {("sim", sink): 900.0 for sink in SINKS}
-    assert reported.of("in_doubt") == reported.of("in_doubt_oldest_seconds") == {("sim", sink): 0 for sink in SINKS}
-
-
-@pytest.mark.parametrize("run", [runs.two_epochs, runs.lost_votes, runs.fenced], ids=lambda run: run.__name__)
-def test_every_event_of_a_run_has_the_fields_that_the_table_says(run: Callable[..., runs.Observed]) -> None:
-    events = [event for event in run().reported if not event.edge]
-    assert events
-    for event in events:
-        assert set(event.fields) == set(EVENTS[event.name].fields)
+    assert reported.of("seconds_to_deadline") == {("sim", sink): 900.0 for sink in ("lake", "table")}
 
 
 def test_subscribers_that_fail_change_nothing_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -185,24 +154,13 @@ def test_subscribers_that_fail_change_nothing_of_a_run(caplog: pytest.LogCapture
         raise RuntimeError("no metrics today")
 
     bench = runs.two_epochs(failing)
-    assert set(bench.world.applied.values()) == {1}
-    assert len(bench.world.applied) == 12
-    assert [str(e).partition(" seconds")[0] for e in bench.reported] == [
-        str(e).partition(" seconds")[0] for e in runs.two_epochs().reported
-    ]
+    assert (set(bench.world.applied.values()), len(bench.world.applied)) == ({1}, 12)
     assert caplog.text.count("RuntimeError: no metrics today") == len(bench.reported)
-
-
-# single events
 
 
 def measured(*events: Event) -> Sequence[Measurement]:
     measures = Measures(lambda: 0.0)
     return [m for event in events for m in measures(event)]
-
-
-def lost(txn: str, epoch: int = 7) -> Event:
-    return Event("vote_lost", "orders", "", epoch, {"sink": "lake", "txn": txn, "evidence": "timed out"})
 
 
 def test_the_write_is_what_lies_between_the_opened_epoch_and_its_vote() -> None:
@@ -213,85 +171,70 @@ def test_the_write_is_what_lies_between_the_opened_epoch_and_its_vote() -> None:
         reported(Event("open_epoch", "orders", "after", epoch, {"seconds": 0.5}))
         reported(Event("vote", "orders", "before", epoch))
         reported(Event("vote", "orders", "after", epoch, {"seconds": 0.25}))
-    assert reported.seconds["write", ""] == [42.5, 7.0]
-    assert reported.seconds["open_epoch", ""] == [0.5, 0.5]
-    assert reported.seconds["vote", ""] == [0.25, 0.25]
+        reported(Event("vote", "orders", "before", epoch))  # a second vote has no write of its own
+    phases = {("write", ""): [42.5, 7.0], ("open_epoch", ""): [0.5] * 2, ("vote", ""): [0.25] * 2}
+    assert reported.seconds == phases
 
 
-def test_a_vote_without_an_opened_epoch_has_no_write() -> None:
-    assert measured(Event("vote", "orders", "before", 7)) == []
-    opened = Event("open_epoch", "orders", "after", 7, {"seconds": 0.5})
-    phases = [m.labels[1] for m in measured(opened, *[Event("vote", "orders", "before", 7)] * 2)]
-    assert phases == ["open_epoch", "write"], "a second vote has no write of its own"
-
-
-def test_a_commit_is_a_phase_of_its_sink() -> None:
+def test_a_commit_is_a_phase_of_its_sink_and_no_side_before_a_point_measures_it() -> None:
     (phase,) = measured(Event("commit:lake", "orders", "after", 7, {"seconds": 0.25}))
     assert phase == Measurement(PHASE, ("orders", "commit", "lake"), 0.25)
-
-
-def test_no_side_before_a_point_measures_its_duration() -> None:
     sides = [Event(point.replace("<sink>", "lake"), "orders", "before", 7, {"rows": {}}) for point in POINTS]
     assert measured(*sides) == []
 
 
 def test_a_complete_epoch_forgets_the_lost_votes_that_were_counted() -> None:
+    def lost(txn: str, epoch: int) -> Event:
+        return Event("vote_lost", "orders", "", epoch, {"sink": "lake", "txn": txn, "evidence": "timed out"})
+
     complete = Event("complete", "orders", "after", 7, {"seconds": 0.1})
-    reported = Sum()
-    for event in (lost("a"), lost("b"), lost("a"), complete, lost("a", epoch=8)):
-        reported(event)
-    assert reported.of("lost_votes_total") == {("orders", "lake"): 3}
+    found = summed(lost("a", 7), lost("b", 7), lost("a", 7), complete, lost("a", 8))
+    assert found.of("lost_votes_total") == {("orders", "lake"): 3}
 
 
 @pytest.mark.parametrize(("participants", "age", "oldest"), [(2, 31.5, 31.5), (0, None, 0), (2, None, -1)])
 def test_what_is_in_doubt_is_reported_by_sink(participants: int, age: float | None, oldest: float) -> None:
     fields = {"sink": "lake", "participants": participants, "oldest_age_seconds": age}
-    reported = Sum()
-    reported(Event("in_doubt", "orders", "", 7, fields))
-    assert reported.of("in_doubt") == {("orders", "lake"): participants}
-    assert reported.of("in_doubt_oldest_seconds") == pytest.approx({("orders", "lake"): oldest})
+    found = summed(Event("in_doubt", "orders", "", 7, fields))
+    assert found.of("in_doubt") == {("orders", "lake"): participants}
+    assert found.of("in_doubt_oldest_seconds") == {("orders", "lake"): oldest}
 
 
 @pytest.mark.parametrize(
-    ("event", "fields", "metric", "labels", "value"),
+    ("event", "fields", "metric", "value"),
     [
-        ("deadline", {"sink": "lake", "seconds": 840.5}, "seconds_to_deadline", ("orders", "lake"), 840.5),
-        ("swept", {"sink": "lake", "participants": 3}, "swept_total", ("orders", "lake"), 3),
-        (
-            "commit_retried",
-            {"sink": "lake", "attempt": 2, "error": "x"},
-            "commit_retries_total",
-            ("orders", "lake"),
-            1,
-        ),
-        ("redecided", {"sink": "lake", "participants": 2}, "replayed_total", ("orders",), 2),
-        ("fenced", {"generation": 3, "by": 4}, "fenced_total", ("orders",), 1),
-        ("query_restarted", {"attempt": 1, "error": "x"}, "restarts_total", ("orders",), 1),
+        ("deadline", {"sink": "lake", "seconds": 840.5}, "seconds_to_deadline", 840.5),
+        ("swept", {"sink": "lake", "participants": 3}, "swept_total", 3),
+        ("commit_retried", {"sink": "lake", "attempt": 2, "error": "x"}, "commit_retries_total", 1),
+        ("redecided", {"sink": "lake", "participants": 2}, "replayed_total", 2),
+        ("fenced", {"generation": 3, "by": 4}, "fenced_total", 1),
+        ("query_restarted", {"attempt": 1, "error": "x"}, "restarts_total", 1),
     ],
 )
 def test_an_event_moves_its_metric_and_no_other(
-    event: str, fields: dict[str, object], metric: str, labels: tuple[str, ...], value: float
+    event: str, fields: dict[str, object], metric: str, value: float
 ) -> None:
     assert set(fields) == set(EVENTS[event].fields)
     (only,) = measured(Event(event, "orders", "", 7, fields))
+    labels = ("orders", "lake")[: len(only.metric.labels)]
     assert (only.metric.prometheus, only.labels, only.value) == (f"exactsink_{metric}", labels, value)
 
 
 def test_counters_begin_at_0_with_the_sinks_promise_and_the_claim() -> None:
     promise = {"sink": "lake", "backend": "files", "strategy": "s", "guarantee": "exactly once", "target": "t"}
-    reported = Sum()
-    reported(Event("sink", "orders", "", None, promise))
-    reported(Event("claimed", "orders", "", None, {"generation": 3, "driver": "host:17"}))
-    counters = {m.prometheus.removeprefix("exactsink_"): m.labels for m in METRICS if m.kind == "counter"}
-    by_label = {("job",): ("orders",), ("job", "sink"): ("orders", "lake")}
-    assert {name: reported.of(name) for name in counters} == {
-        n: {by_label[labels]: 0} for n, labels in counters.items()
-    }
+    found = summed(
+        Event("sink", "orders", "", None, promise),
+        Event("claimed", "orders", "", None, {"generation": 3, "driver": "host:17"}),
+    )
+    for metric in METRICS:
+        if metric.kind == "counter":
+            labels = ("orders", "lake")[: len(metric.labels)]
+            assert found.of(metric.prometheus.removeprefix("exactsink_")) == {labels: 0}
 
 
 def test_jobs_of_one_process_are_kept_apart() -> None:
-    reported = Sum()
-    for job in ("orders", "clicks"):
-        reported(Event("decide", job, "after", 7, {"seconds": 0.1}))
-    reported(Event("return", "orders", "before", 7, {"rows": {"lake": 5}}))
-    assert reported.of("rows_total") == {("orders", "lake"): 5}
+    found = summed(
+        *(Event("decide", job, "after", 7, {"seconds": 0.1}) for job in ("orders", "clicks")),
+        Event("return", "orders", "before", 7, {"rows": {"lake": 5}}),
+    )
+    assert found.of("rows_total") == {("orders", "lake"): 5}
