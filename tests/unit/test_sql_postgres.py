@@ -52,10 +52,14 @@ def database_of(url: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("setting", "committed"),
-    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
+    ("whose", "setting", "committed"),
+    [
+        ("ROLE", "off", "on"),
+        ("DATABASE", "off", "on"),
+        ("ROLE", "remote_write", "on"),
+        ("ROLE", "remote_apply", "remote_apply"),
+    ],
 )
-@pytest.mark.parametrize("whose", ["ROLE", "DATABASE"])
 def test_a_weaker_synchronous_commit_is_raised_and_a_stronger_one_stays(
     url: str, postgres: Postgres, whose: str, setting: str, committed: str
 ) -> None:
@@ -200,7 +204,7 @@ def test_a_server_without_fsync_is_refused() -> None:
         assert server.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
 
 
-def test_a_role_that_may_not_make_the_table_is_reported_the_statements_and_they_suffice(
+def test_a_role_that_may_not_make_the_table_is_given_the_statements_and_they_suffice(
     url: str, postgres: Postgres
 ) -> None:
     role = f"role_{uuid.uuid4().hex}"
