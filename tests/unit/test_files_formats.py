@@ -14,7 +14,7 @@ import pytest
 from tests.unit.files_sink import SCHEMA, Files, files, lines, rows, visible
 
 from exactsink.contract import Committed, Fatal
-from exactsink_files import writer as writer_module
+from exactsink.toolkit.tabular import parts
 
 
 def written(root: Path, given: pa.Table, **options: Any) -> list[Path]:
@@ -81,10 +81,10 @@ def test_row_groups_are_full_and_memory_bounds_what_waits(tmp_path: Path, monkey
         found = [pq.read_metadata(file) for file in written(root, given, **options)]
         return [[m.row_group(i).num_rows for i in range(m.num_row_groups)] for m in found]
 
-    monkeypatch.setattr(writer_module, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 10)
     given = rows(*[(i, "rare" if i in (0, 24) else "many") for i in range(25)], size=3)
     assert groups(tmp_path / "a") == [[12, 12, 1]]
-    monkeypatch.setattr(writer_module, "BUFFERED_BYTES", 3 * given.to_batches()[1].nbytes)
+    monkeypatch.setattr(parts, "BUFFERED_BYTES", 3 * given.to_batches()[1].nbytes)
     assert groups(tmp_path / "c", partition_by=["name"]) == [[11, 12], [1, 1]]
 
 
@@ -132,7 +132,7 @@ def test_lines_end_a_file_at_the_batch_that_reaches_the_size(
 def test_parquet_ends_a_file_at_the_row_group_that_reaches_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(writer_module, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 10)
     given = rows(*[(n, f"{n:08}" * 1000) for n in range(45)], size=5)  # about 80 KB a row group
     read = written(tmp_path, given, target_file_size=size, compression="none")
     in_order = [tmp_path / name for name in names(files(tmp_path), len(expected), "parquet")]
@@ -143,7 +143,7 @@ def test_parquet_ends_a_file_at_the_row_group_that_reaches_the_size(
 
 def test_a_flush_that_memory_asks_for_ends_full_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = rows(*[(n, f"name {n % 2}") for n in range(40)], size=10)
-    monkeypatch.setattr(writer_module, "BUFFERED_BYTES", given.to_batches()[0].nbytes)  # passed by every second batch
+    monkeypatch.setattr(parts, "BUFFERED_BYTES", given.to_batches()[0].nbytes)  # passed by every second batch
     found = written(tmp_path, given, partition_by=["name"], target_file_size="100 B")
     assert [pq.read_metadata(file).num_rows for file in found] == [10] * 4
 
