@@ -108,25 +108,6 @@ def test_another_commit_between_any_two_steps_agrees(tmp_path: Path, links: None
     each_step(run, least=20)
 
 
-def test_another_commit_that_dies_between_any_two_steps_does_no_harm(tmp_path: Path) -> None:
-    def run(nth: int) -> list[int]:
-        for other in (5, 11, 17):
-            root = tmp_path / f"{nth}-{other}"
-            sink, voted = two_files(root)
-
-            def half(root: Path = root, other: int = other) -> None:
-                with at_step(root, other, kill), pytest.raises(Killed):
-                    sink.end(*voted)  # noqa: B023 - called in this round
-                    kill()
-
-            with at_step(root, nth, half) as ran:
-                assert type(sink.end(*voted)[0]) in STANDS
-            assert_two_files(root)
-        return ran
-
-    each_step(run, least=20)
-
-
 @pytest.mark.parametrize("temp_is_there", [True, False])
 def test_a_foreign_file_is_fatal_and_left_alone(tmp_path: Path, links: None, temp_is_there: bool) -> None:
     sink = files(tmp_path, format="json")
@@ -190,16 +171,6 @@ def test_a_link_that_fails_can_be_tried_again(tmp_path: Path, code: int, kind: t
         sink.end(*voted)
     assert visible(tmp_path) == []
     assert sink.end(*voted) == [Committed()]
-
-
-def test_a_file_in_the_place_of_a_partition_folder_is_fatal(tmp_path: Path) -> None:
-    sink, voted = two_files(tmp_path)
-    (tmp_path / "day=2").write_text("")
-    with pytest.raises(Fatal, match="day=2"):
-        sink.end(*voted)
-    (tmp_path / "day=2").unlink()
-    sink.end(*voted)
-    assert_two_files(tmp_path)
 
 
 def test_a_vote_of_another_version_is_refused(tmp_path: Path) -> None:

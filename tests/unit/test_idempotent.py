@@ -6,26 +6,24 @@ import errno
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.keyed_sink import SCHEMA, KeyedFiles, KeyedOptions, keyed
+from tests.unit.keyed_sink import SCHEMA, KeyedFiles, keyed
 from tests.unit.os_faults import Killed, at_step, each_step, kill
 
 from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
-    ConfigError,
     DurableFile,
     Fatal,
     LineageError,
-    Outcome,
     Retryable,
-    Unknown,
     Version,
     idempotent,
 )
@@ -47,15 +45,6 @@ def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) ->
     assert proof == {"job": "orders", "sink": "keyed", "lineage": "L1", "epoch": 2, "generation": 3}
 
 
-def test_a_replayed_epoch_puts_nothing(tmp_path: Path) -> None:
-    sink, later = keyed(tmp_path), keyed(tmp_path, generation=2)
-    votes, again = sink.vote(1, [(1, "a"), (2, "b")]), later.vote(1, [(1, "a"), (2, "b")])
-    assert sink.commit(1, votes) == [Committed()]
-    assert sink.commit(1, votes) == later.commit(1, again) == [AlreadyCommitted()]
-    assert sink.puts() == {"1": 1, "2": 1}
-    assert sink.left() == [PROOF.format(1)]
-
-
 def test_an_older_epoch_never_overwrites_a_newer_one(tmp_path: Path) -> None:
     sink = keyed(tmp_path)
     stalled, again = sink.vote(4, [(1, "old")]), keyed(tmp_path, generation=2).vote(4, [(1, "old")])
@@ -64,18 +53,6 @@ def test_an_older_epoch_never_overwrites_a_newer_one(tmp_path: Path) -> None:
     (sink.staging / PROOF.format(5)).unlink()  # without it, only the row's own version stands in the way
     assert sink.commit(4, again) == [Committed()]
     assert sink.rows() == {"1": "new"}
-
-
-def test_staged_rows_that_are_gone_without_a_proof_leave_the_epoch_unknown(tmp_path: Path) -> None:
-    sink = keyed(tmp_path)
-    votes = sink.vote(1, [(1, "a")], [(2, "b")])
-    gone = sink.staging / sink.left(".arrow")[1]
-    whole = gone.read_bytes()
-    gone.unlink()
-    assert all(isinstance(found, Unknown) and gone.name in found.evidence for found in sink.commit(1, votes))
-    assert sink.rows() == {}
-    gone.write_bytes(whole)
-    assert sink.commit(1, votes) == [Committed()] * 2
 
 
 def test_a_proof_of_another_journal_or_of_a_later_epoch_stops_everything(tmp_path: Path) -> None:
@@ -153,44 +130,29 @@ def test_a_proof_that_cannot_be_written_is_worth_another_try(tmp_path: Path, mon
     assert sink.puts() == {"1": 1}
 
 
-def go_on(folder: Path, votes: Sequence[Committable]) -> list[Outcome]:
+def go_on(folder: Path, votes: Sequence[Committable]) -> None:
     """Be the driver that comes after: finish epoch 1, and do two more."""
     sink = keyed(folder, generation=2)
     outcomes = sink.commit(1, votes)
     for epoch, rows in ((2, [(2, "B")]), (3, [(3, "C"), (1, "A")])):
         assert sink.commit(epoch, sink.vote(epoch, rows)) == [Committed()]
-    return outcomes
+    assert {type(outcome) for outcome in outcomes} <= {Committed, AlreadyCommitted}
 
 
-def assert_gone_on(folder: Path) -> None:
-    sink = keyed(folder)
-    assert (sink.rows(), sink.puts()) == ({"1": "A", "2": "B", "3": "C"}, dict.fromkeys("123", 2))
-    assert sink.left() == [PROOF.format(3)]
-    sink.vote(4, [(1, "next")])
-
-
-def test_a_crash_at_any_step_leaves_an_epoch_that_another_driver_finishes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("then", ["dies", "is overtaken for epochs"])
+def test_a_driver_that_dies_or_is_overtaken_at_any_step_changes_nothing(tmp_path: Path, then: str) -> None:
     def run(nth: int) -> list[int]:
-        sink = keyed(tmp_path / str(nth))
+        folder = tmp_path / str(nth)
+        sink = keyed(folder)
         votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
-        with at_step(sink.staging, nth, kill) as ran, suppress(Killed):
-            sink.commit(1, votes)
-        assert {type(outcome) for outcome in go_on(tmp_path / str(nth), votes)} <= {Committed, AlreadyCommitted}
-        assert_gone_on(tmp_path / str(nth))
-        return ran
-
-    each_step(run, least=20)
-
-
-def test_a_driver_that_is_overtaken_for_epochs_at_any_step_changes_nothing(tmp_path: Path) -> None:
-    def run(nth: int) -> list[int]:
-        sink = keyed(tmp_path / str(nth))
-        votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
-        with at_step(sink.staging, nth, lambda: go_on(tmp_path / str(nth), votes)) as ran:
-            outcomes = sink.commit(1, votes)
-        assert {type(outcome) for outcome in outcomes} <= {Committed, AlreadyCommitted}
-        if ran:
-            assert_gone_on(tmp_path / str(nth))
+        act = kill if then == "dies" else partial(go_on, folder, votes)
+        with at_step(sink.staging, nth, act) as ran, suppress(Killed):
+            assert {type(outcome) for outcome in sink.commit(1, votes)} <= {Committed, AlreadyCommitted}
+        if then == "dies" or not ran:
+            go_on(folder, votes)
+        assert (sink.rows(), sink.puts()) == ({"1": "A", "2": "B", "3": "C"}, dict.fromkeys("123", 2))
+        assert sink.left() == [PROOF.format(3)]
+        sink.vote(4, [(1, "next")])
         return ran
 
     each_step(run, least=20)
@@ -209,7 +171,7 @@ def test_who_is_overtaken_between_two_rows_says_that_another_was_first(tmp_path:
     sink = keyed(tmp_path, backend=Overtaken)
     votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
     assert sink.commit(1, votes) == [AlreadyCommitted()] * 2
-    assert_gone_on(tmp_path)
+    assert (sink.rows(), sink.puts()) == ({"1": "A", "2": "B", "3": "C"}, dict.fromkeys("123", 2))
 
 
 class Lazy(KeyedFiles):
@@ -241,11 +203,6 @@ def test_an_apply_that_ends_early_proves_nothing_and_keeps_the_rows(
     assert keyed(tmp_path).commit(1, votes) == [Committed()]
 
 
-def test_a_store_without_keys_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not exactly once without keys"):
-        KeyedFiles(KeyedOptions(folder=str(tmp_path), keys=()))
-
-
 def test_a_row_without_a_key_is_refused_before_the_vote(tmp_path: Path) -> None:
     sink = keyed(tmp_path)
     with pytest.raises(Fatal, match="key column id is NULL in 1 rows"):
@@ -258,12 +215,6 @@ def test_a_row_without_a_key_is_refused_before_the_vote(tmp_path: Path) -> None:
     (finding,) = committer.check(pa.schema([("v", pa.string())]), None)
     assert finding.severity == "error"
     assert "the keys name column id" in finding.message
-
-
-def test_what_the_road_gives(tmp_path: Path) -> None:
-    traits = keyed(tmp_path).backend.traits
-    assert traits.guarantee == "exactly once"
-    assert (traits.needs_shared_staging, traits.needs_epoch_order, traits.atomic_visibility) == (True, True, False)
 
 
 def test_versions_compare_by_epoch_then_generation_then_place() -> None:

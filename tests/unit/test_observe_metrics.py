@@ -15,7 +15,6 @@ from tests.unit import observe_runs as runs
 
 from exactsink.contract import Event
 from exactsink.observe.metrics import BUCKETS, METRICS, PHASE, Measurement, Measures
-from exactsink.observe.reference import events_table, metrics_table, points_table
 from exactsink.protocol.events import EVENTS, POINTS
 from exactsink.protocol.votes import Vote
 
@@ -70,17 +69,6 @@ def test_every_metric_is_fed_by_an_event_that_has_its_labels_and_value() -> None
             assert metric is PHASE or metric.event in POINTS, metric.prometheus
 
 
-def test_the_reference_tables_hold_every_name() -> None:
-    for table, names in [
-        (points_table(), list(POINTS)),
-        (events_table(), list(EVENTS)),
-        (metrics_table(), [m.prometheus for m in METRICS]),
-    ]:
-        head, rule, *rows = table.splitlines()
-        assert [row.split("`")[1] for row in rows] == names
-        assert {row.count(" | ") for row in (head, rule, *rows)} == {head.count(" | ")}
-
-
 def test_exactsink_and_its_job_load_neither_exporter() -> None:
     code = (
         "import sys, exactsink, exactsink.observe, exactsink.observe.metrics, exactsink.protocol.events\n"
@@ -130,12 +118,6 @@ def test_lost_votes_are_counted_once_though_start_and_replay_both_meet_them() ->
     assert bench.names().count("vote_lost") == 4
     assert reported.of("lost_votes_total") == {("sim", "lake"): 2}
     assert set(bench.world.applied.values()) == {1}
-
-
-def test_a_fenced_driver_has_voted_and_not_decided() -> None:
-    reported = Sum()
-    runs.fenced(reported)
-    assert (len(reported.seconds["vote", ""]), len(reported.seconds["decide", ""])) == (2, 1)
 
 
 def test_the_time_left_to_the_earliest_deadline_is_reported_by_sink() -> None:

@@ -151,12 +151,6 @@ def test_rows_that_no_table_could_take(
     assert fix in found.fix
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
-    (found,) = upsert(tmp_path / "missing").check()
-    assert found.fix == f"mkdir -p {tmp_path / 'missing'}"
-    assert not (tmp_path / "missing").exists()
-
-
 @pytest.mark.parametrize("closed", ["folder", "file"])
 def test_a_place_that_is_not_writable(tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = upsert(tmp_path)
@@ -169,16 +163,21 @@ def test_a_place_that_is_not_writable(tmp_path: Path, closed: str, monkeypatch: 
     assert f"{place} is not writable" in found.message
 
 
-@pytest.mark.parametrize("what", ["text", "folder"])
-def test_a_file_that_is_no_database(tmp_path: Path, what: str) -> None:
-    sink = upsert(tmp_path)
-    if what == "text":
-        sink.file.write_text("id,v\n" * 1000)
-    else:
-        sink.file.mkdir()
+@pytest.mark.parametrize(
+    ("folder", "in_its_place", "fix"),
+    [
+        ("missing", lambda file: None, "mkdir -p {folder}"),
+        (".", lambda file: file.write_text("id,v\n" * 1000), "name another file in `url`"),
+        (".", Path.mkdir, "name a file in `url`"),
+    ],
+)
+def test_a_file_that_is_no_database(tmp_path: Path, folder: str, in_its_place: Any, fix: str) -> None:
+    sink = upsert(tmp_path / folder)
+    in_its_place(sink.file)
     (found,) = sink.check()
-    assert found.message.startswith(str(sink.file))
-    assert "name a" in found.fix
+    assert str(sink.file.parent) in found.message
+    assert found.fix == fix.format(folder=tmp_path / folder)
+    assert not (tmp_path / "missing").exists()
 
 
 def test_a_busy_database_is_no_finding(tmp_path: Path) -> None:

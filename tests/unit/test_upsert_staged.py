@@ -6,11 +6,10 @@ import pickle
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.unit.upsert_sink import SCHEMA, commits_seen, rows_of, upsert
+from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Retryable, Unknown
 
@@ -111,16 +110,6 @@ def test_a_staged_file_that_is_not_what_was_voted_leaves_the_epoch_unknown(tmp_p
     assert sink.commit(1, votes) == [Committed()] * 2
 
 
-def test_a_busy_database_is_worth_another_try(tmp_path: Path) -> None:
-    sink = upsert(tmp_path, busy_timeout_seconds=0)
-    votes = sink.vote(1, [(1, "a")])
-    with closing(sqlite3.connect(sink.file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Retryable, match=r"locked(?s:.*)nothing is lost"):
-            sink.commit(1, votes)
-    assert sink.commit(1, votes) == [Committed()]
-
-
 def test_a_file_that_vanished_is_not_made_anew_and_only_create_makes_one(tmp_path: Path) -> None:
     sink = upsert(tmp_path)
     votes = sink.vote(1, [(1, "a")])
@@ -210,16 +199,6 @@ def test_a_sweep_drops_only_what_it_is_given(tmp_path: Path) -> None:
     assert [found.ref for found in their.listed()] == [theirs.ref]
     assert sink.commit(1, [votes[0], votes[2]]) == [Committed()] * 2
     assert sink.rows() == [(1, "a"), (3, "c")]
-
-
-def test_a_commit_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a synced write-ahead log keeps the last commit."""
-    sink = upsert(tmp_path)
-    votes = sink.vote(1, [(1, "a")])
-    with monkeypatch.context() as patch:
-        seen = commits_seen(patch)
-        sink.commit(1, votes)
-    assert seen == [["wal", 3]]
 
 
 def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> None:
