@@ -172,7 +172,8 @@ def _attribute_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
     """Find the string below each field: what pydantic itself does not keep."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    inherited = (base for base in model.__bases__ if issubclass(base, BaseModel) and base is not BaseModel)
+    found = {name: text for base in inherited for name, text in _attribute_docstrings(base).items()}
     for statement, after in zip(body.body, body.body[1:], strict=False):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ from sqlalchemy.engine import Engine
 
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.records import Decide, DecidedSink
-from exactsink.protocol.journal.stores.sql import SqlStore
 
-__all__ = ["JOB", "OpenStore", "at_commit", "decided", "execute"]
+__all__ = ["JOB", "at_commit", "decided", "execute"]
 
 JOB = "a-job"
-OpenStore = Callable[..., SqlStore]
 
 
 def execute(url: str, *statements: str) -> list[Any]:
@@ -46,7 +44,5 @@ def at_commit(query: str) -> Iterator[list[str]]:
 
 
 def decided(epoch: int) -> Decide:
-    lake = DecidedSink(
-        "files", "rename", "/lake", (Committable(Txn(JOB, epoch, "lake", 1, "ab", 0, 0), 5, b"payload"),)
-    )
-    return Decide(epoch, 1, f"input-{epoch}", {"lake": lake})
+    committable = Committable(Txn(JOB, epoch, "lake", 1, "ab", 0, 0), 5, b"payload")
+    return Decide(epoch, 1, f"input-{epoch}", {"lake": DecidedSink("files", "rename", "/lake", (committable,))})

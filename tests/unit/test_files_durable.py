@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.unit.files_target import around, refused
+from tests.unit.os_faults import around
 
 from exactsink.contract import DurableFile, file_sha256
 
@@ -18,39 +18,28 @@ CHUNKS = [bytes([n]) * (3 * MB + n) for n in range(9)]  # 27 MB
 
 
 @pytest.mark.parametrize("advice", ["taken", "refused"])
-def test_a_large_file_is_sealed_with_what_was_written(tmp_path: Path, advice: str) -> None:
-    no_advice: AbstractContextManager[None] = refused(tmp_path, "posix_fadvise", errno.EINVAL)
-    file = DurableFile(tmp_path / "large")
-    with no_advice if advice == "refused" else nullcontext():
-        for chunk in CHUNKS:
-            file.write(chunk)
-    synced: list[str] = []
-    with around(tmp_path, ["fsync"], lambda _, path: synced.append(path)):
-        sealed = file.seal()
-    whole = b"".join(CHUNKS)
-    assert sealed == (len(whole), hashlib.sha256(whole).hexdigest())
-    assert (tmp_path / "large").read_bytes() == whole
-    assert file_sha256(tmp_path / "large") == sealed[1]
-    assert synced == [str(tmp_path / "large")]
+def test_a_large_file_is_sealed_with_what_was_written_and_begun_in_parts(tmp_path: Path, advice: str) -> None:
+    begun: list[tuple[int, int]] = []
 
-
-def test_the_disk_is_reported_of_every_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[tuple[int, int]] = []
-    real = os.posix_fadvise
-    own = DurableFile(tmp_path / "large")
-
-    def advise(handle: int, offset: int, length: int, advice: int) -> None:
+    def advise(handle: int, offset: int, length: int, how: int) -> Any:
         if os.readlink(f"/proc/self/fd/{handle}") == str(tmp_path / "large"):
-            reported.append((offset, length))
-            assert advice == os.POSIX_FADV_DONTNEED
-        real(handle, offset, length, advice)
+            assert how == os.POSIX_FADV_DONTNEED
+            begun.append((offset, length))
+            if advice == "refused":
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    with monkeypatch.context() as patch:
+    file, synced = DurableFile(tmp_path / "large"), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "posix_fadvise", advise)
         for chunk in CHUNKS:
-            own.write(chunk)
-    size, _ = own.seal()
-    ends = [offset + length for offset, length in reported]
-    assert [offset for offset, _ in reported] == [0, *ends[:-1]]
-    assert len(reported) == 3
+            file.write(chunk)
+    with around(tmp_path, ["fsync"], lambda _, path: synced.append(path)):
+        size, sha256 = file.seal()
+    whole = b"".join(CHUNKS)
+    assert (size, sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+    assert file_sha256(tmp_path / "large") == sha256
+    assert synced == [str(tmp_path / "large")]
+    ends = [offset + length for offset, length in begun]
+    assert [offset for offset, _ in begun] == [0, *ends[:-1]]  # each part once
+    assert len(begun) == 3
     assert size - 8 * MB < ends[-1] <= size

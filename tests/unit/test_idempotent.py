@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.fakes import undecided
-from tests.unit.keyed_sink import SCHEMA, KeyedFiles, KeyedOptions, KeyedSink
+from tests.unit.keyed_sink import SCHEMA, KeyedFiles, keyed
+from tests.unit.os_faults import Killed, at_step, each_step, kill
 
 from exactsink.contract import (
-    ConfigError,
+    AlreadyCommitted,
+    Committable,
+    Committed,
     DurableFile,
     Fatal,
     LineageError,
     Retryable,
-    Txn,
-    Unknown,
     Version,
     idempotent,
 )
@@ -28,86 +32,54 @@ PROOF = "orders.keyed.e{}.applied"
 
 
 def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
+    sink = keyed(tmp_path)
     votes = sink.vote(1, [(1, "a"), (1, "b")], [(2, "c"), (1, "d")])
     assert sink.rows() == {}
-    assert sink.commit(1, votes[::-1]) == ["Committed"] * 2
+    assert sink.commit(1, votes[::-1]) == [Committed()] * 2
     assert sink.rows() == {"1": "d", "2": "c"}
-    assert sink.commit(2, sink.vote(2, [(1, "e")], generation=3), generation=3) == ["Committed"]
+    later = keyed(tmp_path, generation=3)
+    assert later.commit(2, later.vote(2, [(1, "e")])) == [Committed()]
     assert sink.rows() == {"1": "e", "2": "c"}
-    assert sink.left("") == [PROOF.format(2)]
+    assert sink.left() == [PROOF.format(2)]
     proof = json.loads((sink.staging / PROOF.format(2)).read_text())
     assert proof == {"job": "orders", "sink": "keyed", "lineage": "L1", "epoch": 2, "generation": 3}
 
 
-def test_a_replayed_epoch_puts_nothing(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
-    votes = sink.vote(1, [(1, "a"), (2, "b")])
-    again = sink.vote(1, [(1, "a"), (2, "b")], generation=2)
-    assert sink.commit(1, votes) == ["Committed"]
-    assert sink.commit(1, votes) == ["AlreadyCommitted"]
-    assert sink.commit(1, again, generation=2) == ["AlreadyCommitted"]
-    assert sink.log() == ["1 1 a", "1 2 b"]
-    assert sink.left("") == [PROOF.format(1)]
-
-
 def test_an_older_epoch_never_overwrites_a_newer_one(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
-    late = sink.vote(4, [(1, "old")])
-    sink.commit(5, sink.vote(5, [(1, "new")], generation=2), generation=2)
-    assert sink.commit(4, late) == ["AlreadyCommitted"]
+    sink = keyed(tmp_path)
+    stalled, again = sink.vote(4, [(1, "old")]), keyed(tmp_path, generation=2).vote(4, [(1, "old")])
+    sink.commit(5, sink.vote(5, [(1, "new")]))
+    assert sink.commit(4, stalled) == [AlreadyCommitted()]
     (sink.staging / PROOF.format(5)).unlink()  # without it, only the row's own version stands in the way
-    assert sink.commit(4, sink.vote(4, [(1, "old")])) == ["Committed"]
+    assert sink.commit(4, again) == [Committed()]
     assert sink.rows() == {"1": "new"}
 
 
-def test_staged_rows_that_are_gone_without_a_proof_leave_the_epoch_unknown(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
-    votes = sink.vote(1, [(1, "a")], [(2, "b")])
-    gone = sink.staging / sink.left(".arrow")[1]
-    whole = gone.read_bytes()
-    gone.unlink()
-    found = sink.outcomes(1, votes)
-    assert all(isinstance(outcome, Unknown) and gone.name in outcome.evidence for outcome in found)
-    assert sink.rows() == {}
-    gone.write_bytes(whole)
-    assert sink.commit(1, votes) == ["Committed"] * 2
-
-
-def test_a_proof_of_another_journal_stops_everything(tmp_path: Path) -> None:
-    sink, other = KeyedSink(tmp_path), KeyedSink(tmp_path, lineage="L2")
+def test_a_proof_of_another_journal_or_of_a_later_epoch_stops_everything(tmp_path: Path) -> None:
+    sink, other = keyed(tmp_path), keyed(tmp_path, lineage="L2")
     mine = sink.vote(7, [(1, "mine")])
     other.commit(3, other.vote(3, [(1, "theirs")]))
     with pytest.raises(LineageError, match="another journal"):
         sink.commit(7, mine)
     with pytest.raises(LineageError, match="another journal"):
         sink.vote(8, [(1, "mine")])
-    assert sink.log() == ["3 1 theirs"]
-    assert len(sink.left(".arrow")) == 1
+    with pytest.raises(LineageError, match="already holds epoch 3"):
+        other.vote(3, [(1, "again")])
+    assert (sink.rows(), len(sink.left(".arrow"))) == ({"1": "theirs"}, 1)
 
 
 def test_a_row_of_another_journal_stops_the_epoch_unproven(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
-    other = KeyedSink(tmp_path, lineage="L2")
-    other.staging = tmp_path / "other"
+    sink, other = keyed(tmp_path), keyed(tmp_path, lineage="L2")
     other.commit(3, other.vote(3, [(1, "theirs")]))
+    (sink.staging / PROOF.format(3)).unlink()
     with pytest.raises(LineageError, match="another journal wrote"):
         sink.commit(7, sink.vote(7, [(1, "mine")]))
-    assert sink.left(".applied") == []
-    assert sink.rows() == {"1": "theirs"}
-
-
-def test_a_journal_that_went_back_in_time_is_refused(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
-    sink.commit(5, sink.vote(5, [(1, "a")]))
-    with pytest.raises(LineageError, match="already holds epoch 5"):
-        sink.vote(5, [(1, "b")])
-    sink.vote(6, [(1, "b")])
+    assert (sink.left(".applied"), sink.rows()) == ([], {"1": "theirs"})
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", '{"job": "orders"}'])
 def test_a_damaged_proof_is_neither_taken_nor_passed_over(tmp_path: Path, damaged: str) -> None:
-    sink = KeyedSink(tmp_path)
+    sink = keyed(tmp_path)
     sink.commit(1, sink.vote(1, [(1, "a")]))
     (sink.staging / PROOF.format(1)).write_text(damaged)
     with pytest.raises(Fatal, match=r"e1\.applied does not say"):
@@ -115,31 +87,31 @@ def test_a_damaged_proof_is_neither_taken_nor_passed_over(tmp_path: Path, damage
 
 
 def test_proofs_of_other_sinks_are_left_alone(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
+    sink = keyed(tmp_path)
     sink.commit(1, sink.vote(1, [(1, "a")]))
     theirs = [sink.staging / name for name in ("orders.keyed-2.e9.applied", "refunds.keyed.e9.applied")]
     for path in theirs:
         path.write_text("not ours to read")
-    assert sink.commit(2, sink.vote(2, [(1, "b")])) == ["Committed"]
+    assert sink.commit(2, sink.vote(2, [(1, "b")])) == [Committed()]
     assert all(path.exists() for path in theirs)
 
 
 def test_the_proof_is_durable_before_a_staged_row_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = KeyedSink(tmp_path)
+    sink = keyed(tmp_path)
     sink.commit(1, sink.vote(1, [(1, "a")]))
     votes = sink.vote(2, [(1, "b")])
     synced: list[list[str]] = []
     sync = idempotent.sync_folders
 
     def watched(folders: list[Path]) -> None:
-        synced.append(sink.left(""))
+        synced.append(sink.left())
         sync(folders)
 
     with monkeypatch.context() as patch:
         patch.setattr(idempotent, "sync_folders", watched)
         sink.commit(2, votes)
     assert synced[-1] == sorted([PROOF.format(1), PROOF.format(2), f"{votes[0].ref}.arrow"])
-    assert sink.left("") == [PROOF.format(2)]
+    assert sink.left() == [PROOF.format(2)]
 
 
 def test_a_proof_that_cannot_be_written_is_worth_another_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,27 +119,59 @@ def test_a_proof_that_cannot_be_written_is_worth_another_try(tmp_path: Path, mon
         def write(self, data: object, /) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    sink = KeyedSink(tmp_path)
+    sink = keyed(tmp_path)
     votes = sink.vote(1, [(1, "a")])
     with monkeypatch.context() as patch:
         patch.setattr(idempotent, "DurableFile", Full)
-        with pytest.raises(Retryable, match=r"epoch 1 is applied: .*No space") as full:
+        with pytest.raises(Retryable, match=r"epoch 1 is applied: .*No space(?s:.*)staged still"):
             sink.commit(1, votes)
-    assert "staged still" in str(full.value)
     assert sink.left(".applied") == []
-    assert sink.commit(1, votes) == ["Committed"]
-    assert sink.log() == ["1 1 a"]
+    assert sink.commit(1, votes) == [Committed()]
+    assert sink.puts() == {"1": 1}
 
 
-def test_who_was_overtaken_says_that_another_was_first(tmp_path: Path) -> None:
+def go_on(folder: Path, votes: Sequence[Committable]) -> None:
+    """Be the driver that comes after: finish epoch 1, and do two more."""
+    sink = keyed(folder, generation=2)
+    outcomes = sink.commit(1, votes)
+    for epoch, rows in ((2, [(2, "B")]), (3, [(3, "C"), (1, "A")])):
+        assert sink.commit(epoch, sink.vote(epoch, rows)) == [Committed()]
+    assert {type(outcome) for outcome in outcomes} <= {Committed, AlreadyCommitted}
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken for epochs"])
+def test_a_driver_that_dies_or_is_overtaken_at_any_step_changes_nothing(tmp_path: Path, then: str) -> None:
+    def run(nth: int) -> list[int]:
+        folder = tmp_path / str(nth)
+        sink = keyed(folder)
+        votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
+        act = kill if then == "dies" else partial(go_on, folder, votes)
+        with at_step(sink.staging, nth, act) as ran, suppress(Killed):
+            assert {type(outcome) for outcome in sink.commit(1, votes)} <= {Committed, AlreadyCommitted}
+        if then == "dies" or not ran:
+            go_on(folder, votes)
+        assert (sink.rows(), sink.puts()) == ({"1": "A", "2": "B", "3": "C"}, dict.fromkeys("123", 2))
+        assert sink.left() == [PROOF.format(3)]
+        sink.vote(4, [(1, "next")])
+        return ran
+
+    each_step(run, least=20)
+
+
+@pytest.mark.parametrize("before_row", [0, 1, 2])
+def test_who_is_overtaken_between_two_rows_says_that_another_was_first(tmp_path: Path, before_row: int) -> None:
+    puts = count()
+
     class Overtaken(KeyedFiles):
-        def apply(self, version: Version, batches: Iterator[pa.RecordBatch]) -> None:
-            super().apply(version, batches)
-            assert KeyedSink(tmp_path).commit(1, votes) == ["Committed"]
+        def put(self, *args: Any) -> None:
+            if next(puts) == before_row:
+                go_on(tmp_path, votes)
+            super().put(*args)
 
-    votes = KeyedSink(tmp_path).vote(1, [(1, "a")])
-    assert KeyedSink(tmp_path, backend=Overtaken).commit(1, votes) == ["AlreadyCommitted"]
-    assert KeyedSink(tmp_path).log() == ["1 1 a"]
+    sink = keyed(tmp_path, backend=Overtaken)
+    votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
+    assert sink.commit(1, votes) == [AlreadyCommitted()] * 2
+    assert (sink.rows(), sink.puts()) == ({"1": "A", "2": "B", "3": "C"}, dict.fromkeys("123", 2))
 
 
 class Lazy(KeyedFiles):
@@ -177,43 +181,40 @@ class Lazy(KeyedFiles):
         super().apply(version, iter([next(batches)]))
 
 
-def test_an_apply_that_leaves_rows_unread_proves_nothing(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path, backend=Lazy)
+class Down(KeyedFiles):
+    """Does not answer."""
+
+    def put(self, *args: object) -> None:
+        raise Retryable("the store is down")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [(Lazy, TypeError, r"Lazy\.apply left rows of epoch 1 unread"), (Down, Retryable, "the store is down")],
+)
+def test_an_apply_that_ends_early_proves_nothing_and_keeps_the_rows(
+    tmp_path: Path, kind: type[KeyedFiles], error: type[Exception], message: str
+) -> None:
+    sink = keyed(tmp_path, backend=kind)
     votes = sink.vote(1, [(1, "a"), (2, "b")])
-    with pytest.raises(TypeError, match=r"Lazy\.apply left rows of epoch 1 unread"):
+    with pytest.raises(error, match=message):
         sink.commit(1, votes)
-    assert len(sink.left("")) == 1
-    assert KeyedSink(tmp_path).commit(1, votes) == ["Committed"]
-
-
-def test_a_store_without_keys_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not exactly once without keys"):
-        KeyedFiles(KeyedOptions(folder=str(tmp_path), keys=()))
+    assert len(sink.left()) == 1
+    assert keyed(tmp_path).commit(1, votes) == [Committed()]
 
 
 def test_a_row_without_a_key_is_refused_before_the_vote(tmp_path: Path) -> None:
-    sink = KeyedSink(tmp_path)
+    sink = keyed(tmp_path)
     with pytest.raises(Fatal, match="key column id is NULL in 1 rows"):
         sink.vote(1, [(1, "a"), (None, "b")])
+    assert sink.left() == []
     with pytest.raises(Fatal, match="no key column id"):
         sink.backend.check_batch(pa.record_batch({"v": ["a"]}))
-    (found,) = sink.committer().in_doubt()
-    txn = Txn.parse(found.ref)
-    assert txn is not None
-    sink.committer().abort(undecided(txn))
-    assert sink.left("") == []
-    (finding,) = sink.committer().check(pa.schema([("v", pa.string())]), None)
+    committer = sink.backend.committer(sink.ctx)
+    assert list(committer.check(SCHEMA, None)) == []
+    (finding,) = committer.check(pa.schema([("v", pa.string())]), None)
     assert finding.severity == "error"
     assert "the keys name column id" in finding.message
-
-
-def test_what_the_road_gives(tmp_path: Path) -> None:
-    traits = KeyedSink(tmp_path).backend.traits
-    assert traits.guarantee == "exactly once"
-    assert traits.needs_shared_staging
-    assert traits.needs_epoch_order
-    assert not traits.atomic_visibility
-    assert list(KeyedSink(tmp_path).committer().check(SCHEMA, None)) == []
 
 
 def test_versions_compare_by_epoch_then_generation_then_place() -> None:
@@ -233,14 +234,3 @@ def test_places_are_counted_over_all_batches() -> None:
     batches = [pa.record_batch({"id": ids}) for ids in ([1, 2], [3])]
     found = [(version.place, row["id"]) for version, row in Version("L1", 1, 1).rows(batches)]
     assert found == [(0, 1), (1, 2), (2, 3)]
-
-
-def test_retryable_from_the_store_keeps_the_rows(tmp_path: Path) -> None:
-    class Down(KeyedFiles):
-        def put(self, *args: object) -> None:
-            raise Retryable("the store is down")
-
-    votes = KeyedSink(tmp_path).vote(1, [(1, "a")])
-    with pytest.raises(Retryable, match="down"):
-        KeyedSink(tmp_path, backend=Down).commit(1, votes)
-    assert KeyedSink(tmp_path).commit(1, votes) == ["Committed"]

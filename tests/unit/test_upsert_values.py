@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.upsert_sink import Sink
+from tests.unit.upsert_sink import upsert
 
-from exactsink.contract import Fatal
+from exactsink.contract import Committed, Fatal
 from exactsink_idempotent_upsert.tables import column_type, sort_values, stored_values, unstorable
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
@@ -48,32 +48,17 @@ TYPES: dict[str, tuple[pa.DataType, Any, Any, str]] = {
 }
 
 
-def one_batch(**columns: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
 @pytest.mark.parametrize("order_by", [None, "n"])
 def test_create_makes_a_table_that_takes_every_type(tmp_path: Path, order_by: str | None) -> None:
     columns = {name: pa.array([given, None], kind) for name, (kind, given, _, _) in TYPES.items()}
-    batch = one_batch(n=pa.array([1, 2], pa.int32()), **columns)
-    sink = Sink(tmp_path, keys=("n",), order_by=order_by)
-    votes = sink.vote(1, [batch, batch])
-    assert sink.commit(1, votes) == ["Committed"]
+    batch = pa.record_batch({"n": pa.array([1, 2], pa.int32()), **columns})
+    sink = upsert(tmp_path, keys=("n",), order_by=order_by)
+    assert sink.run(1, pa.Table.from_batches([batch, batch])) == [Committed()]
     declared = dict(sink.rows("SELECT name, type FROM pragma_table_info('t')"))
     assert declared == {"n": "BIGINT", **{name: declared for name, (_, _, _, declared) in TYPES.items()}}
     full, empty = sink.rows("SELECT * FROM t ORDER BY n")
     assert dict(zip(TYPES, full[1:], strict=True)) == {name: stored for name, (_, _, stored, _) in TYPES.items()}
     assert empty == (2, *[None] * len(TYPES))
-
-
-@pytest.mark.parametrize("name", [name for name in TYPES if name != "nan"])
-def test_a_key_of_any_type_meets_its_row_again(tmp_path: Path, name: str) -> None:
-    kind, given, stored, _ = TYPES[name]
-    sink = Sink(tmp_path, keys=("k",))
-    for epoch in (1, 2):
-        batch = one_batch(k=pa.array([given], kind), v=pa.array([f"epoch {epoch}"]))
-        sink.commit(epoch, sink.vote(epoch, [batch]))
-    assert sink.rows("SELECT k, v FROM t") == [(stored, "epoch 2")]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +73,9 @@ def test_a_key_of_any_type_meets_its_row_again(tmp_path: Path, name: str) -> Non
     ],
 )
 def test_order_by_follows_the_types_own_order(tmp_path: Path, type: pa.DataType, ascending: list[Any]) -> None:
-    sink = Sink(tmp_path, keys=("id",), order_by="o")
+    sink = upsert(tmp_path, order_by="o")
     for epoch, shown in enumerate((ascending, ascending[::-1]), start=1):
-        batch = one_batch(id=pa.array([1] * len(shown)), o=pa.array(shown, type))
-        sink.commit(epoch, sink.vote(epoch, [batch]))
+        sink.run(epoch, pa.record_batch({"id": [1] * len(shown), "o": pa.array(shown, type)}))
         assert sink.rows("SELECT o FROM t") == [(stored_values(pa.array(ascending[-1:], type))[0],)]
     values = sort_values(pa.array(ascending, type))
     given = [value for value in values if value is not None]
@@ -114,7 +98,7 @@ def test_order_by_follows_the_types_own_order(tmp_path: Path, type: pa.DataType,
 )
 def test_types_that_sqlite_cannot_hold(type: pa.DataType) -> None:
     assert column_type(type) is None
-    assert "can't hold" in (unstorable(one_batch(a=pa.array([], type))) or "")
+    assert "can't hold" in (unstorable(pa.record_batch({"a": pa.array([], type)})) or "")
 
 
 BROKEN = {
@@ -126,11 +110,18 @@ BROKEN = {
 }
 
 
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
 @pytest.mark.parametrize("name", list(BROKEN))
-def test_a_value_that_could_never_be_applied_is_refused_before_the_vote(tmp_path: Path, name: str) -> None:
-    sink = Sink(tmp_path)
+def test_a_value_that_could_never_be_applied_is_refused_before_the_vote(
+    tmp_path: Path, name: str, strategy: str
+) -> None:
+    sink = upsert(tmp_path, strategy=strategy)
+    batch = pa.record_batch({"id": [1] * len(BROKEN[name]), "v": BROKEN[name]})
+    writer = sink.writer(1, 0, batch.schema, sink.open(1, batch.schema))
     with pytest.raises(Fatal, match="can't be stored"):
-        sink.vote(1, [one_batch(id=pa.array([1] * len(BROKEN[name])), v=BROKEN[name])])
+        writer.write(batch)
+    writer.abort()
+    assert sink.listed() == []
 
 
 @pytest.mark.parametrize(
@@ -145,12 +136,11 @@ def test_a_value_that_could_never_be_applied_is_refused_before_the_vote(tmp_path
 )
 def test_a_key_that_is_stored_as_null_is_refused(tmp_path: Path, keys: pa.Array) -> None:
     with pytest.raises(Fatal, match=r"key column id is NULL \(or NaN\) in 1 rows"):
-        Sink(tmp_path).vote(1, [one_batch(id=keys)])
+        upsert(tmp_path).vote(1, pa.record_batch({"id": keys}))
 
 
 @pytest.mark.parametrize("missing", ["id", "o"])
 def test_rows_without_a_key_or_order_column_are_refused(tmp_path: Path, missing: str) -> None:
-    sink = Sink(tmp_path, order_by="o")
-    batch = one_batch(id=pa.array([1]), o=pa.array([1])).drop_columns([missing])
+    batch = pa.record_batch({"id": [1], "o": [1]}).drop_columns([missing])
     with pytest.raises(Fatal, match=f"no column {missing}"):
-        sink.backend.check_batch(batch)
+        upsert(tmp_path, order_by="o").backend.check_batch(batch)

@@ -1,4 +1,14 @@
-"""The `files` backend: Parquet, JSON lines or CSV in a folder, each epoch's files appearing when it is decided."""
+"""The `files` backend: Parquet, JSON lines or CSV in a folder, each epoch's files appearing when it is decided.
+
+The way of a row, and then of its vote:
+
+- `plugin`: announces the backend.
+- `backend`: the options, and what the backend says of itself. Formats, partition folders and sizes are shared with
+  other stores of files: `exactsink.toolkit.tabular`.
+- `writer`: a task attempt's hidden files, sealed by its vote.
+- `committer`: what a vote says; its files get their final names, or go; what the sweep finds.
+- `conformance`: targets for the conformance kit.
+"""
 
 from __future__ import annotations
 

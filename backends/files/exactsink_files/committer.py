@@ -39,6 +39,7 @@ from exactsink.contract import (
     make_folder,
     sync_folders,
 )
+from exactsink.toolkit.payloads import check_version
 
 __all__ = ["PAYLOAD_VERSION", "FilesCommitter", "Vote", "VotedFile", "explained", "remove_folder", "temp_folder"]
 
@@ -46,7 +47,7 @@ PAYLOAD_VERSION = 1
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
 _IN_THE_WAY = "move away what is no folder there, or set another path"
-_MEND = {
+_REMEDIES = {
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
     errno.EROFS: "mount the file system of {root} writable, or set another path",
@@ -72,7 +73,7 @@ class VotedFile:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """All that another process needs to commit a participant, or to report that it stands."""
+    """All that another process needs to commit a participant, or to find that it is committed."""
 
     root: str
     folder: str
@@ -83,12 +84,7 @@ class Vote:
 
     @classmethod
     def load(cls, committable: Committable) -> Vote:
-        if committable.version != PAYLOAD_VERSION:
-            raise Fatal(
-                f"{committable.txn.id}: can't read a vote of version {committable.version}",
-                why=f"this release reads version {PAYLOAD_VERSION}",
-                next="start the job with the release of exactsink that wrote the epoch",
-            )
+        check_version(committable, PAYLOAD_VERSION)
         voted = json.loads(committable.payload)
         return cls(voted["root"], voted["folder"], tuple(VotedFile(**file) for file in voted["files"]))
 
@@ -165,7 +161,7 @@ def explained(root: str) -> Iterator[None]:
     except OSError as error:
         what = f"the target can't be written: {error.filename or root}"
         why = error.strerror or str(error)
-        if (fix := _MEND.get(error.errno or 0)) is not None:
+        if (fix := _REMEDIES.get(error.errno or 0)) is not None:
             raise Fatal(what, why=why, next=fix.format(root=root)) from error
         look = f"start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
         raise Retryable(what, why=why, next=look) from error
@@ -200,7 +196,7 @@ def _temp_root(root: str) -> Path:
 
 
 def _place(vote: Vote, file: VotedFile) -> Outcome:
-    """Return one file its final name, or report that it has it. Raises Fatal when a foreign file has it."""
+    """Give one file its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
     temp, final = vote.temp(file), vote.final(file)
     for _ in range(_TRIES):
         sealed = None
@@ -233,7 +229,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
 
 
 def _link(temp: Path, final: Path) -> None:
-    """Return `temp` the name `final` as well, or, where links are not supported, instead. Raises FileExistsError."""
+    """Give `temp` the name `final` as well, or, where links are not supported, instead. Raises FileExistsError."""
     try:
         os.link(temp, final)
     except OSError as error:

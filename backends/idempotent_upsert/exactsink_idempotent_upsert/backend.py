@@ -26,6 +26,7 @@ from exactsink.contract import (
     Txn,
     Writer,
 )
+from exactsink.toolkit.spark_sql import quoted_name
 from exactsink_idempotent_upsert.tables import DELETED, Table, plain, unstorable
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class UpsertBackend(StagedBackend):
                 has = ", ".join(schema.names)
                 raise ConfigError(f"`exclude` names column {name}, the rows have {has}", next="correct `exclude`")
         kept = [name for name in schema.names if name not in options.exclude or name == options.order_by]
-        expressions = ["`" + name.replace("`", "``") + "`" for name in kept]
+        expressions = [quoted_name(name) for name in kept]
         if options.delete_when is None:
             return expressions
         if DELETED in map(str.lower, kept):

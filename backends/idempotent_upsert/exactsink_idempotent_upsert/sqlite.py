@@ -99,7 +99,7 @@ class Database:
             connection.execute(self.table.created_for(schema))
 
     def take(self, connection: sqlite3.Connection, mine: Owner) -> Owner:
-        """Own the table for direct writes unless somebody does, in the caller's transaction; give the owner."""
+        """Take the table for direct writes unless it has an owner, in the caller's transaction; return the owner."""
         connection.execute(
             create_table(_OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
         )
@@ -117,7 +117,7 @@ class Database:
             return connection.execute(_READ_OWNER, (self._target,)).fetchone() if there else None
 
     def owned_by(self, owner: Owner) -> tuple[str, str]:
-        """Return that somebody else owns the table, and how it is set free."""
+        """Return a message that names the table's owner, and how the table is set free."""
         job, sink, lineage = owner
         free = (
             f"DELETE FROM {_OWNER_TABLE} WHERE target = '{self._target.replace(chr(39), 2 * chr(39))}';"

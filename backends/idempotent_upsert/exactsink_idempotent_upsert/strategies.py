@@ -1,4 +1,4 @@
-"""The two ways of an epoch into a SQLite table.
+"""The two ways of an epoch into an SQLite table.
 
 Staged: the driver applies rows and marker in one transaction, after the decision. Direct: each task upserts its own
 rows in one transaction, before the decision, and the driver stores the marker after it. Executors import this module.
@@ -202,7 +202,7 @@ class DirectWriter(Writer):
         self._connection.close()
 
     def _shortfall(self, missing: int) -> Fatal | Refused:
-        """Report a guard that held from a table that drops rows. The transaction is rolled back either way."""
+        """Return the error for rows that were not written: newer ones stand there, or the table drops rows."""
         guard = ", ".join(GUARD)
         newer = f"SELECT {guard} FROM main.{quoted(self._database.table.name)} WHERE ({guard}) > (?, ?)"
         found = self._connection.execute(newer, (self._txn.epoch, self._txn.generation)).fetchone()
@@ -276,7 +276,7 @@ class DirectCommitter(Committer):
 
 
 def _check_count(database: Database, done: int, given: int, names: Sequence[str]) -> None:
-    """Refuse a table that drops rows on its own (ON CONFLICT IGNORE, a trigger). Rows of keys only are no news."""
+    """Refuse a table that drops rows on its own (ON CONFLICT IGNORE, a trigger). Rows of keys only change nothing."""
     if done != given and set(names) != set(database.table.keys):
         raise _dropped(database, f"dropped {given - done} rows of a decided epoch", _STAGED)
 

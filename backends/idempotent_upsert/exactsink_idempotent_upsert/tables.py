@@ -112,7 +112,7 @@ class Table:
 
 
 class HeldRows:
-    """Rows in a temporary table of the connection, given back in the order in which they apply.
+    """Rows in a temporary table of the connection, to be read in the order in which they apply.
 
     The table has no declared types, so it keeps values as they are, and ends with the connection.
     """

@@ -1,4 +1,4 @@
-"""The road for stores that have keys and conditional writes but no transactions: the author writes only `apply`.
+"""The way for stores that have keys and conditional writes but no transactions: the author writes only `apply`.
 
 Rows are staged as `exactsink.contract.staged` does it, and put into the store once the epoch is decided. That an epoch
 was applied is proven by a small file in the staging folder, so the store needs to hold nothing but the rows.
@@ -64,7 +64,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Read `text` back. Raises ValueError when it is none."""
+        """Parse the text of a version. Raises ValueError."""
         found = _VERSION.fullmatch(text)
         if found is None:
             raise ValueError(f"not the text of a version: {text!r}")
@@ -85,7 +85,7 @@ class Version:
 
 
 class IdempotentBackend(StagingBackend):
-    """Context rows, then put them by key, each only over a lower version. The author writes what is abstract here.
+    """Stage rows, then put them by key, each only over a lower version. The author writes what is abstract here.
 
     One job and sink alone may write the keys: epochs of two jobs can't be compared. Rows show one by one while a
     decided epoch is applied.
@@ -111,7 +111,7 @@ class IdempotentBackend(StagingBackend):
 
         The comparison and the put are one atomic step of the store, and the stored version is never dropped. Then
         what is promised holds: running it again, in another process at the same time, or in one that was stalled for
-        epochs, changes nothing. `version.rows(batches)` gives the rows with their versions; authors who take whole
+        epochs, changes nothing. `version.rows(batches)` yields the rows with their versions; authors who take whole
         batches count the places themselves (`version.at`). It connects and lets go of the connection itself.
 
         Raises Retryable when the store may answer later, Fatal when a person must fix something first.

@@ -1,4 +1,4 @@
-"""The write-ahead road for plugin authors: rows are staged durably, then applied in one target transaction.
+"""The write-ahead way for plugin authors: rows are staged durably, then applied in one target transaction.
 
 The author writes an `Applier`: one transaction that holds the rows and the (job, sink) marker. Staging, votes, the
 sweep, replays and lineage are done here.
@@ -88,7 +88,7 @@ class Applier(ABC):
     @abstractmethod
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         """In ONE transaction: read the stored marker under a lock, apply `batches` and store `marker` if
-        `marker.must_apply(stored)`; say whether it did. Durable when it returns. Batches come in a fixed order.
+        `marker.must_apply(stored)`; return whether it did. Durable when it returns. Batches come in a fixed order.
 
         Raises Retryable when the target may answer later, Fatal when a person must fix something first.
         """
@@ -101,7 +101,7 @@ class Applier(ABC):
 class StagingBackend(Backend):
     """A backend whose rows wait in Arrow files under `[job] staging` until the epoch is decided.
 
-    Authors take one of its two roads: `StagedBackend`, or `exactsink.contract.idempotent.IdempotentBackend`.
+    Authors extend one of its two subclasses: `StagedBackend`, or `exactsink.contract.idempotent.IdempotentBackend`.
     """
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
@@ -112,7 +112,7 @@ class StagingBackend(Backend):
 
 
 class StagedBackend(StagingBackend):
-    """Context rows, then apply an epoch in one transaction of the target, together with its marker."""
+    """Stage rows, then apply an epoch in one transaction of the target, together with its marker."""
 
     @abstractmethod
     def applier(self) -> Applier:
@@ -155,7 +155,7 @@ class _StagedWriter(Writer):
 
 
 class StagedCommitter(Committer):
-    """Apply a decided epoch's staged files, then drop them; the marker says whether that was done before."""
+    """Apply a decided epoch's staged files, then drop them. The marker says whether that was done before."""
 
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         self._ctx = ctx

@@ -26,10 +26,10 @@ class Observer(Protocol):
     """A subscriber that holds something, a port say, until it is closed."""
 
     def __call__(self, event: Event) -> None:
-        """Hear an event."""
+        """Take an event."""
 
     def close(self) -> None:
-        """Let go, once the job has ended. Idempotent."""
+        """Release what is held, once the job has ended. Idempotent."""
 
 
 def subscribers(observe: ObserveOptions) -> list[Observer]:

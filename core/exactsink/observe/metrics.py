@@ -21,7 +21,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 class Metric:
     """One metric, as each exporter names it.
 
-    `event` is the event or point that it is reported by. `field` is the event's field that holds the value; a counter
+    `event` is the event or point that feeds it. `field` is the event's field that holds the value; a counter
     without one counts events. `labels` come from the event's job and fields.
     """
 
@@ -219,8 +219,8 @@ class Measures:
                 return self._vote_lost(event)
         if event.name == "sink":
             return _zeros(event, _SINK)
-        reported = [Measurement(m, _labels(m, event), _value(m, event)) for m in _DIRECT if m.event == event.name]
-        return [*_zeros(event, _JOB), *reported] if event.name == "claimed" else reported
+        direct = [Measurement(m, _labels(m, event), _value(m, event)) for m in _DIRECT if m.event == event.name]
+        return [*_zeros(event, _JOB), *direct] if event.name == "claimed" else direct
 
     def _before(self, event: Event) -> list[Measurement]:
         if event.name == "vote" and event.job in self._writing:

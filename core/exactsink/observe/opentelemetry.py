@@ -48,7 +48,7 @@ class OpenTelemetryMetrics:
                 instrument.set(measured.value, attributes)
             else:
                 instrument.record(measured.value, attributes)
-        self._spans.hear(event, measurements)
+        self._spans.add(event, measurements)
 
     def close(self) -> None:
         """End the spans of epochs that the job left unfinished, so that they are sent. Idempotent."""

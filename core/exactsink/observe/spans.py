@@ -28,7 +28,7 @@ class _Open:
 class EpochSpans:
     """Keep a span from an epoch's first point to its return; one per job is open at a time.
 
-    What is reported meanwhile becomes an event of the span. An epoch that is not finished ends as an error: with
+    An event meanwhile becomes an event of the span. An epoch that is not finished ends as an error: with
     `fenced`, with the next claim or epoch, at the latest with `close`. An epoch committed again at start has a span of
     its own.
     """
@@ -38,7 +38,7 @@ class EpochSpans:
         self._lock = threading.Lock()
         self._open: dict[str, _Open] = {}
 
-    def hear(self, event: Event, measurements: Sequence[Measurement]) -> None:
+    def add(self, event: Event, measurements: Sequence[Measurement]) -> None:
         """Place an event, with what was measured by it, in its job's span."""
         with self._lock:
             if event.edge == "before":
@@ -50,7 +50,7 @@ class EpochSpans:
             if (event.name, event.edge) in {("return", "before"), ("recommit", "after")}:
                 self._end(event.job)
             elif not event.edge:
-                self._reported(event)
+                self._add_event(event)
 
     def close(self) -> None:
         """End all spans that are open, as unfinished."""
@@ -82,7 +82,7 @@ class EpochSpans:
         name = f"exactsink.{phase}"
         self._tracer.start_span(name, context, attributes=attributes, start_time=began).end(ended)
 
-    def _reported(self, event: Event) -> None:
+    def _add_event(self, event: Event) -> None:
         opened = self._open.get(event.job)
         if opened is None:
             return

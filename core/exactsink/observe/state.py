@@ -41,9 +41,9 @@ class StateFile:
 
 
 class Heartbeat:
-    """Keep a driver's state fresh between its epochs, from a thread of its own, as long as `alive` says so.
+    """Keep a driver's state fresh between its epochs, from a thread of its own, as long as `alive` returns true.
 
-    A driver that finds a newer generation in the file is old news, and falls silent.
+    A driver that finds a newer generation in the file writes nothing any more.
     """
 
     def __init__(self, file: StateFile, *, seconds: float = HEARTBEAT_SECONDS) -> None:

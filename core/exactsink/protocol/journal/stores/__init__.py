@@ -32,5 +32,5 @@ class JournalStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what was opened. Idempotent."""
+        """Close what was opened. Idempotent."""
         ...

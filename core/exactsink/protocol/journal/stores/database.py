@@ -29,7 +29,7 @@ _LIBPQ = MappingProxyType(
         "tcp_user_timeout": 30_000,
     }
 )
-"""What the URL may say otherwise."""
+"""Parameters of libpq, unless the URL sets them."""
 
 _PIP = MappingProxyType(
     {
@@ -40,8 +40,8 @@ _PIP = MappingProxyType(
 )
 """Distributions whose name is not their module's."""
 
-# remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor wait
-# for one: it gets an error, and reads the seq.
+# remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor
+# wait for one: it gets an error, and reads the seq.
 _POSTGRES_TRANSACTION = f"""
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'off',
     set_config('synchronous_commit',
@@ -68,7 +68,7 @@ class Database:
 
     @contextmanager
     def transaction(self, write: bool = False) -> Iterator[Connection]:
-        """Return a transaction, committed at the end. After any error the connection is dropped, nothing tried again.
+        """Open a transaction, committed at the end. After any error the connection is dropped, nothing tried again.
 
         A database that could lose a commit, or show an old state, is refused with PreflightError.
         """

@@ -12,11 +12,11 @@ from exactsink.contract import Event, ExactsinkError, Retryable
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.events import Subscriber
 
-__all__ = ["Observed", "decided_but_not_committed", "decided_by_another", "fenced", "lost_votes", "two_epochs"]
+__all__ = ["RUNS", "Observed", "fenced", "finished_again", "lost_votes", "two_epochs"]
 
 
 class _Relay(list[Event]):
-    """Keeps what is reported, and reports it on."""
+    """Keeps the events, and passes them on."""
 
     def __init__(self, subscribers: Sequence[Subscriber]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Relay(list[Event]):
 
 
 class Observed(Bench):
-    """A bench whose drivers report these subscribers."""
+    """A bench whose drivers have these subscribers."""
 
     def __init__(self, *subscribers: Subscriber, schedule: Schedule | None = None) -> None:
         super().__init__(schedule)
@@ -65,6 +65,14 @@ def decided_but_not_committed(*subscribers: Subscriber) -> Observed:
     return bench
 
 
+def finished_again(*subscribers: Subscriber) -> Observed:
+    """Get the batch of a finished epoch twice more."""
+    bench = Observed(*subscribers)
+    driver = bench.driver()
+    assert [driver.run_epoch(bench.batch(0)).skipped for _ in range(3)] == [False, True, True]
+    return bench
+
+
 def decided_by_another(*subscribers: Subscriber) -> Observed:
     """Let another process decide and finish epoch 0; this one gets its batch again, and then epoch 1."""
     bench = Observed()
@@ -93,3 +101,6 @@ def fenced(*subscribers: Subscriber) -> Observed:
     assert raised.value.exit_code == 4
     newer.run_epoch(bench.batch(0))
     return bench
+
+
+RUNS = [two_epochs, decided_but_not_committed, finished_again, decided_by_another, lost_votes, fenced]

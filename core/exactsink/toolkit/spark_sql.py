@@ -1,0 +1,29 @@
+"""Spark SQL for the expressions that a backend's `shape` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+
+__all__ = ["EXACT_TIMES", "quoted_name", "quoted_text", "text_map"]
+
+EXACT_TIMES: Mapping[str, str] = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of to_json and to_csv: by default they cut times to milliseconds, and old zones' offsets to minutes."""
+
+
+def quoted_name(name: str) -> str:
+    """Quote a column's name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted_text(text: str) -> str:
+    """Quote a literal text."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def text_map(options: Mapping[str, str]) -> str:
+    """Write options as the map literal that to_json and to_csv take."""
+    return f"map({', '.join(map(quoted_text, chain(*options.items())))})"

@@ -1,0 +1,30 @@
+"""The half of a backend of files that does not depend on the store."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from exactsink.contract import Backend, Fatal, Finding, Txn
+from exactsink.toolkit.tabular.lines import errors, problems, shape
+from exactsink.toolkit.tabular.options import TabularOptions
+
+__all__ = ["TabularBackend"]
+
+
+class TabularBackend(Backend):
+    """Files of rows: a subclass says where they go. Its `writer` calls `check_rows` first, then writes `Parts`."""
+
+    options: TabularOptions
+
+    def shape(self, schema: pa.Schema) -> list[str] | None:
+        """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError when SQL can't."""
+        return shape(self.options, schema)
+
+    def problems(self, schema: pa.Schema) -> list[Finding]:
+        """Find what keeps rows of the shaped `schema` from being written as the options say."""
+        return problems(self.options, schema)
+
+    def check_rows(self, txn: Txn, schema: pa.Schema) -> None:
+        """Raise Fatal, in the task, for rows that can't be written as the options say."""
+        for found in errors(self.problems(schema)):
+            raise Fatal(f"sink {txn.sink}: {found.message}", next=found.fix)

@@ -1,0 +1,147 @@
+"""The lines of text formats, which the JVM makes, and the rows that a format or a partition folder can't hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from exactsink.contract import ConfigError, Finding
+from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
+from exactsink.toolkit.tabular.options import TabularOptions
+
+__all__ = ["errors", "problems", "shape"]
+
+_LINE = "value"
+"""The column of text lines, unless it is named by the header that goes above them."""
+
+_CSV_OPTIONS = {  # by default Spark trims spaces, and escapes as few others do
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+    **EXACT_TIMES,
+}
+
+
+def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
+    """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError when SQL can't."""
+    if options.format == "parquet":
+        return None
+    chosen = options.partition_by
+    rest = [field for field in schema if field.name not in chosen]
+    found = _partition_problems(schema, chosen)
+    for problem in errors(found + (_csv_problems(rest) if options.format == "csv" else [])):
+        raise ConfigError(problem.message, next=problem.fix)
+    fields = ", ".join(quoted_name(field.name) for field in rest) if chosen else "*"
+    name, line = _LINE, f"to_json(struct({fields}))"
+    if options.format == "json" and any(_has_time(field.type) for field in rest):
+        line = f"to_json(struct({fields}), {text_map(EXACT_TIMES)})"
+    if options.format == "csv":
+        line = f"to_csv(struct({fields}), {text_map({'sep': options.delimiter, **_CSV_OPTIONS})})"
+        if options.header:  # the writers get it as the column's name: they know no other column
+            name = options.delimiter.join(_csv_name(field.name) for field in rest)
+    if name in chosen:
+        raise ConfigError(f"partition column {name} has the name of the lines' column", next="rename the column")
+    return [f"{line} AS {name if name == _LINE else quoted_name(name)}", *map(quoted_name, chosen)]
+
+
+def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
+    """Find what keeps rows of the shaped `schema` from being written as the options say."""
+    chosen = options.partition_by
+    found = _partition_problems(schema, chosen)
+    if errors(found):
+        return found
+    rest = pa.schema([field for field in schema if field.name not in chosen])
+    return found + (_parquet_problems(rest) if options.format == "parquet" else _line_problems(options, rest))
+
+
+def _line_problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
+    form = options.format
+    name = schema.names[0] if form == "csv" and options.header and schema.names else _LINE
+    if schema.names == [name] and schema.field(0).type in (pa.string(), pa.large_string()):
+        return []
+    message = f"format {form} takes one text column, {name}, beside the partition columns: got {schema.names}"
+    return [Finding("error", message, "select it with the expressions that shape() gives")]
+
+
+def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Finding]:
+    """Find partition columns that can't be folders, and rows of which nothing would be left."""
+    found = []
+    for name in chosen:
+        types = [field.type for field in schema if field.name == name]
+        severity: Literal["error", "warning"] = "error"
+        if not types:
+            problem = f"is not in the rows: they have {', '.join(schema.names)}"
+            fix = "name one of these columns in partition_by, or add it to columns"
+        elif len(types) > 1:
+            problem, fix = f"is in the rows {len(types)} times", "rename all but one of them"
+        elif not _can_partition(types[0]):
+            problem = f"is of type {types[0]}: string, integer, boolean and date are possible"
+            fix = f"cast it in the frame, with CAST(`{name}` AS STRING) say, or take it out of partition_by"
+        elif name.startswith("."):
+            problem, fix = "makes folders that begin with a dot, which readers skip", "rename the column"
+        elif name.startswith("_"):
+            severity = "warning"
+            problem = "makes folders that begin with `_`, which pyarrow and pandas skip"
+            fix = "rename the column, unless only Spark reads the files"
+        else:
+            continue
+        found.append(Finding(severity, f"partition column {name} {problem}", fix))
+    if chosen and not set(schema.names) - set(chosen):
+        problem = "all columns are partition columns: the files would have none"
+        found.append(Finding("error", problem, "take a column out of partition_by, or add one to columns"))
+    return found
+
+
+def _parquet_problems(schema: pa.Schema) -> list[Finding]:
+    """Find columns that Parquet can't hold, by writing an empty file in memory."""
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
+    except pa.ArrowException as error:
+        message = f"parquet can't hold these rows: {error}"
+        return [Finding("error", message, "cast the column, or leave it out of columns")]
+    return []
+
+
+def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:
+    """Find columns that would come back from CSV as something else, or not at all."""
+    found = []
+    for field in fields:
+        name, kind = quoted_name(field.name), field.type
+        if pa.types.is_nested(kind):
+            problem, fix = f"is of type {kind}, which CSV can't hold", f"cast it in the frame, with to_json({name}) say"
+        elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            problem, fix = f"is of type {kind}, which CSV can't hold", f"cast it in the frame, with base64({name}) say"
+        elif "*" in field.name:
+            problem, fix = "has a * in its name, which the header can't be given", "rename the column"
+        elif field.nullable and len(fields) == 1:
+            problem = "is the only one: its NULL would be an empty line, which readers skip"
+            fix = f"replace NULL in the frame, with coalesce({name}, '') say, or add a column that has none"
+        else:
+            continue
+        found.append(Finding("error", f"column {field.name} {problem}", fix))
+    return found
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that keep a job from starting."""
+    return [finding for finding in findings if finding.severity == "error"]
+
+
+def _has_time(kind: pa.DataType) -> bool:
+    """Return whether values of a type hold a timestamp, at any depth."""
+    inner = [kind.field(index).type for index in range(kind.num_fields)]
+    return pa.types.is_timestamp(kind) or any(map(_has_time, inner))
+
+
+def _csv_name(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else '"' + name.replace('"', '""') + '"'
+
+
+def _can_partition(kind: pa.DataType) -> bool:
+    is_a = pa.types
+    tests = (is_a.is_string, is_a.is_large_string, is_a.is_integer, is_a.is_boolean, is_a.is_date)
+    return any(test(kind) for test in tests)

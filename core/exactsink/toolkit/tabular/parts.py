@@ -1,0 +1,173 @@
+"""A participant's rows as files, one or more per partition folder, each in its format and ended at its size."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from exactsink.contract import Fatal
+from exactsink.toolkit.tabular.folders import split
+from exactsink.toolkit.tabular.options import TabularOptions
+
+__all__ = ["Parts"]
+
+ROW_GROUP_ROWS = 1024 * 1024
+BUFFERED_BYTES = 128 * 1024 * 1024
+
+_Out = TypeVar("_Out", bound=io.RawIOBase)
+"""Where the bytes of one file go: written from front to back; `tell` counts them."""
+
+
+class Parts(Generic[_Out]):
+    """Write rows of the shaped schema into files that the store opens and seals.
+
+    `open_out(folder, number)` opens a partition folder's next file, numbered from 0; `seal_out` makes durable what was
+    written whole. A file that has reached the target size gets no more rows. After an error only `discard` may follow.
+    """
+
+    def __init__(
+        self,
+        options: TabularOptions,
+        schema: pa.Schema,
+        open_out: Callable[[str, int], _Out],
+        seal_out: Callable[[_Out], None],
+    ) -> None:
+        self._options = options
+        names = options.partition_by
+        self._schema = pa.schema([field for field in schema if field.name not in names], metadata=schema.metadata)
+        self._open_out = open_out
+        self._seal_out = seal_out
+        self._open: dict[str, _Part[_Out]] = {}
+        self._counts: Counter[str] = Counter()
+        self._waiting_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows. Those of Parquet wait for full row groups, until all files together hold too much."""
+        for folder, rows in split(batch, self._options.partition_by):
+            if folder not in self._open:
+                self._open[folder] = self._new_part(folder)
+            self._open[folder].add(rows)
+            self._end_if_full(folder)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes > BUFFERED_BYTES:
+            for folder in list(self._open):
+                self._open[folder].flush()
+                self._end_if_full(folder)
+            self._waiting_bytes = 0
+
+    def seal(self) -> None:
+        """Write the rest, and seal the files that are open."""
+        for folder in list(self._open):
+            self._seal(folder)
+
+    def discard(self) -> None:
+        """Close the files that are open; what they hold is nobody's. Idempotent."""
+        for part in self._open.values():
+            part.discard()
+
+    def _new_part(self, folder: str) -> _Part[_Out]:
+        out = self._open_out(folder, self._counts[folder])
+        self._counts[folder] += 1
+        if self._options.format == "parquet":
+            return _Parquet(out, self._schema, self._options.compression or "snappy")
+        header = self._options.format == "csv" and self._options.header
+        return _Lines(out, self._schema.names[0] if header else None)
+
+    def _end_if_full(self, folder: str) -> None:
+        """Let the folder's next rows begin another file, once this one has its size."""
+        target = self._options.target_bytes
+        if target is not None and self._open[folder].out.tell() >= target:
+            self._seal(folder)
+
+    def _seal(self, folder: str) -> None:
+        part = self._open[folder]
+        part.finish()
+        self._seal_out(part.out)
+        del self._open[folder]
+
+
+class _Part(ABC, Generic[_Out]):
+    """One file in a format."""
+
+    def __init__(self, out: _Out) -> None:
+        self.out = out
+
+    @abstractmethod
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows, to be written now or at a flush."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what waits."""
+
+    def finish(self) -> None:
+        """Write the rest."""
+        self.flush()
+
+    def discard(self) -> None:
+        """Close without a sync."""
+        self.out.close()
+
+
+class _Lines(_Part[_Out]):
+    """Text values, one a line, below the header if there is one."""
+
+    def __init__(self, out: _Out, header: str | None) -> None:
+        super().__init__(out)
+        if header is not None:
+            self.out.write(header.encode() + b"\n")
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        values = batch.column(0)
+        if values.null_count:
+            raise Fatal(
+                f"column {batch.schema.names[0]} holds {values.null_count} nulls",
+                why="a line can't be null, and no row may be dropped",
+                next="leave making the lines to the sink: give it the frame's own columns",
+            )
+        text = pa.large_string()  # 64-bit offsets: no batch overflows them
+        lines = pa.LargeListArray.from_arrays([0, len(values)], values.cast(text))
+        self.out.write(pc.binary_join(lines, pa.scalar("\n", text))[0].as_buffer())
+        self.out.write(b"\n")
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class _Parquet(_Part[_Out]):
+    """Row groups of at least ROW_GROUP_ROWS rows, but for a flush that memory asks for, and the last."""
+
+    def __init__(self, out: _Out, schema: pa.Schema, compression: str) -> None:
+        super().__init__(out)
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._parquet = pq.ParquetWriter(pa.PythonFile(self.out, mode="w"), schema, compression=compression)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._batches:
+            self._parquet.write_table(pa.Table.from_batches(self._batches, schema=self._schema))
+            self._batches, self._waiting_rows = [], 0
+
+    def finish(self) -> None:
+        self.flush()
+        self._parquet.close()
+
+    def discard(self) -> None:
+        with suppress(OSError, pa.ArrowException):  # a footer that nobody will read, perhaps on a full disk
+            self._parquet.close()
+        super().discard()

@@ -1,0 +1,74 @@
+"""A session of a `files` sink in a test's folder, the rows of its one epoch, and what readers find."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from exactsink.contract import Committable, Finding, JobContext, Outcome, Writer
+from exactsink.testing import Session
+from exactsink_files.backend import FilesBackend, FilesOptions
+
+EPOCH = 7
+SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
+LINES = pa.schema({"value": pa.string()})
+DAYS = pa.schema({"value": pa.string(), "day": pa.int32()})
+
+
+class Files(Session):
+    """A session of job `job` into sink `sink`, unless it is another's, for the one epoch."""
+
+    def id(self, partition: int = 0) -> str:
+        return self.txn(EPOCH, partition).id
+
+    def vote(self, *partitions: pa.Table) -> list[Committable]:
+        return self.prepare(EPOCH, partitions)
+
+    def begin(self, rows: pa.Table, partition: int = 0) -> Writer:
+        return self.writer(EPOCH, partition, rows.schema, self.open(EPOCH, rows.schema))
+
+    def end(self, *voted: Committable) -> list[Outcome]:
+        return self.commit(EPOCH, voted)
+
+    def check(self, schema: pa.Schema = SCHEMA) -> list[Finding]:
+        return list(self.backend.committer(self.ctx).check(schema, None))
+
+
+def files(root: Path, job: str = "job", sink: str = "sink", **options: Any) -> Files:
+    backend = FilesBackend(FilesOptions(path=str(root), **options))
+    return Files(backend, JobContext(job, sink, staging="", generation=3), "ab12")
+
+
+def rows(*given: Sequence[Any], schema: pa.Schema = SCHEMA, size: int = 2) -> pa.Table:
+    """Make rows that come in batches of `size`."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*given, strict=True), schema, strict=True)]
+    return pa.Table.from_batches(pa.table(columns, schema=schema).to_batches(max_chunksize=size))
+
+
+def lines(*given: str) -> pa.Table:
+    return rows(*[(line,) for line in given], schema=LINES)
+
+
+def two_files(root: Path, participants: int = 1) -> tuple[Files, list[Committable]]:
+    """Vote with participants of two files each, in partition folders that do not exist yet."""
+    sink = files(root, format="json", partition_by=["day"])
+    return sink, sink.vote(*[rows((f"{n}", 1), (f"{n}", 2), schema=DAYS) for n in range(participants)])
+
+
+def assert_two_files(root: Path, participants: int = 1) -> None:
+    found = sorted((path.parent.name, path.read_text()) for path in visible(root))
+    assert found == sorted((f"day={day}", f"{n}\n") for n in range(participants) for day in (1, 2))
+    assert temps(root) == []
+
+
+def visible(root: Path) -> list[Path]:
+    """List what a reader sees."""
+    return sorted(p for p in root.rglob("*") if p.is_file() and "_exactsink" not in p.relative_to(root).parts)
+
+
+def temps(root: Path) -> list[str]:
+    return sorted(os.listdir(root / "_exactsink"))

@@ -1,0 +1,188 @@
+"""A job's metrics and spans through a real OpenTelemetry SDK, exported in memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+from tests.unit import observe_runs as runs
+
+from exactsink.contract import ConfigError, Event
+from exactsink.job.config.model import ObserveSection
+from exactsink.observe import subscribers
+from exactsink.observe.metrics import BUCKETS, METRICS
+from exactsink.observe.opentelemetry import OpenTelemetryMetrics
+from exactsink.observe.prometheus import PrometheusMetrics
+from exactsink.protocol.events import Events
+
+
+class Sdk:
+    """An SDK of its own, and exactsink on it."""
+
+    def __init__(self) -> None:
+        self.reader, self.exporter = InMemoryMetricReader(), InMemorySpanExporter()
+        tracers = TracerProvider(shutdown_on_exit=False)
+        tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.observer = OpenTelemetryMetrics(MeterProvider([self.reader], shutdown_on_exit=False), tracers)
+        self.events = Events("sim", [self.observer])
+
+    def metrics(self) -> list[Any]:
+        data = self.reader.get_metrics_data()
+        return [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
+
+    def spans(self, name: str = "epoch") -> list[ReadableSpan]:
+        return [span for span in self.exporter.get_finished_spans() if span.name == f"exactsink.{name}"]
+
+    def children(self, parent: ReadableSpan) -> list[ReadableSpan]:
+        return [s for s in self.exporter.get_finished_spans() if s.parent is not None and s.parent == parent.context]
+
+
+def phases(spans: list[ReadableSpan]) -> list[str]:
+    """Name spans by their phase, and a commit's sink."""
+    sinks = [(span.attributes or {}).get("exactsink.sink") for span in spans]
+    names = [span.name.removeprefix("exactsink.") for span in spans]
+    return [f"{name}:{sink}" if sink else name for name, sink in zip(names, sinks, strict=True)]
+
+
+def test_every_metric_has_its_name_unit_and_description() -> None:
+    sdk = Sdk()
+    runs.lost_votes(sdk.observer)
+    sdk.events.report("swept", sink="lake", participants=1)
+    sdk.events.report("commit_retried", sink="lake", attempt=1, error="x")
+    sdk.events.report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
+    sdk.events.report("deadline", sink="lake", seconds=840.5)
+    found = {m.name: m for m in sdk.metrics()}
+    assert {n: (m.unit, m.description) for n, m in found.items()} == {
+        m.opentelemetry: (m.unit, m.help) for m in METRICS
+    }
+    assert found["exactsink.phase.duration"].data.data_points[0].explicit_bounds == BUCKETS
+
+
+@pytest.mark.parametrize("run", runs.RUNS, ids=lambda run: run.__name__)
+def test_both_exporters_report_the_same(run: Callable[..., runs.Observed]) -> None:
+    sdk, registry = Sdk(), CollectorRegistry()
+    run(sdk.observer, PrometheusMetrics(registry))
+    samples = {(s.name, frozenset(s.labels.items())): s.value for f in registry.collect() for s in f.samples}
+    by_name, compared = {m.opentelemetry: m for m in METRICS}, 0
+    for found in sdk.metrics():
+        metric = by_name[found.name]
+        for point in found.data.data_points:
+            labels = frozenset((label, point.attributes.get(f"exactsink.{label}", "")) for label in metric.labels)
+            suffix, given = ("_count", point.count) if metric.kind == "histogram" else ("", point.value)
+            assert samples[metric.prometheus + suffix, labels] == given, (found.name, labels)
+            if metric.kind == "histogram" and ("phase", "write") not in labels:  # each of them times the write
+                assert samples[f"{metric.prometheus}_sum", labels] == pytest.approx(point.sum)
+            compared += 1
+    kept = [key for key in samples if not key[0].endswith(("_bucket", "_sum", "_created"))]
+    assert compared == len(kept) > 15
+
+
+def test_an_epoch_is_a_span_with_its_phases_and_commits_below_it() -> None:
+    sdk = Sdk()
+    runs.two_epochs(sdk.observer)
+    epochs = sdk.spans()
+    assert [dict(s.attributes or {}) for s in epochs] == [
+        {"exactsink.job": "sim", "exactsink.epoch": n} for n in (0, 1)
+    ]
+    for epoch in epochs:
+        assert epoch.parent is None
+        assert epoch.status.is_ok
+        inside = sdk.children(epoch)
+        expected = ["open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"]
+        assert phases(inside) == expected
+        for span in inside:
+            assert (epoch.start_time or 0) <= (span.start_time or 0) <= (span.end_time or 0) <= (epoch.end_time or 0)
+    for start in ("claim", "recommit", "sweep"):
+        (span,) = sdk.spans(start)
+        assert span.parent is None
+
+
+def test_an_epoch_that_is_stopped_ends_as_an_error_and_its_recovery_is_a_span_too() -> None:
+    sdk = Sdk()
+    runs.lost_votes(sdk.observer)
+    decided, recommitted, replayed = sdk.spans()
+    assert (decided.status.is_ok, decided.status.description) == (False, "not finished: a new claim began")
+    assert phases(sdk.children(decided))[-1] == "decide"
+    assert recommitted.status.is_ok
+    assert phases(sdk.children(recommitted)) == ["commit:lake", "commit:table"]
+    assert [e.name for e in recommitted.events] == ["vote_lost", "vote_lost"]
+    assert replayed.status.is_ok
+    reported = [e for e in replayed.events if e.name in {"vote_lost", "redecided", "epoch_skipped"}]
+    assert [e.name for e in reported] == ["vote_lost", "vote_lost", "redecided", "epoch_skipped"]
+    assert reported[2].attributes == {"exactsink.sink": "lake", "exactsink.participants": 2}
+
+
+def test_a_fenced_epochs_span_ends_at_once_with_the_reason() -> None:
+    sdk = Sdk()
+    runs.fenced(sdk.observer)
+    old, newer = sdk.spans()
+    assert old.status.description == "not finished: fenced"
+    assert [(e.name, (e.attributes or {})["exactsink.generation"]) for e in old.events] == [("fenced", 1)]
+    assert newer.status.is_ok
+
+
+def test_the_next_epoch_and_closing_end_what_never_returned() -> None:
+    sdk = Sdk()
+    for epoch in (7, 8):
+        sdk.events.edge("open_epoch", "before", epoch)
+    Events("other", [sdk.observer]).edge("open_epoch", "before", 3)
+    assert [span.status.description for span in sdk.spans()] == ["not finished: another epoch began"]
+    for _ in range(2):
+        sdk.observer.close()
+    assert [span.status.description for span in sdk.spans()[1:]] == ["not finished: the job ended"] * 2
+
+
+def test_fields_that_are_no_plain_values_are_reported_as_text() -> None:
+    sdk = Sdk()
+    sdk.events.edge("open_epoch", "before", 7)
+    sdk.events.report("noted", epoch=7, text=["lake", "table"])
+    sdk.events.edge("return", "before", 7, rows={})
+    (epoch,) = sdk.spans()
+    assert epoch.events[0].attributes == {"exactsink.text": "['lake', 'table']"}
+
+
+@pytest.mark.parametrize("module", ["opentelemetry.metrics", "opentelemetry.trace"])
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=r"pip install 'exactsink\[opentelemetry\]'"):
+        OpenTelemetryMetrics()
+
+
+def test_an_observe_section_without_an_sdk_is_refused_and_not_silent() -> None:
+    with pytest.raises(ConfigError, match="no OpenTelemetry SDK is set up"):
+        subscribers(ObserveSection(opentelemetry=True))
+    OpenTelemetryMetrics()(Event("fenced", "sim", "", 7, {"generation": 1, "by": 2}))  # a program's may come later
+
+
+IN_A_PROCESS_OF_ITS_OWN = """
+import json
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from exactsink.job.config.model import ObserveSection
+from exactsink.protocol.events import Events
+from exactsink.observe import subscribers
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))  # and none for traces
+(observer,) = subscribers(ObserveSection(opentelemetry=True))
+Events("sim", [observer]).report("fenced", generation=1, by=2)
+observer.close()
+data = reader.get_metrics_data()
+print(json.dumps([m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]))
+"""
+
+
+def test_an_observe_section_uses_the_sdk_that_the_process_has_set_up() -> None:
+    command = [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == ["exactsink.fenced"]

@@ -1,0 +1,230 @@
+"""Staged epochs of the upsert backend: each applied once and whole; what stops one, and what fixes that."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
+
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Retryable, Unknown
+
+MARKERS = "SELECT * FROM exactsink_epochs"
+
+
+def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> None:
+    sink = upsert(tmp_path).logged()
+    votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
+    assert (sink.rows(), sink.rows(MARKERS)) == ([], [])
+    assert sink.commit(1, votes) == [Committed()] * 2
+    assert sink.rows() == [(1, "a"), (2, "b"), (3, "c")]
+    assert sink.at(3).run(2, [(2, "B"), (4, "d")]) == [Committed()]
+    assert sink.rows() == [(1, "a"), (2, "B"), (3, "c"), (4, "d")]
+    assert sink.log()[3:] == [("update", 2, "B"), ("insert", 4, "d")]
+    assert sink.rows(MARKERS) == [("orders", "table", "L1", 2, 3)]
+    assert sink.staged() == []
+
+
+def test_the_last_of_duplicate_rows_wins_by_partition_then_row(tmp_path: Path) -> None:
+    sink = upsert(tmp_path)
+    votes = sink.vote(1, [(1, "p0 first"), (1, "p0 last"), (2, "p0")], [(2, "p1"), (1, "p1")], [(2, "p2")])
+    assert sink.commit(1, votes[::-1]) == [Committed()] * 3
+    assert sink.rows() == [(1, "p1"), (2, "p2")]
+
+
+def test_order_by_lets_the_greatest_of_an_epoch_win_and_ignores_what_the_table_held(tmp_path: Path) -> None:
+    sink = upsert(tmp_path, order_by="o")
+    sink.run(1, [(1, "first epoch", 100)])
+    rows = [(1, "newest", 9), (1, "older", 3), (2, "null is lowest", None), (3, "tie, first", 5)]
+    sink.run(2, rows, [(1, "old", 8), (2, "any", -4), (3, "tie, last", 5)])
+    assert sink.rows() == [(1, "newest"), (2, "any"), (3, "tie, last")]
+
+
+def test_order_by_uses_the_tables_own_equality_of_keys(tmp_path: Path) -> None:
+    sink = upsert(tmp_path, keys=("v",), order_by="o", create=False)
+    sink.sql("CREATE TABLE t (id, v TEXT COLLATE NOCASE UNIQUE, o)")
+    sink.run(1, [(1, "ab", 7), (2, "AB", 3)])
+    assert sink.rows("SELECT id, o FROM t") == [(1, 7)]
+
+
+def test_rows_of_keys_only_are_inserted_once(tmp_path: Path) -> None:
+    sink = upsert(tmp_path, keys=("id", "v", "o"))
+    sink.run(1, [(1, "a", 1), (1, "a", 1)])
+    sink.run(2, [(1, "a", 1), (2, "b", 2)])
+    assert sink.rows() == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("order_by", [None, "o"])
+def test_neither_a_replayed_nor_an_older_epoch_is_applied(tmp_path: Path, order_by: str | None) -> None:
+    sink = upsert(tmp_path, order_by=order_by).logged()
+    stalled = sink.vote(4, [(1, "old")])
+    votes, again = sink.vote(5, [(1, "new", 1)]), sink.at(2).vote(5, [(1, "new", 1)])
+    assert sink.commit(5, votes) == [Committed()]
+    for late in (votes, again):
+        assert sink.at(2).commit(5, late) == [AlreadyCommitted()]
+    assert sink.commit(4, stalled) == [AlreadyCommitted()]
+    assert (sink.log(), sink.staged()) == ([("insert", 1, "new")], [])
+
+
+@pytest.mark.parametrize("who", [{"job": "refunds", "lineage": "L2"}, {"sink": "other"}])
+def test_two_sinks_with_unrelated_epochs_share_a_table_and_keep_a_marker_each(
+    tmp_path: Path, who: dict[str, str]
+) -> None:
+    first, second = upsert(tmp_path), upsert(tmp_path, **who)
+    first.run(900, [(1, "first")])
+    votes = second.vote(3, [(1, "second"), (2, "second")])
+    assert second.commit(3, votes) == [Committed()]
+    assert second.commit(3, votes) == [AlreadyCommitted()]
+    assert first.rows() == [(1, "second"), (2, "second")]
+    assert len(first.rows(MARKERS)) == 2
+
+
+def test_a_marker_of_another_journal_stops_everything(tmp_path: Path) -> None:
+    sink = upsert(tmp_path).logged()
+    mine = sink.vote(7, [(1, "mine")])
+    upsert(tmp_path, lineage="L2").run(3, [(1, "theirs")])
+    with pytest.raises(LineageError, match="another journal"):
+        sink.commit(7, mine)
+    with pytest.raises(LineageError, match="another journal"):
+        sink.open(8, SCHEMA)
+    assert sink.log() == [("insert", 1, "theirs")]
+
+
+@pytest.mark.parametrize("damage", ["gone", "other bytes"])
+def test_a_staged_file_that_is_not_what_was_voted_leaves_the_epoch_unknown(tmp_path: Path, damage: str) -> None:
+    sink = upsert(tmp_path).logged()
+    votes = sink.vote(1, [(1, "a")], [(2, "b")])
+    staged = sink.staged()[1]
+    whole = staged.read_bytes()
+    staged.unlink()
+    if damage != "gone":
+        staged.write_bytes(whole.replace(b"b", b"X"))
+    outcomes = sink.commit(1, votes)
+    assert all(isinstance(outcome, Unknown) and staged.name in outcome.evidence for outcome in outcomes)
+    assert sink.log() == []
+    staged.write_bytes(whole)
+    assert sink.commit(1, votes) == [Committed()] * 2
+
+
+def test_a_file_that_vanished_is_not_made_anew_and_only_create_makes_one(tmp_path: Path) -> None:
+    sink = upsert(tmp_path)
+    votes = sink.vote(1, [(1, "a")])
+    aside = sink.file.rename(tmp_path / "aside.db")
+    with pytest.raises(Retryable, match="unable to open"):
+        sink.commit(1, votes)
+    with pytest.raises(Retryable, match="unable to open"):
+        upsert(tmp_path, create=False).open(1, SCHEMA)
+    assert not sink.file.exists()
+    aside.rename(sink.file)
+    assert sink.commit(1, votes) == [Committed()]
+
+
+def test_two_drivers_may_open_the_first_epoch_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One makes the file and the tables while the other is about to."""
+    connect, other = sqlite3.connect, [upsert(tmp_path)]
+
+    def overtaken(*args: object, **kwargs: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)  # type: ignore[call-overload]
+        if other:
+            other.pop().open(1, SCHEMA)
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", overtaken)
+        assert upsert(tmp_path).open(1, SCHEMA) == str(tmp_path / "staging" / "orders" / "table").encode()
+    assert upsert(tmp_path).run(1, [(1, "a")]) == [Committed()]
+
+
+REFUSING = {
+    "not null": ("DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT NOT NULL, o)", "failed: t.v"),
+    "check": (
+        "DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v CONSTRAINT has_v CHECK (v IS NOT NULL), o)",
+        "has_v",
+    ),
+    "silent": (
+        "DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v NOT NULL ON CONFLICT IGNORE, o)",
+        "dropped 1 rows",
+    ),
+    "the marker": (
+        "CREATE TRIGGER no BEFORE INSERT ON exactsink_epochs BEGIN SELECT RAISE(ABORT, 'no marker'); END",
+        "no marker",
+    ),
+}
+
+
+@pytest.mark.parametrize("order_by", [None, "o"])
+@pytest.mark.parametrize("kind", list(REFUSING))
+def test_what_the_database_refuses_stops_with_nothing_applied_and_nothing_lost(
+    tmp_path: Path, kind: str, order_by: str | None
+) -> None:
+    made, said = REFUSING[kind]
+    sink = upsert(tmp_path, order_by=order_by)
+    votes = sink.vote(1, [(1, "a", 1)], [(2, None, 2)])
+    sink.sql(made)
+    with pytest.raises(Fatal) as refused:
+        sink.commit(1, votes)
+    for part in (said, "table t", "decided", "staged", "nothing is lost", "start the job again"):
+        assert part in str(refused.value)
+    assert (sink.rows(), sink.rows(MARKERS), len(sink.staged())) == ([], [], 2)
+    sink.sql("DROP TRIGGER IF EXISTS no; DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, o)")
+    assert sink.commit(1, votes) == [Committed()] * 2
+    assert sink.rows() == [(1, "a"), (2, None)]
+
+
+@pytest.mark.parametrize("gone", ["t", "exactsink_epochs"])
+def test_a_table_that_vanished_is_named_and_not_made_in_the_commit(tmp_path: Path, gone: str) -> None:
+    sink = upsert(tmp_path)
+    votes = sink.vote(1, [(1, "a")])
+    sink.sql(f"DROP TABLE {gone}")
+    with pytest.raises(Fatal, match=f"no such table: main.{gone}"):
+        sink.commit(1, votes)
+    sink.open(1, SCHEMA)
+    assert sink.commit(1, votes) == [Committed()]
+
+
+def test_a_sweep_drops_only_what_it_is_given(tmp_path: Path) -> None:
+    sink = upsert(tmp_path).logged()
+    votes = sink.vote(1, [(1, "a")], [(2, "b")], [(3, "c")])
+    their = upsert(tmp_path, sink="table-2")
+    (theirs,) = their.vote(1, [(9, "z")])
+    listed = {found.ref: found for found in sink.listed()}
+    assert set(listed) == {vote.ref for vote in votes}
+    for _ in range(2):
+        sink.abort(listed[votes[1].ref])
+    assert {found.ref for found in sink.listed()} == {votes[0].ref, votes[2].ref}
+    assert [found.ref for found in their.listed()] == [theirs.ref]
+    assert sink.commit(1, [votes[0], votes[2]]) == [Committed()] * 2
+    assert sink.rows() == [(1, "a"), (3, "c")]
+
+
+def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> None:
+    backend = upsert(tmp_path / "secret-place").backend
+    twin = pickle.loads(pickle.dumps(backend))
+    assert (twin.options, twin.target, twin.strategy) == (backend.options, backend.target, "staged")
+    for shown in (repr(backend), repr(backend.options), str(backend.options), backend.options.model_dump_json()):
+        assert "secret-place" not in shown
+    assert backend.target == f"sqlite:///{tmp_path}/secret-place/shop.db#t"
+
+
+EXECUTOR = """
+import pickle, sys
+staged, direct, rows = pickle.loads(sys.stdin.buffer.read())
+for session in (staged, direct):
+    writer = session.backend.writer(session.txn(1, 0), rows.schema, session.ctx.staging.encode())
+    writer.write(rows.to_batches()[0])
+    writer.pre_commit()
+print(sorted({"sqlalchemy", "exactsink_files"} & set(sys.modules)))
+"""
+
+
+def test_a_task_needs_no_sqlalchemy(tmp_path: Path) -> None:
+    staged, direct = upsert(tmp_path), upsert(tmp_path, job="other", strategy="direct")
+    for sink in (direct, staged):
+        sink.open(1, SCHEMA)
+    given = pickle.dumps((staged, direct, rows_of([(1, "a")])))
+    done = subprocess.run([sys.executable, "-c", EXECUTOR], input=given, capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
