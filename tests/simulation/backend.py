@@ -126,7 +126,7 @@ class MemoryCommitter(Committer):
         again = participant.state == "committed"
         if not again or self._world.not_idempotent:
             for row in participant.rows:
-                self._world.applied[self._sink, row] += 1
+                self._world.show(self._sink, txn.epoch, row)
         participant.state = "committed"
         return AlreadyCommitted() if again else Committed()
 

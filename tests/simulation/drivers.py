@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import greenlet
 import pyarrow as pa
@@ -121,13 +122,13 @@ class Driver:
 
         return Batch(batch, fingerprint, dict.fromkeys(SINKS, SCHEMA), write)
 
-    def _task(self, plan: EpochPlan, partition: int, rows: Sequence[str]) -> list[Vote]:
+    def _task(self, plan: EpochPlan, partition: int, rows: tuple[str, ...]) -> list[Vote]:
         world = self.world
         if (delay := world.schedule.late_tasks.get(plan.epoch)) is not None:
             world.attempts += 1
             for sink in plan.sinks:
                 zombie = plan.txn(sink, partition, world.attempts)
-                effect = _late_prepare(world, sink, zombie, tuple(rows))
+                effect = _late_prepare(world, sink, zombie, rows)
                 world.late.append((world.clock + delay, effect))
         world.attempts += 1
         attempt = world.attempts
@@ -135,7 +136,8 @@ class Driver:
         return list(write_partition(plan, self._backends, partition, attempt, batches, lambda *_: None))
 
 
-def frame_of(rows: Sequence[str]) -> tuple[pa.RecordBatch, pa.Array]:
+@cache
+def frame_of(rows: tuple[str, ...]) -> tuple[pa.RecordBatch, pa.Array]:
     """Return rows as an Arrow batch, with a hash for each."""
     hashes = [zlib.crc32(row.encode()) for row in rows]
     return pa.record_batch({"row": pa.array(rows, pa.string())}), pa.array(hashes, pa.int64())
@@ -184,7 +186,7 @@ def run(
             name = target if target is not None else (waiting[0] if waiting else None)
 
     run_all("A")
-    stopped = {"LineageError", "InDoubt", "ConfigError"}
+    stopped = {"LineageError", "InDoubtError", "ConfigError"}
     for life in range(LIVES):
         if world.done >= schedule.epochs - 1 or any(driver.end in stopped for driver in drivers.values()):
             break

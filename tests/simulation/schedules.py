@@ -130,7 +130,7 @@ def expired_evidence(lab: Lab) -> Iterator[Run]:
 
         made = lab.run(once, forget)
         made.world.check()
-        stopped = [end for end in made.ends.values() if end == "InDoubt"]
+        stopped = [end for end in made.ends.values() if end == "InDoubtError"]
         if not stopped and made.world.done < once.epochs - 1:
             raise Violation(f"neither done nor stopped: {made.ends}")
         yield made
