@@ -88,7 +88,7 @@ class MemoryCommitter(Committer):
         return ()
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        return self._call(lambda: b"ticket")
+        return self._call(lambda: b"ticket", reads=True)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         return self._call(lambda: [self._commit(c.txn) for c in committables])
@@ -110,7 +110,7 @@ class MemoryCommitter(Committer):
         def effect() -> list[InDoubt]:
             return [InDoubt.of(txn) for txn, p in self._world.sinks[self._sink].items() if p.state == "prepared"]
 
-        return self._call(effect)
+        return self._call(effect, reads=True)
 
     def close(self) -> None:
         pass
@@ -130,5 +130,5 @@ class MemoryCommitter(Committer):
         participant.state = "committed"
         return AlreadyCommitted() if again else Committed()
 
-    def _call(self, effect: Any) -> Any:
-        return self._world.call(self._actor, Retryable, effect)
+    def _call(self, effect: Any, *, reads: bool = False) -> Any:
+        return self._world.call(self._actor, Retryable, effect, reads=reads)

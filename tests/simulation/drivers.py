@@ -1,4 +1,4 @@
-"""Driver lives over the real coordinator and the real journal, interleaved as a schedule says."""
+"""Driver runs over the real coordinator and the real journal, interleaved as a schedule says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.simulation.world import (
 
 JOB = "sim"
 RESTARTS = 6
-LIVES = 8
+SUCCESSORS = 8
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommi
 
 
 class Driver:
-    """One Spark driver's life: it restarts its query on Retryable, and ends on anything else."""
+    """One Spark driver's run: it restarts its query on Retryable, and ends on anything else."""
 
     def __init__(self, world: World, name: str, hidden_defect: Callable[[MemoryBackend], None]) -> None:
         self.world = world
@@ -65,7 +65,7 @@ class Driver:
         for backend in self._backends.values():
             hidden_defect(backend)
 
-    def live(self) -> None:
+    def run(self) -> None:
         for _ in range(RESTARTS):
             try:
                 self._query()
@@ -157,13 +157,13 @@ def no_defect(backend: MemoryBackend) -> None:
 def run(
     schedule: Schedule,
     defect: Callable[[MemoryBackend], None] = no_defect,
-    between: Callable[[World, int], None] = lambda world, life: None,
+    between: Callable[[World, int], None] = lambda world, number: None,
     *,
     not_idempotent: bool = False,
 ) -> Run:
     """Run a schedule to its end: drivers A, B, C as it switches to them, then fresh ones until the source is done.
 
-    `between(world, life)` may change the world before a fresh driver. Raises Violation.
+    `between(world, number)` may change the world before a fresh driver. Raises Violation.
     """
     world = World(schedule)
     world.not_idempotent = not_idempotent
@@ -173,7 +173,7 @@ def run(
     def resume(name: str) -> str | None:
         if name not in drivers:
             drivers[name] = Driver(world, name, defect)
-            threads[name] = greenlet.greenlet(drivers[name].live)
+            threads[name] = greenlet.greenlet(drivers[name].run)
         if threads[name].dead:
             return None
         target = threads[name].switch()
@@ -187,11 +187,11 @@ def run(
 
     run_all("A")
     stopped = {"LineageError", "InDoubtError", "ConfigError"}
-    for life in range(LIVES):
+    for number in range(SUCCESSORS):
         if world.done >= schedule.epochs - 1 or any(driver.end in stopped for driver in drivers.values()):
             break
-        between(world, life)
-        run_all(f"life-{life}")
+        between(world, number)
+        run_all(f"next-{number}")
     ends = {name: driver.end for name, driver in drivers.items()}
     return Run(world, ends, dict(world.steps))
 
@@ -201,13 +201,12 @@ def settle(run_: Run, defect: Callable[[MemoryBackend], None] = no_defect) -> No
     world = run_.world
     if world.done < world.schedule.epochs - 1:
         raise Violation(f"the source is not done: {run_.ends}")
-    for _ in range(2):
-        world.clock += 10_000
-        world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={})
-        last = Driver(world, f"last-{world.clock}", defect)
-        last.live()
-        if last.end != "finished":
-            raise Violation(f"the last start ended {last.end}")
+    world.clock += 10_000
+    world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={})
+    last = Driver(world, "last", defect)
+    last.run()
+    if last.end != "finished":
+        raise Violation(f"the last start ended {last.end}")
     held = [txn.id for sink in world.sinks.values() for txn, p in sink.items() if p.state == "prepared"]
     if held:
         raise Violation(f"still in doubt: {held}")

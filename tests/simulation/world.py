@@ -6,7 +6,7 @@ Nothing here uses threads, clocks or unseeded chance: a schedule replays to the 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -71,6 +71,7 @@ class World:
         self.offsets: dict[int, str] = {}
         self.decided: set[int] = set()
         self.steps: Counter[str] = Counter()
+        self.changes: defaultdict[str, list[int]] = defaultdict(list)
         self.clock = 0
         self.late: list[tuple[int, Callable[[], Any]]] = []
         self.fired: set[tuple[str, int]] = set()
@@ -82,8 +83,11 @@ class World:
 
     # -- every call of a driver to anything outside it comes through here
 
-    def call(self, actor: str, failure: type[Exception], effect: Callable[[], T]) -> T:
+    def call(self, actor: str, failure: type[Exception], effect: Callable[[], T], *, reads: bool = False) -> T:
+        """Make a driver's call, or what the schedule makes of it; one that only `reads` leaves the world as it is."""
         step = (actor, self.steps[actor])
+        if not reads:
+            self.changes[actor].append(step[1])
         self.steps[actor] += 1
         self.clock += 1
         fault = self.schedule.faults.get(step)
@@ -188,7 +192,7 @@ class Store:
                             self._world.unlost.discard((sink, epoch, partition))
 
     def read(self, seq: int) -> bytes | None:
-        return self._world.call(self._actor, ConnectionError, lambda: self._entries.get(seq))
+        return self._world.call(self._actor, ConnectionError, lambda: self._entries.get(seq), reads=True)
 
     def list(self) -> Sequence[int]:
         def effect() -> Sequence[int]:
@@ -199,7 +203,7 @@ class Store:
                 return [*seqs[:-2], *seqs[-1:]]  # a stale listing lacks the entry before the last
             return seqs
 
-        return self._world.call(self._actor, ConnectionError, effect)
+        return self._world.call(self._actor, ConnectionError, effect, reads=True)
 
     def delete(self, seqs: Iterable[int]) -> None:
         gone = list(seqs)
