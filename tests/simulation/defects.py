@@ -196,7 +196,7 @@ def _nothing(patch: Patch) -> None:
 DEFECTS = (
     Defect("swallow a commit error", _swallow_commit_error, schedules.single_faults),
     Defect("commit before decide", _commit_before_decide, schedules.single_faults),
-    Defect("sweep before claim", _sweep_before_claim, schedules.stalls),
+    Defect("sweep before claim", _sweep_before_claim, schedules.claims_in_holes),
     Defect("no second listing", _no_second_listing, schedules.claims_in_holes),
     Defect("abort after an unknown append", _abort_after_unknown_append, schedules.single_faults),
     Defect("delete claims", _delete_claims, schedules.stalls),

@@ -106,10 +106,8 @@ def stale_listings(lab: Lab) -> Iterator[Run]:
         for second in _steps(lab, once, "next-0")[5:9]:
             twice = replace(once, faults={**once.faults, ("next-0", second): "crash_before"})
             made = lab.run(replace(twice, stale_lists={"next-1": 2}))
-            if (
-                made.ends["next-1"] == "LineageError"
-            ):  # a claim was lacking: work begun under it looks like a stranger's
-                made.world.check()
+            if made.ends["next-1"] == "LineageError":
+                made.world.check()  # a claim was lacking: work begun under it looks like another journal's
             else:
                 settle(made, lab.defect)
             yield made
