@@ -239,16 +239,6 @@ def test_sink_can_go_once_the_source_has_recorded_the_epoch(bench: Bench) -> Non
     assert bench.driver({"lake": lake}, done=0).run_epoch(bench.batch(1)).rows == {"lake": 3}
 
 
-def test_expired_evidence_stops_unless_the_source_has_recorded_the_epoch(bench: Bench) -> None:
-    bench.driver().run_epoch(bench.batch(0))
-    for participants in bench.world.sinks.values():
-        participants.clear()
-    with pytest.raises(InDoubtError, match="in doubt"):
-        bench.driver()
-    bench.driver(done=0).run_epoch(bench.batch(1))
-    assert "evidence_expired" in bench.names()
-
-
 # lost votes
 
 
