@@ -131,25 +131,6 @@ def test_epoch_out_of_order_stops_and_the_driver_serves_no_more(bench: Bench, ra
     bench.check_applied(ran)
 
 
-@pytest.mark.parametrize(("epoch", "taken"), [(1, False), (2, False), (7, True), (8, False)])
-def test_journal_that_adopted_batch_7_takes_epoch_7_only(bench: Bench, epoch: int, taken: bool) -> None:
-    driver = bench.driver()
-    driver.run_epoch(bench.batch(0))
-    driver.run_epoch(bench.batch(1))
-    operator = bench.journal()
-    operator.claim("query", "operator")
-    operator.adopt("query", 7, "operator")
-    with pytest.raises(Fenced):
-        driver.run_epoch(bench.batch(2))
-    successor = bench.driver(done=1)
-    if taken:
-        successor.run_epoch(bench.batch(epoch))
-    else:
-        with pytest.raises(LineageError):
-            successor.run_epoch(bench.batch(epoch, rows="anew"))
-    bench.check_applied(3 if taken else 2)
-
-
 def test_same_epoch_is_skipped_when_its_input_is_the_same_and_stops_when_it_is_not(bench: Bench) -> None:
     driver = bench.driver()
     first, again = driver.run_epoch(bench.batch(0)), driver.run_epoch(bench.batch(0))
@@ -240,18 +221,6 @@ def test_sink_can_go_once_the_source_has_recorded_the_epoch(bench: Bench) -> Non
 
 
 # lost votes
-
-
-def test_lost_sink_is_written_again_from_an_equal_replay_cut_otherwise() -> None:
-    bench = Bench(("lake", 0, 0), ("lake", 0, 1))
-    _decided_not_committed(bench)
-    assert bench.driver().run_epoch(bench.batch(0, cut=1)).skipped
-    assert "redecided" in bench.names()
-    bench.check_applied(1)
-    decision = bench.journal().read().decision
-    assert decision is not None
-    generations = {sink: {c.txn.generation for c in decision.committables(sink)} for sink in SINKS}
-    assert generations == {"lake": {2}, "table": {1}}
 
 
 UNEQUAL: Mapping[str, tuple[list[tuple[str, int, int]], dict[str, Any]]] = {

@@ -78,15 +78,6 @@ def test_a_claim_that_lands_in_a_hole_is_void_and_in_nobodys_chain(store: Store)
 # appending
 
 
-def test_a_decision_stands_with_the_next_seq_and_names_itself(store: Store) -> None:
-    journal = claimed(store)
-    journal.decide(decided(0))
-    assert (store.puts[0].seq, store.puts[0].names) == (1, (1,))
-    assert journal.log == Driver(store).read()
-    assert journal.log.decision is not None
-    assert (journal.log.decision.epoch, journal.log.decision.fingerprint) == (0, "input-0")
-
-
 APPENDS: Mapping[str, Callable[[Journal], object]] = {
     "claim": lambda journal: journal.claim(QUERY, DRIVER),
     "decide": lambda journal: journal.decide(decided(1)),
@@ -174,13 +165,6 @@ def test_what_nothing_settles_is_retryable_and_the_seq_is_not_given_up(store: St
     successor = Driver(store)
     assert successor.claim(QUERY, "host:2").seq == 2
     assert successor.log.decision is not None
-
-
-def test_a_claim_that_nothing_settles_is_retryable(store: Store) -> None:
-    store.before_put = [store.refuse] * 999
-    with pytest.raises(Retryable):
-        Driver(store).claim(QUERY, DRIVER)
-    assert store.entries == {}
 
 
 def test_a_store_that_refuses_for_good_is_not_asked_again(store: Store) -> None:

@@ -9,7 +9,6 @@ from tests.unit.journals import DRIVER, QUERY, Driver, Store, a_claim, claimed, 
 
 from exactsink.contract import Fenced, LineageError
 from exactsink.protocol.journal.log import Log, fenced_by
-from exactsink.protocol.journal.records import Claim
 
 OTHER = "query-2"
 
@@ -25,14 +24,6 @@ def bound(log: Log) -> tuple[str | None, int, int]:
 
 
 # the epochs
-
-
-def test_until_it_is_adopted_a_journals_epochs_are_its_querys_batches(store: Store) -> None:
-    assert bound(Log()) == (None, 0, 0)
-    assert bound(claimed(store).log) == (QUERY, 0, 0)
-    journal = claimed(store, epochs=2)
-    assert bound(journal.log) == bound(Driver(store).read()) == (QUERY, 0, 2)
-    assert bound(claimed(store).log) == (QUERY, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -118,17 +109,6 @@ def test_a_driver_that_was_overtaken_adopts_nothing(store: Store) -> None:
         journal.adopt(OTHER, 0, "operator")
     assert len(store.entries) == 4
     assert bound(Driver(store).read()) == (QUERY, 0, 2)
-
-
-def test_a_claim_that_lands_in_a_hole_after_adopting_does_not_unbind_it(store: Store) -> None:
-    """A stalled driver of the old query, whose claim comes late: it is void, and reading anew it is refused."""
-    claimed(store, epochs=4).adopt(OTHER, 0, "operator")
-    store.delete([2])
-    store.lists = [lambda seqs: [0, 1]]
-    with pytest.raises(LineageError, match=f"belongs to query {OTHER}"):
-        Driver(store).claim(QUERY, "host:2")
-    assert isinstance(store.records()[2], Claim)
-    assert bound(Driver(store).read()) == (OTHER, 4, 4)
 
 
 def test_a_claim_that_an_adoption_overtakes_is_refused(store: Store) -> None:

@@ -175,15 +175,6 @@ def test_a_log_that_goes_on_lacking_a_named_record_is_never_used(
     assert sorted(store.entries) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("lacking", LACKING, ids=str)
-def test_a_listing_that_lacks_what_its_newest_entry_names_is_enough(lacking: set[int]) -> None:
-    store = redecided_journal()
-    whole = Driver(store).read()
-    store.lacking, store.reads_too = [lacking], False
-    journal = Driver(store)
-    assert (replace(journal.read(), standing=4), journal.waits) == (whole, [])
-
-
 def test_records_deleted_while_they_are_read_are_passed_over() -> None:
     store = Store()
     journal = claimed(store, epochs=3)

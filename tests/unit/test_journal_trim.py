@@ -65,16 +65,6 @@ def test_the_last_decision_is_kept_even_when_no_epoch_is() -> None:
     assert [c.txn.partition for c in decision.committables("lake")] == [7]
 
 
-def test_a_journal_goes_on_after_trimming() -> None:
-    store, journal = long_journal(keep_epochs=2, epochs=9)
-    for epoch in range(9, 20):
-        journal.trim()
-        journal.decide(decided(epoch))
-        assert Driver(store).read() == journal.log
-    assert kinds(store)[:3] == ["Claim", "Note", "Claim"]
-    assert len(epoch_seqs(store)) <= 3
-
-
 @pytest.mark.parametrize("keep_epochs", [0, 3])
 def test_trimming_never_deletes_what_came_after_this_handles_last_entry(keep_epochs: int) -> None:
     """A stalled driver trims when it wakes: by then others may have claimed, noted and decided."""
