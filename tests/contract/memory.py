@@ -1,9 +1,9 @@
-"""Strategies to come, over stores in memory: what is common to them. A store is a strategy's own part."""
+"""A backend over a store in memory: strategies to come and the simulation bring their own stores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -22,20 +22,31 @@ from exactsink.contract import (
     Writer,
 )
 
+T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 
 class Store(Protocol):
-    """What stands behind a sink, as its own protocol has it. `rows` are those that a reader sees."""
+    """What stands behind a sink, as its own protocol has it."""
 
     strategy: str
     traits: Traits
 
     def prepare(self, txn: Txn, rows: Rows) -> bytes: ...
+
     def commit(self, txn: Txn, payload: bytes) -> Outcome: ...
+
     def abort(self, txn: Txn) -> None: ...
+
     def listed(self) -> Iterable[Txn]: ...
-    def rows(self) -> Rows: ...
+
+    def taken(self, txn: Txn, rows: Rows) -> Rows:
+        """Return what a writer takes of the rows that it is handed: all."""
+        return rows
+
+    def call(self, effect: Callable[[], T], *, reads: bool = False) -> T:
+        """Make one call of the backend to its store; one that only `reads` changes nothing."""
+        return effect()
 
 
 class MemoryBackend(Backend):
@@ -68,10 +79,11 @@ class MemoryWriter(Writer):
         self._rows: Rows = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._rows += batch.to_pylist()
+        self._rows += self._store.taken(self._txn, batch.to_pylist())
 
     def pre_commit(self) -> Committable:
-        return Committable(self._txn, len(self._rows), self._store.prepare(self._txn, self._rows))
+        payload = self._store.call(lambda: self._store.prepare(self._txn, self._rows))
+        return Committable(self._txn, len(self._rows), payload)
 
     def abort(self) -> None:
         self._rows.clear()
@@ -86,18 +98,24 @@ class MemoryCommitter(Committer):
         return ()
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        return b""
+        return self._store.call(lambda: b"", reads=True)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        return [self._store.commit(c.txn, c.payload) for c in committables]
+        return self._store.call(lambda: [self._store.commit(c.txn, c.payload) for c in committables])
 
     def abort(self, undecided: Undecided) -> None:
-        for txn in filter(None, (Txn.parse(participant.ref) for participant in undecided)):
-            self._store.abort(txn)
+        txns = [txn for participant in undecided if (txn := Txn.parse(participant.ref)) is not None]
+
+        def effect() -> None:
+            for txn in txns:
+                self._store.abort(txn)
+
+        self._store.call(effect)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         mine = (self._ctx.job, self._ctx.sink)
-        return [InDoubt.of(txn) for txn in self._store.listed() if (txn.job, txn.sink) == mine]
+        listed = self._store.call(lambda: list(self._store.listed()), reads=True)
+        return [InDoubt.of(txn) for txn in listed if (txn.job, txn.sink) == mine]
 
     def close(self) -> None:
         pass

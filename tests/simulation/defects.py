@@ -14,7 +14,7 @@ from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from tests.simulation import schedules
-from tests.simulation.backend import MemoryBackend
+from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
 
@@ -116,8 +116,8 @@ def _delete_what_came_after(patch: Patch) -> None:
     patch.setattr(Journal, "_deletable", unknown_too)
 
 
-def _skip_flush(backend: MemoryBackend) -> None:
-    backend.flushes = False
+def _skip_flush(store: SinkStore) -> None:
+    store.flushes = False
 
 
 def _trust_a_count(patch: Patch) -> None:

@@ -18,7 +18,8 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.participant import write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
-from tests.simulation.backend import MemoryBackend
+from tests.contract.memory import MemoryBackend
+from tests.simulation.backend import SinkStore
 from tests.simulation.world import (
     OTHER,
     SCHEMA,
@@ -57,13 +58,14 @@ def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommi
 class Driver:
     """One Spark driver's run: it restarts its query on Retryable, and ends on anything else."""
 
-    def __init__(self, world: World, name: str, hidden_defect: Callable[[MemoryBackend], None]) -> None:
+    def __init__(self, world: World, name: str, hidden_defect: Callable[[SinkStore], None]) -> None:
         self.world = world
         self.name = name
         self.end = "running"
-        self._backends = {sink: MemoryBackend(world, name, sink) for sink in SINKS}
-        for backend in self._backends.values():
-            hidden_defect(backend)
+        stores = {sink: SinkStore(world, name, sink) for sink in SINKS}
+        for store in stores.values():
+            hidden_defect(store)
+        self._backends = {sink: MemoryBackend(store) for sink, store in stores.items()}
 
     def run(self) -> None:
         for _ in range(RESTARTS):
@@ -150,13 +152,13 @@ def _late_prepare(world: World, sink: str, txn: object, rows: tuple[str, ...]) -
     return effect
 
 
-def no_defect(backend: MemoryBackend) -> None:
-    """Leave a backend as it is."""
+def no_defect(store: SinkStore) -> None:
+    """Leave a sink's store as it is."""
 
 
 def run(
     schedule: Schedule,
-    defect: Callable[[MemoryBackend], None] = no_defect,
+    defect: Callable[[SinkStore], None] = no_defect,
     between: Callable[[World, int], None] = lambda world, number: None,
     *,
     not_idempotent: bool = False,
@@ -196,7 +198,7 @@ def run(
     return Run(world, ends, dict(world.steps))
 
 
-def settle(run_: Run, defect: Callable[[MemoryBackend], None] = no_defect) -> None:
+def settle(run_: Run, defect: Callable[[SinkStore], None] = no_defect) -> None:
     """Check the end: everything is done, and one more start leaves no participant in doubt."""
     world = run_.world
     if world.done < world.schedule.epochs - 1:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.simulation.backend import MemoryBackend
+from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run, no_defect, run, settle
 from tests.simulation.world import OTHER, SINKS, Fault, Schedule, Violation, World
 
@@ -22,7 +22,7 @@ LATE_TASKS = ({}, {0: 3, 1: 25, 2: 6})
 class Lab:
     """How runs are made: with real code, or with a defect planted in a backend."""
 
-    defect: Callable[[MemoryBackend], None] = no_defect
+    defect: Callable[[SinkStore], None] = no_defect
     not_idempotent: bool = False
 
     def run(self, schedule: Schedule, between: Callable[[World, int], None] = lambda world, number: None) -> Run:

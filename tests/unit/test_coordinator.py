@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.backend import MemoryBackend, MemoryCommitter
+from tests.contract.memory import MemoryBackend, MemoryCommitter
+from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import frame_of
 from tests.simulation.world import SCHEMA, SINKS, Schedule, Store, World, partitions_of
 
@@ -32,7 +33,7 @@ class Bench:
         self.attempts = 0
 
     def sinks(self) -> dict[str, Sink]:
-        return {name: Sink(name, "memory", MemoryBackend(self.world, "A", name), "") for name in SINKS}
+        return {name: Sink(name, "memory", MemoryBackend(SinkStore(self.world, "A", name)), "") for name in SINKS}
 
     def journal(self) -> Journal:
         return Journal(Store(self.world, "A"), wait=lambda _: None)
@@ -172,8 +173,10 @@ def test_deadline_that_leaves_too_little_time_refuses_the_epoch(bench: Bench) ->
 def test_an_epoch_that_has_used_half_of_its_transactions_time_is_reported_aloud(
     bench: Bench, used: float, reported: list[Any]
 ) -> None:
-    sinks = bench.sinks()  # the other's store keeps what is prepared for good
-    sinks["lake"].backend.traits = replace(MemoryBackend.traits, prepared_seconds=600.0)  # type: ignore[misc]
+    sinks = bench.sinks()
+    limited = SinkStore(bench.world, "A", "lake")  # the other's store keeps what is prepared for good
+    limited.traits = replace(SinkStore.traits, prepared_seconds=600.0)
+    sinks["lake"] = replace(sinks["lake"], backend=MemoryBackend(limited))
     bench.driver(sinks, now=1000.0 + used).run_epoch(bench.batch(0, change=_committable(deadline=1600.0)))
     near = [event.fields for event in bench.reported if event.name == "deadline_near"]
     assert [(fields["sink"], fields["seconds"], fields["of"]) for fields in near] == reported
