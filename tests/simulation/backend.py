@@ -1,122 +1,42 @@
-"""A backend in memory: it prepares, commits, aborts, drops votes and forgets, as the world's schedule says."""
+"""A sink's store in the simulated world: it prepares, commits, drops votes and forgets, as the schedule says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-import pyarrow as pa
-
-from exactsink.contract import (
-    AlreadyCommitted,
-    Backend,
-    BackendOptions,
-    Committable,
-    Committed,
-    Committer,
-    Finding,
-    InDoubt,
-    JobContext,
-    Lost,
-    Outcome,
-    Retryable,
-    Traits,
-    Txn,
-    Undecided,
-    Unknown,
-    Writer,
-)
+from exactsink.contract import AlreadyCommitted, Committed, Lost, Outcome, Retryable, Traits, Txn, Unknown
+from tests.contract.memory import Rows, Store
 from tests.simulation.world import Participant, Violation, World
 
+T = TypeVar("T")
 
-class MemoryBackend(Backend):
-    Options = BackendOptions
-    strategy = "memory"
-    traits = Traits(can_lose_votes=True)
+
+class SinkStore(Store):
+    strategy, traits = "memory", Traits(can_lose_votes=True)
 
     def __init__(self, world: World, actor: str, sink: str) -> None:
-        super().__init__(BackendOptions())
-        self.world = world
-        self.actor = actor
-        self.sink = sink
+        self._world = world
+        self._actor = actor
+        self._sink = sink
+        self._participants = world.sinks[sink]
         self.flushes = True
 
-    @property
-    def target(self) -> str:
-        return f"memory://{self.sink}"
+    def call(self, effect: Callable[[], T], *, reads: bool = False) -> T:
+        return self._world.call(self._actor, Retryable, effect, reads=reads)
 
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        return MemoryWriter(self, txn)
+    def taken(self, txn: Txn, rows: Rows) -> Rows:
+        if txn.epoch not in self._world.dropped:
+            return rows
+        self._world.dropped.discard(txn.epoch)
+        return rows[:-1]
 
-    def committer(self, ctx: JobContext) -> Committer:
-        return MemoryCommitter(self)
+    def prepare(self, txn: Txn, rows: Rows) -> bytes:
+        self._participants[txn] = Participant(tuple(row["row"] for row in rows), flushed=self.flushes)
+        return b""
 
-
-class MemoryWriter(Writer):
-    def __init__(self, backend: MemoryBackend, txn: Txn) -> None:
-        self._backend = backend
-        self._txn = txn
-        self._rows: list[str] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._rows += batch.column("row").to_pylist()
-        if self._txn.epoch in self._backend.world.dropped:
-            self._backend.world.dropped.discard(self._txn.epoch)
-            self._rows.pop()
-
-    def pre_commit(self) -> Committable:
-        world, txn = self._backend.world, self._txn
-        participant = Participant(tuple(self._rows), flushed=self._backend.flushes)
-
-        def effect() -> None:
-            world.sinks[txn.sink][txn] = participant
-
-        world.call(self._backend.actor, Retryable, effect)
-        return Committable(txn, len(self._rows), b"")
-
-    def abort(self) -> None:
-        pass
-
-
-class MemoryCommitter(Committer):
-    def __init__(self, backend: MemoryBackend) -> None:
-        self._world = backend.world
-        self._actor = backend.actor
-        self._sink = backend.sink
-
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        return ()
-
-    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        return self._call(lambda: b"ticket")
-
-    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        return self._call(lambda: [self._commit(c.txn) for c in committables])
-
-    def abort(self, undecided: Undecided) -> None:
-        def effect() -> None:
-            for found in undecided:
-                txn = Txn.parse(found.ref)
-                assert txn is not None
-                participant = self._world.sinks[self._sink].get(txn)
-                if participant is not None and participant.state == "committed":
-                    raise Violation(f"{txn.id} was committed, and is aborted")
-                if participant is not None and participant.state == "prepared":
-                    participant.state = "aborted"
-
-        self._call(effect)
-
-    def in_doubt(self) -> Iterable[InDoubt]:
-        def effect() -> list[InDoubt]:
-            return [InDoubt.of(txn) for txn, p in self._world.sinks[self._sink].items() if p.state == "prepared"]
-
-        return self._call(effect)
-
-    def close(self) -> None:
-        pass
-
-    def _commit(self, txn: Txn) -> Outcome:
-        participant = self._world.sinks[self._sink].get(txn)
+    def commit(self, txn: Txn, payload: bytes) -> Outcome:
+        participant = self._participants.get(txn)
         if participant is None:
             return Unknown(f"{txn.id} is forgotten")
         if participant.state == "dropped":
@@ -126,9 +46,16 @@ class MemoryCommitter(Committer):
         again = participant.state == "committed"
         if not again or self._world.not_idempotent:
             for row in participant.rows:
-                self._world.applied[self._sink, row] += 1
+                self._world.show(self._sink, txn.epoch, row)
         participant.state = "committed"
         return AlreadyCommitted() if again else Committed()
 
-    def _call(self, effect: Any) -> Any:
-        return self._world.call(self._actor, Retryable, effect)
+    def abort(self, txn: Txn) -> None:
+        participant = self._participants.get(txn)
+        if participant is not None and participant.state == "committed":
+            raise Violation(f"{txn.id} was committed, and is aborted")
+        if participant is not None and participant.state == "prepared":
+            participant.state = "aborted"
+
+    def listed(self) -> Iterable[Txn]:
+        return [txn for txn, participant in self._participants.items() if participant.state == "prepared"]

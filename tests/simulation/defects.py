@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 
-import exactsink.protocol.commit
-import exactsink.protocol.coordinator
-import exactsink.protocol.journal.journal
-import exactsink.protocol.journal.log
-import exactsink.protocol.journal.records
-import exactsink.protocol.sweep
-import exactsink.protocol.votes
 from exactsink.contract import Committed, Lost, Retryable, Unknown
+from exactsink.protocol import commit, coordinator, sweep, votes
 from exactsink.protocol.coordinator import Coordinator
+from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from tests.simulation import schedules
-from tests.simulation.backend import MemoryBackend
+from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
 
@@ -37,7 +32,7 @@ class Defect:
 
 
 def _swallow_commit_error(patch: Patch) -> None:
-    real = exactsink.protocol.commit._SinkCall._commit
+    real = commit._SinkCall._commit
 
     def swallow(self: Any, committables: Any) -> Any:
         try:
@@ -45,8 +40,8 @@ def _swallow_commit_error(patch: Patch) -> None:
         except Retryable:
             return [Committed() for _ in committables]
 
-    patch.setattr(exactsink.protocol.commit._SinkCall, "_commit", swallow)
-    patch.setattr("tests.simulation.drivers.Retry", lambda attempts, wait: exactsink.protocol.commit.Retry(1, wait))
+    patch.setattr(commit._SinkCall, "_commit", swallow)
+    patch.setattr("tests.simulation.drivers.Retry", lambda attempts, wait: commit.Retry(1, wait))
 
 
 def _commit_before_decide(patch: Patch) -> None:
@@ -66,12 +61,10 @@ def _sweep_before_claim(patch: Patch) -> None:
     real = Coordinator.start
 
     def early(self: Any, query_id: str, source_done: Any) -> None:
-        log = self._journal.read()
-        mine = exactsink.protocol.coordinator.Claim(log.last_generation + 1, "", "", "", "")
-        committers = {
-            name: exactsink.protocol.coordinator.committer_of(s, self._job) for name, s in self._sinks.items()
-        }
-        exactsink.protocol.sweep.sweep_older(committers, log, mine, self._events)
+        found = self._journal.read()
+        mine = coordinator.Claim(found.last_generation + 1, "", "", "", "")
+        committers = {name: coordinator.committer_of(s, self._job) for name, s in self._sinks.items()}
+        sweep.sweep_older(committers, found, mine, self._events)
         real(self, query_id, source_done)
 
     patch.setattr(Coordinator, "start", early)
@@ -85,7 +78,7 @@ def _abort_after_unknown_append(patch: Patch) -> None:
     real = Journal._settle
 
     def once(self: Any, record: Any) -> Any:
-        patch.setattr(exactsink.protocol.journal.journal, "_ATTEMPTS", 1)
+        patch.setattr(journal, "_ATTEMPTS", 1)
         return real(self, record)
 
     patch.setattr(Journal, "_settle", once)
@@ -97,7 +90,7 @@ def _abort_after_unknown_append(patch: Patch) -> None:
         except Retryable:
             for committer in self._committers.values():
                 own = [p for p in committer.in_doubt() if p.token == claim.token]
-                committer.abort(exactsink.protocol.journal.log._proven(own))
+                committer.abort(log._proven(own))
             raise
 
     patch.setattr(Coordinator, "_decide", give_up)
@@ -114,59 +107,59 @@ def _delete_what_came_after(patch: Patch) -> None:
     real = Journal._deletable
 
     def unknown_too(self: Any, listed: Any) -> frozenset[int]:
-        log = self._log
-        self._log = replace(log, last_seq=listed[-1])
+        known = self._log
+        self._log = replace(known, last_seq=listed[-1])
         old = real(self, listed)
-        self._log = log
+        self._log = known
         return old
 
     patch.setattr(Journal, "_deletable", unknown_too)
 
 
-def _skip_flush(backend: MemoryBackend) -> None:
-    backend.flushes = False
+def _skip_flush(store: SinkStore) -> None:
+    store.flushes = False
 
 
 def _trust_a_count(patch: Patch) -> None:
-    patch.setattr(exactsink.protocol.votes, "_checked", lambda plan, vote, committable: committable)
+    patch.setattr(votes, "_checked", lambda plan, vote, committable: committable)
 
 
 def _redecide_not_folded(patch: Patch) -> None:
-    patch.setattr(exactsink.protocol.journal.log, "_redecided", lambda decision, record: decision)
+    patch.setattr(log, "_redecided", lambda decision, record: decision)
 
 
 def _trust_other_ids(patch: Patch) -> None:
-    def trusting(log: Any, mine: Any, sink: str, listed: Any, sweep_tokens: Any = frozenset()) -> Any:
-        decided = log.decision.refs(sink) if log.decision else frozenset()
-        return exactsink.protocol.journal.log._proven([p for p in listed if p.ref not in decided])
+    def trusting(read: Any, mine: Any, sink: str, listed: Any, sweep_tokens: Any = frozenset()) -> Any:
+        decided = read.decision.refs(sink) if read.decision else frozenset()
+        return log._proven([p for p in listed if p.ref not in decided])
 
-    patch.setattr(exactsink.protocol.sweep, "undecided_before", trusting)
+    patch.setattr(sweep, "undecided_before", trusting)
 
 
 def _skip_by_number(patch: Patch) -> None:
-    patch.setattr(exactsink.protocol.coordinator, "_check_replay", lambda decision, batch: None)
+    patch.setattr(coordinator, "_check_replay", lambda decision, batch: None)
 
 
 def _expired_is_lost(patch: Patch) -> None:
-    real = exactsink.protocol.commit._SinkCall._commit
+    real = commit._SinkCall._commit
 
     def mistaken(self: Any, committables: Any) -> Any:
         return [Lost(o.evidence) if isinstance(o, Unknown) else o for o in real(self, committables)]
 
-    patch.setattr(exactsink.protocol.commit._SinkCall, "_commit", mistaken)
+    patch.setattr(commit._SinkCall, "_commit", mistaken)
 
 
 def _names_not_read(patch: Patch) -> None:
     def careless(self: Any) -> Any:
-        log = exactsink.protocol.journal.log.Log()
+        found = log.Log()
         for seq in sorted(self._store.list()):
             data = self._store.read(seq)
             if data is not None:
-                log = exactsink.protocol.journal.log.extended(log, exactsink.protocol.journal.records.decode(data, seq))
-        self._log = log
-        return log
+                found = log.extended(found, records.decode(data, seq))
+        self._log = found
+        return found
 
-    patch.setattr(exactsink.protocol.journal.log, "_redecided", _tolerant)
+    patch.setattr(log, "_redecided", _tolerant)
     patch.setattr(Journal, "read", careless)
 
 
@@ -181,9 +174,9 @@ def _sweep_with_open_redecide(patch: Patch) -> None:
     real = Coordinator._accept
 
     def sweeping(self: Any, plan: Any, votes: Any) -> Any:
-        log = self._journal.log
-        if log.decision is not None and log.decision.epoch == plan.epoch:
-            exactsink.protocol.sweep.sweep_losers(self._committers, log.decision, log.claims[-1], self._events)
+        read = self._journal.log
+        if read.decision is not None and read.decision.epoch == plan.epoch:
+            sweep.sweep_losers(self._committers, read.decision, read.claims[-1], self._events)
         return real(self, plan, votes)
 
     patch.setattr(Coordinator, "_accept", sweeping)
@@ -196,7 +189,7 @@ def _nothing(patch: Patch) -> None:
 DEFECTS = (
     Defect("swallow a commit error", _swallow_commit_error, schedules.single_faults),
     Defect("commit before decide", _commit_before_decide, schedules.single_faults),
-    Defect("sweep before claim", _sweep_before_claim, schedules.stalls),
+    Defect("sweep before claim", _sweep_before_claim, schedules.claims_in_holes),
     Defect("no second listing", _no_second_listing, schedules.claims_in_holes),
     Defect("abort after an unknown append", _abort_after_unknown_append, schedules.single_faults),
     Defect("delete claims", _delete_claims, schedules.stalls),

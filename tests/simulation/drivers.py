@@ -1,10 +1,11 @@
-"""Driver lives over the real coordinator and the real journal, interleaved as a schedule says."""
+"""Driver runs over the real coordinator and the real journal, interleaved as a schedule says."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import greenlet
 import pyarrow as pa
@@ -17,7 +18,8 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.participant import write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
-from tests.simulation.backend import MemoryBackend
+from tests.contract.memory import MemoryBackend
+from tests.simulation.backend import SinkStore
 from tests.simulation.world import (
     OTHER,
     SCHEMA,
@@ -33,7 +35,7 @@ from tests.simulation.world import (
 
 JOB = "sim"
 RESTARTS = 6
-LIVES = 8
+SUCCESSORS = 8
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,18 @@ def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommi
 
 
 class Driver:
-    """One Spark driver's life: it restarts its query on Retryable, and ends on anything else."""
+    """One Spark driver's run: it restarts its query on Retryable, and ends on anything else."""
 
-    def __init__(self, world: World, name: str, hidden_defect: Callable[[MemoryBackend], None]) -> None:
+    def __init__(self, world: World, name: str, hidden_defect: Callable[[SinkStore], None]) -> None:
         self.world = world
         self.name = name
         self.end = "running"
-        self._backends = {sink: MemoryBackend(world, name, sink) for sink in SINKS}
-        for backend in self._backends.values():
-            hidden_defect(backend)
+        stores = {sink: SinkStore(world, name, sink) for sink in SINKS}
+        for store in stores.values():
+            hidden_defect(store)
+        self._backends = {sink: MemoryBackend(store) for sink, store in stores.items()}
 
-    def live(self) -> None:
+    def run(self) -> None:
         for _ in range(RESTARTS):
             try:
                 self._query()
@@ -121,13 +124,13 @@ class Driver:
 
         return Batch(batch, fingerprint, dict.fromkeys(SINKS, SCHEMA), write)
 
-    def _task(self, plan: EpochPlan, partition: int, rows: Sequence[str]) -> list[Vote]:
+    def _task(self, plan: EpochPlan, partition: int, rows: tuple[str, ...]) -> list[Vote]:
         world = self.world
         if (delay := world.schedule.late_tasks.get(plan.epoch)) is not None:
             world.attempts += 1
             for sink in plan.sinks:
                 zombie = plan.txn(sink, partition, world.attempts)
-                effect = _late_prepare(world, sink, zombie, tuple(rows))
+                effect = _late_prepare(world, sink, zombie, rows)
                 world.late.append((world.clock + delay, effect))
         world.attempts += 1
         attempt = world.attempts
@@ -135,7 +138,8 @@ class Driver:
         return list(write_partition(plan, self._backends, partition, attempt, batches, lambda *_: None))
 
 
-def frame_of(rows: Sequence[str]) -> tuple[pa.RecordBatch, pa.Array]:
+@cache
+def frame_of(rows: tuple[str, ...]) -> tuple[pa.RecordBatch, pa.Array]:
     """Return rows as an Arrow batch, with a hash for each."""
     hashes = [zlib.crc32(row.encode()) for row in rows]
     return pa.record_batch({"row": pa.array(rows, pa.string())}), pa.array(hashes, pa.int64())
@@ -148,20 +152,20 @@ def _late_prepare(world: World, sink: str, txn: object, rows: tuple[str, ...]) -
     return effect
 
 
-def no_defect(backend: MemoryBackend) -> None:
-    """Leave a backend as it is."""
+def no_defect(store: SinkStore) -> None:
+    """Leave a sink's store as it is."""
 
 
 def run(
     schedule: Schedule,
-    defect: Callable[[MemoryBackend], None] = no_defect,
-    between: Callable[[World, int], None] = lambda world, life: None,
+    defect: Callable[[SinkStore], None] = no_defect,
+    between: Callable[[World, int], None] = lambda world, number: None,
     *,
     not_idempotent: bool = False,
 ) -> Run:
     """Run a schedule to its end: drivers A, B, C as it switches to them, then fresh ones until the source is done.
 
-    `between(world, life)` may change the world before a fresh driver. Raises Violation.
+    `between(world, number)` may change the world before a fresh driver. Raises Violation.
     """
     world = World(schedule)
     world.not_idempotent = not_idempotent
@@ -171,7 +175,7 @@ def run(
     def resume(name: str) -> str | None:
         if name not in drivers:
             drivers[name] = Driver(world, name, defect)
-            threads[name] = greenlet.greenlet(drivers[name].live)
+            threads[name] = greenlet.greenlet(drivers[name].run)
         if threads[name].dead:
             return None
         target = threads[name].switch()
@@ -184,28 +188,27 @@ def run(
             name = target if target is not None else (waiting[0] if waiting else None)
 
     run_all("A")
-    stopped = {"LineageError", "InDoubt", "ConfigError"}
-    for life in range(LIVES):
+    stopped = {"LineageError", "InDoubtError", "ConfigError"}
+    for number in range(SUCCESSORS):
         if world.done >= schedule.epochs - 1 or any(driver.end in stopped for driver in drivers.values()):
             break
-        between(world, life)
-        run_all(f"life-{life}")
+        between(world, number)
+        run_all(f"next-{number}")
     ends = {name: driver.end for name, driver in drivers.items()}
     return Run(world, ends, dict(world.steps))
 
 
-def settle(run_: Run, defect: Callable[[MemoryBackend], None] = no_defect) -> None:
+def settle(run_: Run, defect: Callable[[SinkStore], None] = no_defect) -> None:
     """Check the end: everything is done, and one more start leaves no participant in doubt."""
     world = run_.world
     if world.done < world.schedule.epochs - 1:
         raise Violation(f"the source is not done: {run_.ends}")
-    for _ in range(2):
-        world.clock += 10_000
-        world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={})
-        last = Driver(world, f"last-{world.clock}", defect)
-        last.live()
-        if last.end != "finished":
-            raise Violation(f"the last start ended {last.end}")
+    world.clock += 10_000
+    world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={})
+    last = Driver(world, "last", defect)
+    last.run()
+    if last.end != "finished":
+        raise Violation(f"the last start ended {last.end}")
     held = [txn.id for sink in world.sinks.values() for txn, p in sink.items() if p.state == "prepared"]
     if held:
         raise Violation(f"still in doubt: {held}")

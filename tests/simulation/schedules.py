@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.simulation.backend import MemoryBackend
+from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run, no_defect, run, settle
 from tests.simulation.world import OTHER, SINKS, Fault, Schedule, Violation, World
 
@@ -22,10 +22,10 @@ LATE_TASKS = ({}, {0: 3, 1: 25, 2: 6})
 class Lab:
     """How runs are made: with real code, or with a defect planted in a backend."""
 
-    defect: Callable[[MemoryBackend], None] = no_defect
+    defect: Callable[[SinkStore], None] = no_defect
     not_idempotent: bool = False
 
-    def run(self, schedule: Schedule, between: Callable[[World, int], None] = lambda world, life: None) -> Run:
+    def run(self, schedule: Schedule, between: Callable[[World, int], None] = lambda world, number: None) -> Run:
         made = run(schedule, self.defect, between, not_idempotent=self.not_idempotent)
         stale = [(actor, -n) for actor, count in schedule.stale_lists.items() for n in range(1, count + 1)]
         planned = {*schedule.faults, *schedule.switches, *stale}
@@ -53,11 +53,14 @@ def single_faults(lab: Lab) -> Iterator[Run]:
 
 
 def crash_pairs(lab: Lab) -> Iterator[Run]:
-    """A crash at every call of one life, and at every call of the next."""
-    for first in _steps(lab, Schedule()):
+    """A crash after every call of one driver run that changes anything, and at every call of the next.
+
+    A crash between two reads leaves the world as the one before the first of them does.
+    """
+    for first in (0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"][:-1])):
         once = Schedule(faults={("A", first): "crash_before"}, late_tasks=LATE_TASKS[1], recut=True)
-        for second in _steps(lab, once, "life-0"):
-            yield lab.settled(replace(once, faults={**once.faults, ("life-0", second): "crash_before"}))
+        for second in _steps(lab, once, "next-0"):
+            yield lab.settled(replace(once, faults={**once.faults, ("next-0", second): "crash_before"}))
 
 
 def stalls(lab: Lab) -> Iterator[Run]:
@@ -100,13 +103,11 @@ def stale_listings(lab: Lab) -> Iterator[Run]:
     """Two drivers crash, the second with its claim standing; the third's first listing lacks the entry before it."""
     for first in _steps(lab, Schedule()):
         once = Schedule(faults={("A", first): "crash_before"})
-        for second in _steps(lab, once, "life-0")[5:9]:
-            twice = replace(once, faults={**once.faults, ("life-0", second): "crash_before"})
-            made = lab.run(replace(twice, stale_lists={"life-1": 2}))
-            if (
-                made.ends["life-1"] == "LineageError"
-            ):  # a claim was lacking: work begun under it looks like a stranger's
-                made.world.check()
+        for second in _steps(lab, once, "next-0")[5:9]:
+            twice = replace(once, faults={**once.faults, ("next-0", second): "crash_before"})
+            made = lab.run(replace(twice, stale_lists={"next-1": 2}))
+            if made.ends["next-1"] == "LineageError":
+                made.world.check()  # a claim was lacking: work begun under it looks like another journal's
             else:
                 settle(made, lab.defect)
             yield made
@@ -123,14 +124,14 @@ def expired_evidence(lab: Lab) -> Iterator[Run]:
     for step in _steps(lab, Schedule()):
         once = Schedule(faults={("A", step): "crash_before"})
 
-        def forget(world: World, life: int) -> None:
+        def forget(world: World, number: int) -> None:
             for participants in world.sinks.values():
                 for txn in [t for t, p in participants.items() if p.state == "committed"]:
                     del participants[txn]
 
         made = lab.run(once, forget)
         made.world.check()
-        stopped = [end for end in made.ends.values() if end == "InDoubt"]
+        stopped = [end for end in made.ends.values() if end == "InDoubtError"]
         if not stopped and made.world.done < once.epochs - 1:
             raise Violation(f"neither done nor stopped: {made.ends}")
         yield made
@@ -140,7 +141,7 @@ def rolled_back_checkpoints(lab: Lab) -> Iterator[Run]:
     """The checkpoint is restored from an older copy, and its source cuts other input: the job stops."""
     for step, back in itertools.product(_steps(lab, Schedule()), (0, 1)):
 
-        def restore(world: World, life: int, back: int = back) -> None:
+        def restore(world: World, number: int, back: int = back) -> None:
             world.rolled_back(max(0, world.done + 1 - back))
 
         made = lab.run(Schedule(faults={("A", step): "crash_before"}), restore)
@@ -170,7 +171,7 @@ def random_walk(lab: Lab, seed: int) -> Run:
     faults, switches = {}, {}
     names = ["A", "B", "C"][: chance.choice([2, 2, 3])]
     for _ in range(chance.randint(1, 4)):
-        faults[chance.choice([*names, "life-0"]), chance.randrange(50)] = chance.choice((*FAULTS, "crash_after"))
+        faults[chance.choice([*names, "next-0"]), chance.randrange(50)] = chance.choice((*FAULTS, "crash_after"))
     for _ in range(chance.randint(1, 5)):
         switches[chance.choice(names), chance.randrange(60)] = chance.choice(names)
     losses = {

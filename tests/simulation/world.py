@@ -5,9 +5,12 @@ Nothing here uses threads, clocks or unseeded chance: a schedule replays to the 
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import greenlet
@@ -68,6 +71,7 @@ class World:
         self.offsets: dict[int, str] = {}
         self.decided: set[int] = set()
         self.steps: Counter[str] = Counter()
+        self.changes: defaultdict[str, list[int]] = defaultdict(list)
         self.clock = 0
         self.late: list[tuple[int, Callable[[], Any]]] = []
         self.fired: set[tuple[str, int]] = set()
@@ -79,8 +83,11 @@ class World:
 
     # -- every call of a driver to anything outside it comes through here
 
-    def call(self, actor: str, failure: type[Exception], effect: Callable[[], T]) -> T:
+    def call(self, actor: str, failure: type[Exception], effect: Callable[[], T], *, reads: bool = False) -> T:
+        """Make a driver's call, or what the schedule makes of it; one that only `reads` leaves the world as it is."""
         step = (actor, self.steps[actor])
+        if not reads:
+            self.changes[actor].append(step[1])
         self.steps[actor] += 1
         self.clock += 1
         fault = self.schedule.faults.get(step)
@@ -98,7 +105,6 @@ class World:
             self.late.append((self.clock + 7, effect))
             raise failure("no answer")
         result = effect()
-        self.check()
         if fault == "answer_lost":
             raise failure("answer lost")
         if fault == "crash_after":
@@ -116,25 +122,25 @@ class World:
         due = [late for late in self.late if late[0] <= self.clock]
         self.late = [late for late in self.late if late[0] > self.clock]
         for _, effect in due:
-            try:
+            with suppress(SeqTaken):
                 effect()
-            except SeqTaken:
-                continue
-            self.check()
+
+    # -- the promise, checked wherever a row becomes visible and wherever a batch is done
+
+    def show(self, sink: str, epoch: int, row: str) -> None:
+        """Make a row visible in a sink."""
+        self.applied[sink, row] += 1
+        if self.applied[sink, row] > 1:
+            raise Violation(f"row {row} doubled in {sink}")
+        if epoch not in self.decided:
+            raise Violation(f"row {row} is visible in {sink} before its epoch's decision")
 
     def check(self) -> None:
-        for (sink, row), times in self.applied.items():
-            epoch = int(row.split(".")[0])
-            if times > 1:
-                raise Violation(f"row {row} doubled in {sink}")
-            if epoch not in self.decided:
-                raise Violation(f"row {row} is visible in {sink} before its epoch's decision")
-        for epoch in range(self.done + 1):
-            rows = sum(partitions_of(epoch, self.offsets[epoch], 0).values(), ())
-            for sink in SINKS:
-                for row in rows:
-                    if not self.applied[sink, row]:
-                        raise Violation(f"row {row} lost in {sink}: its batch is done")
+        """Raise Violation when a row of a batch that is done is not visible in every sink."""
+        for epoch, sink in itertools.product(range(self.done + 1), SINKS):
+            for row in itertools.chain(*partitions_of(epoch, self.offsets[epoch], 0).values()):
+                if not self.applied[sink, row]:
+                    raise Violation(f"row {row} lost in {sink}: its batch is done")
 
     # -- the source, as Spark's checkpoint keeps it
 
@@ -144,6 +150,7 @@ class World:
     def finish_batch(self, actor: str, batch: int) -> None:
         def effect() -> None:
             self.done = max(self.done, batch)
+            self.check()
 
         self.call(actor, ConnectionError, effect)
 
@@ -185,7 +192,7 @@ class Store:
                             self._world.unlost.discard((sink, epoch, partition))
 
     def read(self, seq: int) -> bytes | None:
-        return self._world.call(self._actor, ConnectionError, lambda: self._entries.get(seq))
+        return self._world.call(self._actor, ConnectionError, lambda: self._entries.get(seq), reads=True)
 
     def list(self) -> Sequence[int]:
         def effect() -> Sequence[int]:
@@ -196,7 +203,7 @@ class Store:
                 return [*seqs[:-2], *seqs[-1:]]  # a stale listing lacks the entry before the last
             return seqs
 
-        return self._world.call(self._actor, ConnectionError, effect)
+        return self._world.call(self._actor, ConnectionError, effect, reads=True)
 
     def delete(self, seqs: Iterable[int]) -> None:
         gone = list(seqs)
@@ -218,6 +225,7 @@ def rows_of(epoch: int) -> tuple[str, ...]:
 _CUTS = ((0, 0, 1), (1, 0, 0))
 
 
+@cache
 def partitions_of(epoch: int, fingerprint: str, cut: int) -> Mapping[int, tuple[str, ...]]:
     """Cut a batch's rows into two partitions; other input has other rows."""
     suffix = ".anew" if fingerprint.endswith("anew") else ""

@@ -7,16 +7,26 @@ from dataclasses import replace
 
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, decode, encode
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, Redecide, decode, encode
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
-__all__ = ["DRIVER", "QUERY", "Driver", "Store", "a_claim", "claimed", "committables", "decided"]
+__all__ = [
+    "DRIVER",
+    "QUERY",
+    "Driver",
+    "Store",
+    "a_claim",
+    "claimed",
+    "committables",
+    "decided",
+    "redecided",
+]
 
 QUERY, DRIVER = "query-1", "host:1"
 
 
 class Store:
-    """Entries in memory. `before_put` and `before_read` hold what goes wrong in the next calls, one each."""
+    """Entries in memory. `before_put`, `before_read` and `lists` hold what goes wrong in the next calls, one each."""
 
     def __init__(self) -> None:
         self.entries: dict[int, bytes] = {}
@@ -57,6 +67,9 @@ class Store:
         self.entries[record.seq] = encode(record)
         return record
 
+    def records(self) -> dict[int, Record]:
+        return {seq: decode(self.entries[seq]) for seq in sorted(self.entries)}
+
     # what goes wrong
 
     def refuse(self, call: object) -> None:
@@ -76,16 +89,19 @@ class Store:
 
 
 class Driver(Journal):
-    """A handle on a journal, and how often it paused."""
+    """A handle on a journal, and how often it waited."""
 
     def __init__(self, store: JournalStore, keep_epochs: int = 1000) -> None:
         self.waits: list[int] = []
         super().__init__(store, keep_epochs=keep_epochs, wait=self.waits.append)
 
 
-def claimed(store: Store) -> Driver:
+def claimed(store: Store, epochs: int = 0) -> Driver:
+    """Claim a journal, and decide this many epochs in it."""
     journal = Driver(store)
     journal.claim(QUERY, DRIVER)
+    for epoch in range(epochs):
+        journal.decide(decided(epoch))
     store.puts.clear()
     return journal
 
@@ -100,6 +116,10 @@ def decided(epoch: int, generation: int = 1) -> Decide:
         "table": DecidedSink("upsert", "staged", "/table", committables(1, epoch=epoch, sink="table")),
     }
     return Decide(epoch, generation, f"input-{epoch}", sinks)
+
+
+def redecided(epoch: int, *partitions: int, sink: str = "lake") -> Redecide:
+    return Redecide(epoch, sink, 2, committables(*partitions, epoch=epoch, sink=sink, generation=2))
 
 
 def a_claim(generation: int = 2, driver: str = "host:2") -> Claim:

@@ -48,7 +48,7 @@ RECORDS: list[Record] = [
         **PLACE,
     ),
     Redecide(12, "lake", 4, COMMITTABLES, **PLACE),
-    Note("swept generation 2 by hand", **PLACE),
+    Note("swept generation 2 manually", **PLACE),
 ]
 
 
@@ -62,52 +62,28 @@ def body_of(record: Record) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=kind_of)
-def test_a_record_comes_back_with_every_field(record: Record) -> None:
+def test_a_record_comes_back_with_every_field_from_plain_json(record: Record) -> None:
     defaults = {f.name: f.default for f in dataclasses.fields(record) if f.default is not dataclasses.MISSING}
     assert all(getattr(record, name) != default for name, default in defaults.items())  # else it proves nothing
-    assert decode(encode(record)) == record
-
-
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Committable) if f.name != "txn"])
-def test_each_field_of_a_committable_is_kept(field: str) -> None:
-    redecide = decode(encode(RECORDS[2]))
-    assert isinstance(redecide, Redecide)
-    assert [getattr(c, field) for c in redecide.committables] == [getattr(c, field) for c in COMMITTABLES]
-
-
-def test_a_decision_without_a_committable_comes_back() -> None:
-    empty = Decide(0, 1, "f", {"lake": DecidedSink("files", "rename", "t", ())}, seq=1, nonce="n", names=(1,))
-    assert decode(encode(empty)) == empty
-
-
-def test_the_order_of_sinks_and_committables_is_kept() -> None:
-    back = decode(encode(RECORDS[1]))
-    assert isinstance(back, Decide)
-    assert list(back.sinks) == ["lake", "table"]
-    assert [c.txn.partition for c in back.sinks["lake"].committables] == [4, 5]
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=kind_of)
-def test_a_record_is_plain_json_that_says_its_version_and_kind(record: Record) -> None:
-    body = body_of(record)
-    assert body["version"] == FORMAT_VERSION
-    assert body["kind"] == kind_of(record).lower()
+    back, body = decode(encode(record)), body_of(record)
+    assert back == record
+    assert (body["version"], body["kind"]) == (FORMAT_VERSION, kind_of(record).lower())
     assert (body["seq"], body["nonce"], body["names"], body["before"]) == (41, "f" * 32, [38, 40, 41], 37)
+    if isinstance(back, Decide) and isinstance(record, Decide):
+        assert list(back.sinks) == list(record.sinks)
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 999, str(FORMAT_VERSION), None])
-@pytest.mark.parametrize("record", RECORDS, ids=kind_of)
-def test_a_record_of_another_format_is_fatal(record: Record, version: Any) -> None:
-    body = {**body_of(record), "version": version}
+def test_a_record_of_another_format_is_fatal(version: Any) -> None:
+    body = {**body_of(RECORDS[1]), "version": version}
     with pytest.raises(Fatal, match="record 41 has format") as refused:
         decode(json.dumps(body).encode())
     assert "pip install --upgrade exactsink" in refused.value.next
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=kind_of)
-def test_a_record_of_the_first_format_is_fatal_and_names_the_release_to_take(record: Record) -> None:
+def test_a_record_of_the_first_format_is_fatal_and_names_the_release_to_take() -> None:
     """It has no `before`: read as one of today's it would forget the claims before it."""
-    body = {**body_of(record), "version": 1}
+    body = {**body_of(RECORDS[0]), "version": 1}
     del body["before"]
     with pytest.raises(Fatal, match="record 41 has format 1") as refused:
         decode(json.dumps(body).encode())
@@ -137,11 +113,8 @@ def test_a_record_that_is_cut_short_is_never_read(record: Record) -> None:
             decode(data[:end])
 
 
-UNPICKLED: list[str] = []
-
-
 def explode() -> None:
-    UNPICKLED.append("boom")
+    raise AssertionError("unpickled")
 
 
 class Bomb:
@@ -151,24 +124,18 @@ class Bomb:
 
 def test_a_pickle_is_never_loaded() -> None:
     bomb = pickle.dumps(Bomb())
-    pickle.loads(bomb)
-    assert UNPICKLED == ["boom"]  # it does go off where pickles are loaded
+    with pytest.raises(AssertionError, match="unpickled"):  # it does go off where pickles are loaded
+        pickle.loads(bomb)
     payload = dataclasses.replace(COMMITTABLES[0], payload=bomb)
     assert decode(encode(Redecide(12, "lake", 4, (payload,), **PLACE)))
     with pytest.raises(Fatal, match="journal entry 7 is no record"):
         decode(bomb, 7)
-    assert UNPICKLED == ["boom"]
 
 
-@pytest.mark.parametrize("spoil", ["lacks before", "has more", "calls itself another entry"])
-def test_a_record_that_is_not_what_it_says_is_fatal(spoil: str) -> None:
+@pytest.mark.parametrize("change", [{"before": None}, {"more": 1}, {"seq": 8}], ids=str)
+def test_a_record_that_is_not_what_it_says_is_fatal(change: dict[str, int | None]) -> None:
     """A field that is read as if it were empty could end the chain of claims, and with it the proof of a sweep."""
-    body = json.loads(encode(Note("x", seq=7, nonce="n", before=3)))
-    if spoil == "lacks before":
-        del body["before"]
-    elif spoil == "has more":
-        body["more"] = 1
-    else:
-        body["seq"] = 8
+    body = {**body_of(Note("x", seq=7, nonce="n", before=3)), **change}
+    changed = {name: value for name, value in body.items() if value is not None}
     with pytest.raises(Fatal, match="entry 7 is not the note that it says it is"):
-        decode(json.dumps(body).encode(), 7)
+        decode(json.dumps(changed).encode(), 7)

@@ -1,4 +1,4 @@
-"""What a job promises is derived from its sinks, and refused where it is less than the job asks for."""
+"""What a job guarantees is derived from its sinks, and refused where it is less than the job asks for."""
 
 from __future__ import annotations
 
@@ -16,39 +16,32 @@ EXACT, EARLY = Traits(atomic_visibility=True), Traits(visible_early=True, needs_
 
 def _sinks(**traits: Traits) -> Mapping[str, Sink]:
     made = {}
-    for name, given in traits.items():
-        backend = type("Given", (IdleBackend,), {"traits": given})(BackendOptions())
+    for name, promised in traits.items():
+        backend = type("Given", (IdleBackend,), {"traits": promised})(BackendOptions())
         made[name] = Sink(name, "idle", backend, "")
     return made
 
 
 @pytest.mark.parametrize("allow", [False, True])
-@pytest.mark.parametrize("require", [None, "exactly_once"])
-def test_exact_sinks_are_never_refused(require: str | None, allow: bool) -> None:
-    sinks = _sinks(lake=EXACT, table=Traits())
-    check_guarantee(sinks, require=require, allow_early_rows=allow)
-    assert job_guarantee(sinks.values()) == "exactly once"
-
-
-@pytest.mark.parametrize("allow", [False, True])
-def test_a_required_promise_is_refused_whatever_else_is_allowed(allow: bool) -> None:
+def test_exact_sinks_are_never_refused_and_early_ones_always_where_exactly_once_is_required(allow: bool) -> None:
+    exact = _sinks(lake=EXACT, table=Traits())
+    for require in (None, "exactly_once"):
+        check_guarantee(exact, require=require, allow_early_rows=allow)
+    assert job_guarantee(exact.values()) == "exactly once"
     with pytest.raises(PreflightError, match="sink table can't give what \\[job\\] require asks for") as refused:
         check_guarantee(_sinks(lake=EXACT, table=EARLY), require="exactly_once", allow_early_rows=allow)
     assert "effectively once" in refused.value.why
     assert refused.value.next
 
 
-def test_a_mix_of_classes_must_be_said() -> None:
+def test_a_mix_of_classes_must_be_allowed() -> None:
     sinks = _sinks(lake=EXACT, table=EARLY, other=EARLY)
     with pytest.raises(PreflightError, match="sinks table, other would show rows") as refused:
         check_guarantee(sinks, require=None, allow_early_rows=False)
     assert "allow_early_rows = true" in refused.value.next
     check_guarantee(sinks, require=None, allow_early_rows=True)
     assert job_guarantee(sinks.values()) == "effectively once"
-
-
-def test_early_sinks_alone_mix_nothing() -> None:
-    check_guarantee(_sinks(table=EARLY), require=None, allow_early_rows=False)
+    check_guarantee(_sinks(table=EARLY), require=None, allow_early_rows=False)  # alone it mixes nothing
 
 
 def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
@@ -66,12 +59,12 @@ def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
         (EARLY, "before the decision", "no other job writes the same keys", "committed again"),
     ],
 )
-def test_a_sinks_promise_in_words(traits: Traits, visible: str, needs: str, in_doubt: str) -> None:
+def test_a_sinks_guarantee_in_words(traits: Traits, visible: str, needs: str, in_doubt: str) -> None:
     sink = _sinks(s=traits)["s"]
     chosen = sink.backend.strategy
-    promise = guarantee_of(sink, {chosen: "this one", "other": "another way"})
-    assert visible in promise.visible
-    assert needs in promise.needs
-    assert in_doubt in promise.in_doubt
-    assert promise.guarantee == traits.guarantee
-    assert list(promise.alternatives) == ["other: another way"]
+    given = guarantee_of(sink, {chosen: "this one", "other": "another way"})
+    assert visible in given.visible
+    assert needs in given.needs
+    assert in_doubt in given.in_doubt
+    assert given.guarantee == traits.guarantee
+    assert list(given.alternatives) == ["other: another way"]

@@ -1,4 +1,4 @@
-"""Where a history is kept: the stream's, and each batch run's, apart from all others."""
+"""Where a history is kept: the stream's, and each batch run's, apart from all others; and what the checkpoint says."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from pathlib import Path
 import pytest
 
 from exactsink.contract import ConfigError
+from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.history import RUN_COMPLETE, JobHistory, is_complete
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Note
 
+KAFKA = '{"orders":{"0":120,"1":7}}'
+
 
 def _config(name: str = "flights", **job: object) -> JobConfig:
-    return JobConfig.model_validate(
-        {"job": {"name": name, "checkpoint": "/data/chk", **job}, "sinks": {"s": {"backend": "x"}}}
-    )
-
-
-def test_the_streams_history_stands_beside_its_checkpoint() -> None:
-    history = JobHistory.of(_config())
-    assert (history.job, history.folder, history.run) == ("flights", Path("/data/chk.exactsink"), None)
+    job = {"name": name, "checkpoint": "/data/chk", **job}
+    return JobConfig.model_validate({"job": job, "sinks": {"s": {"backend": "x"}}})
 
 
 def test_every_run_has_a_name_and_a_folder_of_its_own() -> None:
-    homes = [JobHistory.of(_config(), run) for run in ("2026-11-20", "2026-11-21", "2026-11-20 ", "ß/../x")]
-    assert len({history.job for history in homes}) == len({history.folder for history in homes}) == 4
-    for history in homes:
+    stream = JobHistory.of(_config())
+    assert (stream.job, stream.folder, stream.run) == ("flights", Path("/data/chk.exactsink"), None)
+    runs = [JobHistory.of(_config(), run) for run in ("2026-11-20", "2026-11-21", "2026-11-20 ", "ß/../x")]
+    assert len({history.job for history in runs}) == len({history.folder for history in runs}) == 4
+    for history in runs:
         assert history.folder.parent == Path("/data/chk.exactsink/runs")
         assert history.job.startswith("flights-")
         assert len(history.job) == len("flights-") + 10
-    assert JobHistory.of(_config(), "2026-11-20") == homes[0]
+    assert JobHistory.of(_config(), "2026-11-20") == runs[0]
 
 
 def test_names_that_leave_no_room_for_the_runs_hash_are_refused() -> None:
@@ -56,3 +55,17 @@ def test_a_run_is_complete_by_its_note() -> None:
     assert not is_complete(Log())
     assert not is_complete(Log(anchors=(Note("recovered by an operator"),)))
     assert is_complete(Log(anchors=(Note(RUN_COMPLETE), Note("recovered by an operator"))))
+
+
+@pytest.mark.parametrize(
+    ("log", "ends"),
+    [
+        (f"v1\n{{}}\n{KAFKA}", (KAFKA,)),
+        (f"v1\n{{}}\n{KAFKA}\n-\n17\n", (KAFKA, "17")),
+        (f"v2\n{{}}\n0:{KAFKA}", ()),
+    ],
+)
+def test_a_batch_ends_where_the_checkpoints_offset_log_says(log: str, ends: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text(log)
+    assert Checkpoint(tmp_path).source_ends(3) == ends

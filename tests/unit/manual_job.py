@@ -1,45 +1,54 @@
-"""A job made by hand, without Spark: its file, its journal, and what its participants left in the sink."""
+"""A job without Spark: its file, its journal, and what its participants left in the sink."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from exactsink.cli.main import main
-from exactsink.contract import Committable, Txn
+from exactsink.contract import Committable, JobContext
 from exactsink.job.config import bind_sinks, load_config
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.records import Claim, Decide, DecidedSink
 from exactsink.protocol.journal.stores.local import LocalStore
-from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.protocol.sinks import Sink
+from exactsink.testing.session import Session
 
-__all__ = ["Job"]
+__all__ = ["FOREIGN", "Job"]
+
+FOREIGN = Claim(1, "ffffffffffff", "elsewhere", "query-9", "ffffffffffff")
 
 
 class Job:
-    """A job with one `files` sink, made by hand: its file, its journal and what its participants left."""
+    """A job with one `files` sink."""
 
     def __init__(self, folder: Path) -> None:
         self.file = str(folder / "job.toml")
         self.folder = folder
+        self.history = folder / "chk.exactsink"
         Path(self.file).write_text(
             f'[job]\nname = "orders"\ncheckpoint = "{folder}/chk"\n'
             f'[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n'
         )
-        self.history = folder / "chk.exactsink"
 
     def checkpoint(self, query_id: str, *done: int) -> None:
         """Write what Spark's checkpoint says: its query, and the batches that it has recorded as done."""
-        (self.folder / "chk" / "commits").mkdir(parents=True, exist_ok=True)
+        commits = self.folder / "chk" / "commits"
+        commits.mkdir(parents=True, exist_ok=True)
         (self.folder / "chk" / "metadata").write_text(json.dumps({"id": query_id}))
+        for recorded in commits.iterdir():
+            recorded.unlink()
         for batch in done:
-            (self.folder / "chk" / "commits" / str(batch)).touch()
+            (commits / str(batch)).touch()
+
+    def heartbeat(self, at: float, complete_epoch: int | None = None) -> None:
+        """Write what the driver said last, and when."""
+        StateFile(self.history / "state.json").write(State(complete_epoch, 1, "host:17", at))
 
     def rows(self) -> int:
         """Count the rows that any reader of the sink sees."""
@@ -54,21 +63,25 @@ class Job:
     def journal(self) -> Journal:
         return Journal(LocalStore(self.history / "journal"), wait=lambda attempt: None)
 
+    def session(self, claim: Claim) -> Session:
+        sink = self.sink
+        ctx = JobContext("orders", "lake", sink.staging, claim.generation, claim.lineage)
+        return Session(sink.backend, ctx, claim.token)
+
     def vote(self, claim: Claim, epoch: int, partition: int) -> Committable:
-        """Pre-commit one participant, as a task does."""
-        rows = pa.record_batch({"n": pa.array([1, 2, 3])})
-        committer = committer_of(self.sink, "orders", claim.generation, claim.lineage)
-        ticket = committer.open_epoch(epoch, rows.schema, None)
-        txn = Txn("orders", epoch, "lake", claim.generation, claim.token, partition, partition)
-        writer = self.sink.backend.writer(txn, rows.schema, ticket)
-        writer.write(rows)
-        return writer.pre_commit()
+        """Pre-commit three rows as one participant."""
+        session, rows = self.session(claim), pa.table({"n": [1, 2, 3]})
+        return session.write(epoch, partition, session.open(epoch, rows.schema), rows, attempt=partition)
 
     def decide(self, journal: Journal, epoch: int, *committables: Committable) -> None:
         backend = self.sink.backend
         decided = DecidedSink("files", backend.strategy, backend.target, committables)
         journal.decide(Decide(epoch, 1, "input", {"lake": decided}))
 
-    def status(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-        code = main(["status", self.file, "--json"])
-        return code, json.loads(capsys.readouterr().out)
+    def decided(self) -> tuple[Claim, list[Committable]]:
+        """Leave epoch 0 decided with 6 rows and not committed, beside one undecided participant."""
+        journal = self.journal
+        claim = journal.claim("query-1", "host:17")
+        votes = [self.vote(claim, 0, partition) for partition in range(3)]
+        self.decide(journal, 0, *votes[:2])
+        return claim, votes
