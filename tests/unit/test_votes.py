@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exactsink.contract import Committable, ExactsinkError, Fatal, LineageError, Retryable
-from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, sum_digests
+from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, same_rows, sum_digests
 
 ALL = 1 << 64
 PLAN = EpochPlan("job", 7, 3, "ab", {"lake": SinkPlan(b"ticket"), "table": SinkPlan(b"other")})
@@ -77,6 +77,15 @@ def test_a_tasks_refusal_is_raised_as_its_own_class(kind: type[ExactsinkError]) 
         check_votes(PLAN, pickle.loads(pickle.dumps(votes)))
     assert type(raised.value) is kind
     assert str(raised.value) == str(refusal)
+
+
+def test_a_replay_is_held_against_each_lost_partition_where_others_of_the_sink_stay() -> None:
+    lost = [Committable(PLAN.txn("lake", p, p), p, b"", digest=p) for p in (1, 2)]
+    again = [replace(c, txn=replace(c.txn, partition=3 - c.txn.partition)) for c in lost]
+    assert same_rows(lost, again, by_partition=False)
+    assert same_rows(lost, lost[::-1], by_partition=True)
+    assert not same_rows(lost, again, by_partition=True)
+    assert not same_rows(lost, lost[1:], by_partition=False)
 
 
 def test_digests_are_summed_modulo_two_to_the_64_in_any_order() -> None:
