@@ -41,7 +41,8 @@ def main() -> int:
         path.unlink()
     days = cut_into_days(FOLDER / "source")
     epochs = -(-days // DAYS_PER_EPOCH)
-    print(f"{days} days of flights, {epochs} epochs of {DAYS_PER_EPOCH} days, into Parquet by month and an SQLite table", flush=True)
+    cut = f"{days} days of flights, {epochs} epochs of {DAYS_PER_EPOCH} days"
+    print(f"{cut}, into Parquet by month and an SQLite table", flush=True)
     rows: list[tuple[str, str, str]] = []
     done: set[int] = set()
     for point, edge, epoch in (*KILLS, ("", "", -1)):

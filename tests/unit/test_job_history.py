@@ -9,9 +9,9 @@ import pytest
 from exactsink.contract import ConfigError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
-from exactsink.job.history import RUN_COMPLETE, JobHistory, is_complete
+from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Note
+from exactsink.protocol.journal.records import Action, Complete, Note
 
 KAFKA = '{"orders":{"0":120,"1":7}}'
 
@@ -51,10 +51,12 @@ def test_a_journals_url_is_a_secret(tmp_path: Path) -> None:
     assert (tmp_path / "hidden.db").exists()
 
 
-def test_a_run_is_complete_by_its_note() -> None:
-    assert not is_complete(Log())
-    assert not is_complete(Log(anchors=(Note("recovered by an operator"),)))
-    assert is_complete(Log(anchors=(Note(RUN_COMPLETE), Note("recovered by an operator"))))
+def test_a_run_is_complete_by_its_record_or_an_earlier_releases_note() -> None:
+    recovered = Action("ada on host", "recover", "", "recovered by an operator")
+    assert not Log().is_complete
+    assert not Log(anchors=(recovered, Note("recovered by an operator"))).is_complete
+    assert Log(anchors=(Complete(0), recovered)).is_complete
+    assert Log(anchors=(Note("run complete"), recovered)).is_complete
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ APPENDS: Mapping[str, Callable[[Journal], object]] = {
     "claim": lambda journal: journal.claim(QUERY, DRIVER),
     "decide": lambda journal: journal.decide(decided(1)),
     "redecide": lambda journal: journal.redecide(redecided(0, 3)),
-    "note": lambda journal: journal.note("swept manually"),
+    "note": lambda journal: journal.keep(Note("swept manually")),
     "adopt": lambda journal: journal.adopt("query-2", 0, DRIVER),
 }
 
@@ -112,7 +112,7 @@ def test_an_absent_entry_is_appended_again_as_the_same_record(store: Store) -> N
 
 def test_a_note_is_kept_in_its_place_whoever_wrote_it_and_leaves_the_decision_as_it_is(store: Store) -> None:
     journal = claimed(store, epochs=1)
-    journal.note("first")
+    journal.keep(Note("first"))
     store.before_put = [store.come_first(Note("an operator's", nonce=n)) for n in "ab"]
     journal.decide(decided(1))
     log = Driver(store).read()
@@ -184,8 +184,8 @@ def test_a_handle_without_the_newest_claim_appends_nothing(store: Store) -> None
     old, new, reader = claimed(store), claimed(store), Driver(store)
     old.read()
     with pytest.raises(Fenced):
-        old.note("too late")
+        old.keep(Note("too late"))
     reader.read()
     with pytest.raises(RuntimeError, match="claimed before anything is appended"):
-        reader.note("in passing")
+        reader.keep(Note("in passing"))
     assert (store.puts, new.read().notes) == ([], ())

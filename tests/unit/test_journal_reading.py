@@ -12,7 +12,7 @@ from tests.unit.journals import QUERY, Driver, Store, claimed, committables, dec
 from exactsink.contract import Fatal, Retryable
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, extended
-from exactsink.protocol.journal.records import Record
+from exactsink.protocol.journal.records import Note, Record
 
 
 class StaleStore(Store):
@@ -86,7 +86,7 @@ def redecided_journal() -> StaleStore:
 def test_a_record_names_the_decisions_as_it_leaves_it_and_the_claim_or_note_before_it() -> None:
     store = redecided_journal()
     journal = claimed(store)
-    journal.note("swept manually")
+    journal.keep(Note("swept manually"))
     journal.decide(decided(1))
     records = store.records().values()
     assert [record.names for record in records] == [(), (1,), (1, 2), (1, 2), (1, 2), (1, 2), (6,)]
@@ -96,7 +96,7 @@ def test_a_record_names_the_decisions_as_it_leaves_it_and_the_claim_or_note_befo
 def long_journal(epochs: int) -> tuple[Store, Driver]:
     """Two claims and a note, then one decide after another."""
     store = Store()
-    claimed(store).note("swept manually")
+    claimed(store).keep(Note("swept manually"))
     return store, claimed(store, epochs)
 
 
@@ -126,11 +126,11 @@ def test_a_handle_that_has_read_before_reads_new_anchors_only() -> None:
     handle.read()
     assert reads(store, handle) == [12]
     successor = claimed(store)
-    successor.note("swept manually")
+    successor.keep(Note("swept manually"))
     successor.decide(decided(10))
     assert [reads(store, handle), reads(store, handle)] == [[13, 14, 15], [15]]
     assert handle.log == Driver(store).read() == successor.log
-    successor.note("the newest entry is an anchor")
+    successor.keep(Note("the newest entry is an anchor"))
     assert reads(store, handle) == reads(store, handle) == [15, 16]
     assert handle.log == Driver(store).read()
     assert [anchor.seq for anchor in handle.log.anchors] == [0, 1, 2, 13, 14, 16]

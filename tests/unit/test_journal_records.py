@@ -12,7 +12,9 @@ import pytest
 from exactsink.contract import Committable, Fatal, Txn
 from exactsink.protocol.journal.records import (
     FORMAT_VERSION,
+    Action,
     Claim,
+    Complete,
     Decide,
     DecidedSink,
     Note,
@@ -49,6 +51,8 @@ RECORDS: list[Record] = [
     ),
     Redecide(12, "lake", 4, COMMITTABLES, **PLACE),
     Note("swept generation 2 manually", **PLACE),
+    Complete(12, **PLACE),
+    Action("ada on host", "recover", "", "recovered by an operator", **PLACE),
 ]
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import pytest
 from tests.unit.journals import QUERY, Driver, Store, decided, redecided
 
+from exactsink.protocol.journal.records import Note
+
 
 def long_journal(keep_epochs: int, epochs: int) -> tuple[Store, Driver]:
     """Two claims, a note, and decides, epoch 1 and the last with a redecide."""
     store = Store()
     first, journal = Driver(store), Driver(store, keep_epochs)
     first.claim(QUERY, "host:1")
-    first.note("swept manually")
+    first.keep(Note("swept manually"))
     journal.claim(QUERY, "host:2")
     for epoch in range(epochs):
         journal.decide(decided(epoch))
@@ -75,7 +77,7 @@ def test_trimming_never_deletes_what_came_after_this_handles_last_entry(keep_epo
     for epoch in range(9, 15):
         successor.decide(decided(epoch, generation=3))
     operator.claim(QUERY, "host:4")
-    operator.note("swept manually")
+    operator.keep(Note("swept manually"))
     operator.decide(decided(15, generation=4))
     before = Driver(store).read()
     stalled.trim()

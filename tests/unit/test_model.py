@@ -135,7 +135,7 @@ def test_a_value_travels_between_processes_and_never_changes(value: Any) -> None
 
 EXIT_CODES = {
     ExactsinkError: 1,
-    Retryable: 1,
+    Retryable: 75,
     Fatal: 1,
     Fenced: 4,
     InDoubtError: 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -14,8 +15,8 @@ from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 
 from exactsink.job.config import load_config
-from exactsink.job.history import RUN_COMPLETE, JobHistory
-from exactsink.protocol.journal.records import Note
+from exactsink.job.history import JobHistory
+from exactsink.protocol.journal.records import Action, Complete
 
 Command = Callable[..., Ended]
 
@@ -43,7 +44,9 @@ def test_recover_commits_what_is_decided_and_sweeps_the_rest(job: Job, command: 
     assert job.rows() == 6
     assert list((job.folder / "lake" / "_exactsink").iterdir()) == []
     log = job.journal.read()
-    assert (log.last_generation, [note.text for note in log.notes]) == (2, ["recovered by an operator"])
+    [action] = [kept for kept in log.anchors if isinstance(kept, Action)]
+    assert (log.last_generation, action.command, action.outcome) == (2, "recover", "recovered by an operator")
+    assert action.who.endswith(platform.node())
     assert command("recover", job.file).code == 0
     assert job.rows() == 6
     body = command("status", job.file, "--json").body
@@ -59,7 +62,9 @@ def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, 
     assert hidden.exists()
     assert command("recover", job.file, "--sweep-token", "ffffffffffff").code == 0
     assert (hidden.exists(), job.rows()) == (False, 6)
-    assert job.journal.read().notes[-1].text.endswith("swept the tokens ffffffffffff")
+    action = job.journal.read().anchors[-1]
+    assert isinstance(action, Action)
+    assert action.outcome.endswith("swept the tokens ffffffffffff")
 
 
 def test_dry_run_says_what_recover_would_do_and_changes_nothing(job: Job, command: Command) -> None:
@@ -156,7 +161,7 @@ def test_nothing_is_adopted_when_journal_and_checkpoint_belong_together(job: Job
 # history and batch runs
 
 
-def test_history_reports_claims_decisions_and_notes_in_their_order(job: Job, command: Command) -> None:
+def test_history_reports_claims_decisions_and_actions_in_their_order(job: Job, command: Command) -> None:
     job.decided()
     command("recover", job.file)
     lines = command("history", job.file, "--json").body
@@ -164,7 +169,7 @@ def test_history_reports_claims_decisions_and_notes_in_their_order(job: Job, com
         ("claim", None),
         ("decide", 0),
         ("claim", None),
-        ("note", None),
+        ("action", None),
     ]
     assert "generation 1 by host:17, query-1" in lines[0]["what"]
     assert lines[1]["what"] == "lake 6 rows"
@@ -176,12 +181,12 @@ def test_a_batch_runs_history_is_its_own(job: Job, command: Command) -> None:
     config, _ = load_config(job.file)
     journal = JobHistory.of(config, "2026-11-20").journal(lambda attempt: None)
     journal.claim("run 2026-11-20", "host:17")
-    journal.note(RUN_COMPLETE)
+    journal.keep(Complete(0))
     body = command("status", job.file, "--run", "2026-11-20", "--json").body
     assert (body["run"], body["run_complete"], body["generation"]) == ("2026-11-20", True, 1)
     assert command("recover", job.file, "--run", "2026-11-20").code == 0
     assert (journal.read().last_generation, job.journal.read().last_generation) == (2, 0)
-    assert isinstance(journal.read().anchors[-1], Note)
+    assert isinstance(journal.read().anchors[-1], Action)
 
 
 # init and script

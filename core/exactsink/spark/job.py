@@ -129,7 +129,7 @@ class Job:
         self._observe()
         found = preflight(self.config, self.sinks, frame, route)
         found.refuse()
-        found.report(self.events, self.sinks)
+        found.report_to(self.events, self.sinks)
         return found
 
     def _observe(self) -> None:

@@ -48,7 +48,7 @@ class Preflight:
             lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in self.errors]
             raise PreflightError("\n".join(lines), next="fix that, then `exactsink check`")
 
-    def report(self, events: Events, sinks: Mapping[str, Sink]) -> None:
+    def report_to(self, events: Events, sinks: Mapping[str, Sink]) -> None:
         """Report the warnings, and what each sink promises."""
         for name, found in self.findings.items():
             for finding in found:

@@ -135,7 +135,7 @@ class Query:
             if not self._preflighted:
                 found = preflight(self._config, self._sinks, frame, self._route)
                 found.refuse()
-                found.report(self._events, self._sinks)
+                found.report_to(self._events, self._sinks)
                 self._passes = found.passes
             driver = self._started(query_id)
             self._last_epoch = None
