@@ -16,7 +16,7 @@ import pytest
 from tests.unit.files_sink import EPOCH, assert_two_files, files, lines, rows, temps, two_files, visible
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
 
-from exactsink.contract import AlreadyCommitted, Committed, ExactsinkError, Fatal, Outcome, Retryable, Unknown
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Outcome, Unknown
 
 STANDS = {Committed, AlreadyCommitted}
 
@@ -124,20 +124,6 @@ def test_a_foreign_file_is_fatal_and_left_alone(tmp_path: Path, links: None, tem
     assert (visible(tmp_path), temps(tmp_path)) == ([final], [])
 
 
-def test_a_foreign_file_that_goes_away_meanwhile_is_no_obstacle(tmp_path: Path) -> None:
-    sink = files(tmp_path)
-    voted = sink.vote(rows((1, "a")))
-    final = tmp_path / f"{sink.id()}.parquet"
-    final.write_text("foreign")
-
-    def gone(name: str, path: str) -> None:
-        if path == str(final):
-            final.rename(tmp_path / "moved away")
-
-    with around(tmp_path, ["lstat"], gone):
-        assert sink.end(*voted) == [Committed()]
-
-
 def test_what_is_gone_is_unknown_and_the_rest_is_committed(tmp_path: Path) -> None:
     sink, voted = two_files(tmp_path, participants=3)
     gone = tmp_path / "_exactsink" / sink.id(1) / "1.tmp"
@@ -161,15 +147,6 @@ def test_a_missing_target_is_unknown_and_not_made_anew(tmp_path: Path) -> None:
     assert "is its file system mounted?" in outcome.evidence
     assert not (tmp_path / "disk").exists()
     (tmp_path / "unmounted").rename(tmp_path / "disk")
-    assert sink.end(*voted) == [Committed()]
-
-
-@pytest.mark.parametrize(("code", "kind"), [(errno.EXDEV, Fatal), (errno.EACCES, Fatal), (errno.ENOSPC, Retryable)])
-def test_a_link_that_fails_can_be_tried_again(tmp_path: Path, code: int, kind: type[ExactsinkError]) -> None:
-    sink, voted = two_files(tmp_path)
-    with refused(tmp_path, "link", code), pytest.raises(kind):
-        sink.end(*voted)
-    assert visible(tmp_path) == []
     assert sink.end(*voted) == [Committed()]
 
 

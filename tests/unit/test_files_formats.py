@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.files_sink import Files, files, lines, rows, visible
+from tests.unit.files_sink import SCHEMA, Files, files, lines, rows, visible
 
 from exactsink.contract import Committed, Fatal
 from exactsink.toolkit.tabular import parts
@@ -64,6 +64,16 @@ def test_null_empty_and_the_name_of_null_share_one_file(tmp_path: Path) -> None:
     (file,) = written(tmp_path, given, partition_by=["name"])
     assert file.parent.name == "name=__HIVE_DEFAULT_PARTITION__"
     assert pq.ParquetFile(file).read()["id"].to_pylist() == [1, 2, 3, 4]
+
+
+def test_unsorted_values_over_many_batches_keep_their_order_per_file(tmp_path: Path) -> None:
+    given = [(i, f"v{i * 7 % 5}", i % 3) for i in range(300)]
+    table = rows(*given, schema=SCHEMA.append(pa.field("n", pa.int64())), size=70)
+    found = written(tmp_path, table, partition_by=["name", "n"])
+    assert len(found) == 15
+    for file in found:
+        name, n = file.parent.parent.name.removeprefix("name="), int(file.parent.name.removeprefix("n="))
+        assert pq.ParquetFile(file).read()["id"].to_pylist() == [row[0] for row in given if row[1:] == (name, n)]
 
 
 def test_row_groups_are_full_and_memory_bounds_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

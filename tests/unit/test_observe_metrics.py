@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -14,7 +13,7 @@ import pytest
 from tests.unit import observe_runs as runs
 
 from exactsink.contract import Event
-from exactsink.observe.metrics import BUCKETS, METRICS, PHASE, Measurement, Measures
+from exactsink.observe.metrics import METRICS, PHASE, Measurement, Measures
 from exactsink.protocol.events import EVENTS, POINTS
 from exactsink.protocol.votes import Vote
 
@@ -47,17 +46,6 @@ def summed(*events: Event) -> Sum:
     for event in events:
         found(event)
     return found
-
-
-def test_every_metric_has_a_name_of_its_own_as_its_exporter_spells_it() -> None:
-    assert len({m.prometheus for m in METRICS}) == len({m.opentelemetry for m in METRICS}) == len(METRICS)
-    for metric in METRICS:
-        assert re.fullmatch(r"exactsink(_[a-z]+)+", metric.prometheus)
-        assert re.fullmatch(r"exactsink(\.[a-z_]+)+", metric.opentelemetry)
-        assert metric.prometheus.endswith("_total") == (metric.kind == "counter")
-        assert metric.help.endswith(".")
-        assert metric.unit
-    assert list(BUCKETS) == sorted(set(BUCKETS))
 
 
 def test_every_metric_is_fed_by_an_event_that_has_its_labels_and_value() -> None:

@@ -68,14 +68,6 @@ def test_tasks_that_vote_at_once_take_turns(tmp_path: Path) -> None:
     assert sink.rows("SELECT count(*), count(DISTINCT id) FROM log") == [(800, 800)]
 
 
-def test_a_rival_attempt_that_dies_half_way_does_not_bring_back_an_earlier_row(tmp_path: Path) -> None:
-    sink = direct(tmp_path).logged()
-    rival, winner = task(sink, 1, (1, "first")), task(sink, 1, (1, "first"), (1, "last"))
-    sink.commit(1, [winner.pre_commit()])
-    rival.abort()
-    assert sink.rows() == [(1, "last")]
-
-
 def test_a_replay_overwrites_what_was_never_decided(tmp_path: Path) -> None:
     sink = direct(tmp_path)
     sink.vote(1, [(1, "undecided"), (2, "same")])
