@@ -33,9 +33,8 @@ from confluent_kafka.cimpl import NewTopic
 from exactsink.contract import Backend, Committable, ConfigError, Txn
 from exactsink.testing import ConformanceTarget
 from exactsink_kafka.backend import KafkaBackend
-from exactsink_kafka.clients import Connection
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import Vote
+from exactsink_kafka.transactions import Vote
 from exactsink_kafka.wire import Wire
 
 __all__ = ["KafkaTarget", "targets", "targets_on"]
@@ -172,7 +171,7 @@ class _Brokers:
         return AdminClient(self._settings())
 
     def wire(self) -> Wire:
-        return Wire(Connection(self.bootstrap), "exactsink-kit")
+        return Wire(KafkaOptions(bootstrap_servers=self.bootstrap), "exactsink-kit")
 
     def make_topic(self, topic: str) -> None:
         """Make a topic, and wait until each of its partitions has a leader."""
