@@ -374,8 +374,3 @@ def test_an_abort_that_is_not_done_is_reported(code: int, kind: type) -> None:
     with pytest.raises(kind, match="sink out: abort 1 undecided") as raised:
         session(Scripted(code)).abort(UNDECIDED)
     assert type(raised.value) is kind
-
-
-def test_an_abort_whose_markers_do_not_come_is_reported() -> None:
-    with pytest.raises(Retryable, match="ended, and not yet for readers"):
-        session(Scripted(0, [("PrepareAbort", 7, 5)])).abort(UNDECIDED)

@@ -54,21 +54,10 @@ def test_brokers_are_read_as_both_clients_read_them(given: str, read: str) -> No
     assert kafka_python_settings(connection, "me")["bootstrap_servers"] == read.split(",")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        "kafka-1",
-        "kafka-1:",
-        ":9092",
-        "kafka-1:0",
-        "kafka-1:65536",
-        "SSL://kafka-1:9092",
-        "a:1,,b:2",
-        "a:1 b:2",
-        "a:1,",
-    ],
-)
+NO_SERVERS = "|kafka-1|kafka-1:|:9092|kafka-1:0|kafka-1:65536|SSL://kafka-1:9092|a:1,,b:2|a:1 b:2|a:1,"
+
+
+@pytest.mark.parametrize("given", NO_SERVERS.split("|"))
 def test_what_is_no_list_of_brokers_is_refused(given: str) -> None:
     assert "bootstrap_servers" in refused(bootstrap_servers=given)
 
@@ -88,42 +77,22 @@ def test_keys_and_topics_fit_the_format() -> None:
 # The producer's settings
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "acks",
-        "request.required.acks",
-        "enable.idempotence",
-        "enable.gapless.guarantee",
-        "max.in.flight",
-        "max.in.flight.requests.per.connection",
-        "retries",
-        "message.send.max.retries",
-        "transactional.id",
-        "transaction.timeout.ms",
-        "delivery.report.only.error",
-        "partitioner",
-        "queuing.strategy",
-        "bootstrap.servers",
-        "metadata.broker.list",
-        "client.id",
-        "plugin.library.paths",
-        "statistics.interval.ms",
-        "enable.ssl.certificate.verification",
-        "security.protocol",
-        "sasl.password",
-        "ssl.ca.location",
-        "ssl_key",
-        "test.mock.num.brokers",
-        "error_cb",
-        "logger",
-    ],
-)
+OURS = """
+acks request.required.acks enable.idempotence enable.gapless.guarantee max.in.flight
+max.in.flight.requests.per.connection retries message.send.max.retries transactional.id transaction.timeout.ms
+delivery.report.only.error partitioner queuing.strategy bootstrap.servers metadata.broker.list client.id
+plugin.library.paths statistics.interval.ms enable.ssl.certificate.verification security.protocol sasl.password
+ssl.ca.location ssl_key test.mock.num.brokers error_cb logger
+"""
+
+
+@pytest.mark.parametrize("name", OURS.split())
 def test_a_setting_that_the_promise_hangs_on_is_not_for_the_user(name: str) -> None:
     assert f"producer: {name}: " in refused(producer={name: SECRET})
 
 
-def test_settings_of_speed_pass_to_librdkafka() -> None:
+def test_settings_of_speed_pass_to_librdkafka_and_so_does_the_shortest_transaction() -> None:
+    check_settings(made(transaction_timeout_seconds=1), "me")
     given = {"compression.type": "zstd", "linger.ms": 50, "batch.size": 1_000_000, "message.timeout.ms": 900_000}
     check_settings(made(producer=given), "me")
 
@@ -139,10 +108,6 @@ def test_settings_of_speed_pass_to_librdkafka() -> None:
 )
 def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: dict[str, Any], said: str) -> None:
     assert said in refused(producer=given)
-
-
-def test_the_shortest_transaction_is_one_that_librdkafka_takes() -> None:
-    check_settings(made(transaction_timeout_seconds=1), "me")
 
 
 # The login and TLS
@@ -180,13 +145,10 @@ def test_one_login_is_reported_to_both_clients_and_shows_nowhere() -> None:
     assert (python["sasl_plain_username"], python["sasl_plain_password"]) == ("shop", SECRET)
     assert (rdkafka["ssl.ca.location"], python["ssl_cafile"]) == ("/ca.pem", "/ca.pem")
     assert (rdkafka["ssl.endpoint.identification.algorithm"], python["ssl_check_hostname"]) == ("https", True)
+    unchecked = made(security_protocol="SSL", ssl_check_hostname=False)
+    assert librdkafka_settings(unchecked, "me")["ssl.endpoint.identification.algorithm"] == "none"
+    assert kafka_python_settings(unchecked, "me")["ssl_check_hostname"] is False
     assert SECRET not in f"{options!r} {options} {options!r} {python!r}"
-
-
-def test_the_name_in_a_certificate_is_checked_by_both_clients_or_by_none() -> None:
-    connection = made(security_protocol="SSL", ssl_check_hostname=False)
-    assert librdkafka_settings(connection, "me")["ssl.endpoint.identification.algorithm"] == "none"
-    assert kafka_python_settings(connection, "me")["ssl_check_hostname"] is False
 
 
 def test_the_client_that_logs_its_settings_does_not_log_the_password(caplog: pytest.LogCaptureFixture) -> None:

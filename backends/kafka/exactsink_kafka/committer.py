@@ -165,11 +165,9 @@ class KafkaCommitter(Committer):
     def _check_topic(self) -> None:
         topic = self._options.topic
         if topic is not None and topic not in self._wire.topics([topic]):
-            raise Fatal(
-                f"there is no topic {topic}",
-                why=f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics",
-                next=self._fixes.make_topic(topic, len(self._wire.brokers())),
-            )
+            why = f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics"
+            fix = self._fixes.make_topic(topic, len(self._wire.brokers()))
+            raise Fatal(f"there is no topic {topic}", why=why, next=fix)
 
     def _ours(self, ref: str) -> Transaction:
         """Read a ref of this sink's. Raises ValueError for any other."""

@@ -152,12 +152,11 @@ def _hidden(wire: Wire, vote: Vote, answer: str, start: _Start) -> Retryable:
     where = (start.topic, start.partition)
     holders = sorted(wire.open_in([where])[where], key=lambda one: one.first_offset)
     who = f"producer id {holders[0].id} (epoch {holders[0].epoch})" if holders else "a transaction that has just ended"
-    return Retryable(
-        f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and its rows can't be read yet",
-        why=f"{who} holds the last stable offset of {start} at {start.seen.stable}",
-        next="wait until that transaction is ended (by its owner, or by its timeout), then start the job again; "
-        f"kafka-transactions.sh describe-producers --topic {where[0]} --partition {where[1]} shows it",
-    )
+    what = f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and its rows can't be read yet"
+    why = f"{who} holds the last stable offset of {start} at {start.seen.stable}"
+    fix = "wait until that transaction is ended (by its owner, or by its timeout), then start the job again; "
+    fix += f"kafka-transactions.sh describe-producers --topic {where[0]} --partition {where[1]} shows it"
+    return Retryable(what, why=why, next=fix)
 
 
 # Whether its end is there

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 
 from exactsink.contract import Finding, JobContext, Retryable
 from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka import errors
 from exactsink_kafka.connect import check_settings, connected
-from exactsink_kafka.errors import ID_NOT_AUTHORIZED, INVALID_PRODUCER_ID_MAPPING, named
 from exactsink_kafka.messages import Cluster
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies, duration
@@ -29,9 +29,6 @@ _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were co
 """What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
 _NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 _LEAST_TIMES = ("transaction.max.timeout.ms", "transactional.id.expiration.ms")
-_COMING = frozenset({5, 7, 14, 15, 16})  # no leader or answer yet, a coordinator that loads or moves
-_REFUSED = frozenset({29, 31})  # topic, cluster
-_NO_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 _PAUSE = 0.1
 T = TypeVar("T")
 Settings = Mapping[str, str]
@@ -83,7 +80,8 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
     """Look at the topic, at the brokers' settings, and at the topic that decides transactions."""
     topic, configs = checks.options.topic, None
     if topic is None:
-        yield Finding("warning", "each row names its own topic: none of them can be looked at before", "topic = ...")
+        fix = 'topic = "..." in the sink\'s options, where there is one alone'
+        yield Finding("warning", "each row names its own topic: none of them can be looked at before", fix)
     elif not isinstance(there := asked.topic(topic), Topic):
         yield checks.no_topic(topic, there)
     else:
@@ -102,7 +100,9 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
         yield from checks.partitions(log, int(made["min.insync.replicas"]))
         yield from checks.copies(log, made)
     elif allowed:
-        yield from checks.state_log(allowed[0], absent=isinstance(log, KafkaError) and log.code() == _NO_TOPIC)
+        yield from checks.state_log(
+            allowed[0], absent=isinstance(log, KafkaError) and log.code() == errors.UNKNOWN_TOPIC
+        )
 
 
 class Checks:
@@ -126,10 +126,10 @@ class Checks:
             yield Finding("error", f"{message}, this sink needs 1 or 2", fix)
 
     def no_topic(self, name: str, error: KafkaError) -> Finding:
-        if error.code() in _REFUSED:
+        if error.code() in errors.NOT_ALLOWED:
             message = f"topic {name}: {self._fixes.principal} may not know whether there is one"
             return Finding("error", message, self._fixes.allow(" ".join(_NEEDS), "--topic", name))
-        if error.code() == _NO_TOPIC:
+        if error.code() == errors.UNKNOWN_TOPIC:
             message = f"there is no topic {name}, and brokers are not relied on to make it"
             return Finding("error", message, self._fixes.make_topic(name, self._brokers))
         show = self._fixes.command("kafka-topics", "--describe", "--topic", name)
@@ -155,12 +155,12 @@ class Checks:
 
     def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
         """What keeps rows from being written now, or at all."""
-        show = "start the brokers that hold them: "
+        show = "start the brokers that hold them: {}".format
         if topic.leaderless:
             which = ", ".join(str(partition) for partition in topic.leaderless)
             message = f"{len(topic.leaderless)} of {topic.partitions} partitions have no leader ({which})"
-            show += self._fixes.show_partitions("unavailable", "--topic", topic.name)
-            yield Finding("error", f"topic {topic.name}: {message}", show)
+            fix = show(self._fixes.show_partitions("unavailable", "--topic", topic.name))
+            yield Finding("error", f"topic {topic.name}: {message}", fix)
         if min_insync > topic.replicas:
             message = f"min.insync.replicas is {min_insync}, a partition has {topic.replicas} replicas"
             fix = self._fixes.set_topic(topic.name, f"min.insync.replicas={max(topic.replicas - 1, 1)}")
@@ -168,7 +168,8 @@ class Checks:
         elif min_insync > topic.insync:
             message = f"a partition has {topic.insync} of {topic.replicas} replicas in sync"
             message = f"topic {topic.name}: {message}, min.insync.replicas is {min_insync}: brokers refuse its rows"
-            yield Finding("error", message, show + self._fixes.show_partitions("under-min-isr", "--topic", topic.name))
+            fix = show(self._fixes.show_partitions("under-min-isr", "--topic", topic.name))
+            yield Finding("error", message, fix)
 
     def copies(self, topic: Topic, configs: Settings) -> Iterator[Finding]:
         """What lets a topic lose decided rows, though every broker answered that they were written."""
@@ -234,9 +235,10 @@ class Checks:
             yield Finding("error", f"{message}epoch's own end may not be provable", fix)
         if (window := max(expiry, kept := _kept_seconds(configs))) < pause:
             message = f"how a transaction ended is known for {duration(window)}: brokers forget its id after "
-            message += f"{duration(expiry)} (transactional.id.expiration.ms), the topic may drop rows after "
-            message += f"{duration(kept)}; and the job may stand still for {duration(pause)} (longest_pause): then it "
-            message += "stops, as a commit is neither proven nor disproven"
+            message += (
+                f"{duration(expiry)} ({_LEAST_TIMES[1]}), the topic may drop rows after {duration(kept)}; and the "
+            )
+            message += f"job may stand still for {duration(pause)} (longest_pause): then it stops, in doubt"
             fix = self._fixes.set_brokers("transactional.id.expiration.ms", pause)
             fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]; or {fix}'
             yield Finding("warning", message, fix)
@@ -261,14 +263,11 @@ class Checks:
         """
         begin = prefix(self._ctx.job, self._ctx.sink)
         [code] = wire.end([Transaction(f"{begin}0-0.s0", _NO_PRODUCER, 0)], commit=False)
-        if code == ID_NOT_AUTHORIZED:
+        if code == errors.ID_NOT_AUTHORIZED:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
             yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
-        elif code != INVALID_PRODUCER_ID_MAPPING:
-            doing, why = (
-                "ask the transaction coordinator whether this job may use its ids",
-                f"it answered {named(code)}",
-            )
+        elif code != errors.INVALID_PRODUCER_ID_MAPPING:
+            doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
             raise Retryable(doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check`")
 
     def pool(self, participants: int | None) -> Iterator[Finding]:
@@ -303,14 +302,13 @@ class _Asked:
     def topic(self, name: str) -> Topic | KafkaError:
         """Ask for a topic; the error says that there is none, or that our user may not know."""
         given = {"include_authorized_operations": True, "request_timeout": self._seconds}
-        found = self._answer(
-            f"ask for topic {name}", lambda: self._client.describe_topics(TopicCollection([name]), **given)[name]
-        )
+        ask = self._client.describe_topics
+        found = self._answer(f"ask for topic {name}", lambda: ask(TopicCollection([name]), **given)[name])
         if isinstance(found, KafkaError):
             return found
         return Topic(
             name,
-            len(found.partitions),
+            partitions=len(found.partitions),
             replicas=min(len(partition.replicas) for partition in found.partitions),
             insync=min(len(partition.isr) for partition in found.partitions),
             leaderless=tuple(p.id for p in found.partitions if p.leader is None or p.leader.id < 0),
@@ -320,11 +318,11 @@ class _Asked:
     def settings(self, kind: str, name: str) -> Settings | None:
         """Ask for the settings of a TOPIC or a BROKER, defaults among them."""
         resource, doing = ConfigResource(ConfigResource.Type[kind], name), f"ask for the settings of {kind} {name}"
-        asking = {"request_timeout": self._seconds}
-        found = self._answer(doing, lambda: self._client.describe_configs([resource], **asking)[resource])
+        ask = self._client.describe_configs
+        found = self._answer(doing, lambda: ask([resource], request_timeout=self._seconds)[resource])
         if not isinstance(found, KafkaError):
             return {name: entry.value for name, entry in found.items() if entry.value is not None}
-        if found.code() in _REFUSED:
+        if found.code() in errors.NOT_ALLOWED:
             return None
         raise Retryable(doing, why=found.str(), next="exactsink check JOB.toml")  # it went away while we asked, say
 
@@ -335,8 +333,8 @@ class _Asked:
                 return ask().result(self._seconds + 1)
             except (KafkaException, NoAnswerYet) as failure:
                 error = failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._TIMED_OUT)
-            if error.code() not in _COMING:
+            if error.code() not in errors.COMING:
                 break
-        if error.code() > 0 and error.code() not in _COMING:
+        if error.code() > 0 and error.code() not in errors.COMING:
             return error
         raise Retryable(doing, why=error.str(), next="see that every broker can be reached from here")

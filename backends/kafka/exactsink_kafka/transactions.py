@@ -80,11 +80,9 @@ class Vote:
     def load(cls, committable: Committable) -> Vote:
         """Read a committable's payload. Raises Fatal for a later release's."""
         if committable.version != PAYLOAD_VERSION:
-            raise Fatal(
-                f"{committable.txn.id}: can't read a vote of version {committable.version}",
-                why=f"this release reads version {PAYLOAD_VERSION}",
-                next="start the job with the release of exactsink that wrote the epoch",
-            )
+            what = f"{committable.txn.id}: can't read a vote of version {committable.version}"
+            fix = "start the job with the release of exactsink that wrote the epoch"
+            raise Fatal(what, why=f"this release reads version {PAYLOAD_VERSION}", next=fix)
         reported = json.loads(committable.payload)
         written = tuple(
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})

@@ -88,11 +88,9 @@ class KafkaWriter(Writer):
     def _check_count(self, taken: int) -> None:
         """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""
         if (taken - self._rows) % _SEQUENCES:
-            raise Retryable(
-                f"{self._doing}: the brokers have {taken} rows of {self._rows}",
-                why=f"the client reported no failure; {UNDECIDED}",
-                next='start the job again; if it stays, set writer = "plain" and report it',
-            )
+            what, why = f"the brokers have {taken} rows of {self._rows}", f"the client reported no failure; {UNDECIDED}"
+            fix = 'start the job again; if it stays, set writer = "plain" and report it'
+            raise Retryable(f"{self._doing}: {what}", why=why, next=fix)
 
     def _described(self) -> Described:
         found = self._wire.describe([self._id]).get(self._id)

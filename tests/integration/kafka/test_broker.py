@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
 from confluent_kafka import Producer
 
 from tests.servers.kafka import Kafka
 from tests.servers.kafka_view import KafkaAdminClient
-from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-ROOT = Path(__file__).parents[3]
-CHILD = "from tests.servers.kafka import KafkaServer; KafkaServer().start()"
 
 
 def open_transaction(kafka: Kafka, name: str) -> Producer:
@@ -88,37 +77,3 @@ def test_settled_means_that_the_broker_has_marked_what_it_answered_before(kafka:
         states.append(client.describe_transactions([topic])[topic].state)
     client.close()
     assert states == ["CompleteCommit"] * 8
-
-
-@pytest.mark.proof
-def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove the broker's folder
-    with subprocess.Popen([sys.executable, "-c", CHILD], cwd=ROOT, stdin=subprocess.DEVNULL, env=environment) as owner:
-        found: list[Path] = []
-
-        def runs() -> bool:
-            found[:] = brokers_of(owner.pid)
-            return bool(found)
-
-        try:
-            wait_until(runs, "the broker to run")
-        finally:
-            owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: not is_alive(found[0]), "the broker to end")
-
-
-def brokers_of(owner: int) -> list[Path]:
-    """Find the owner's children that are brokers by now, no more the program that becomes one."""
-    children = [Path("/proc", pid) for pid in Path(f"/proc/{owner}/task/{owner}/children").read_text().split()]
-    return [
-        child
-        for child in children
-        if (child / "comm").read_text() == "java\n" and b"\0kafka.Kafka\0" in (child / "cmdline").read_bytes()
-    ]
-
-
-def is_alive(process: Path) -> bool:
-    try:
-        return (process / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -170,22 +170,11 @@ def _take_all(port: socket.socket, closing: bool) -> None:
         taken.close()
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"security_protocol": "SSL"}, 'talks no TLS, .* security_protocol = "PLAINTEXT"'),
-        (
-            {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"},
-            "wants no login, SASL_PLAINTEXT would log in 'me' by PLAIN.* security_protocol = \"PLAINTEXT\"",
-        ),
-    ],
-)
-def test_a_plain_listener_is_reported_from_one_with_tls_or_a_login(
-    options: dict[str, Any], given: dict[str, str], said: str
-) -> None:
-    login = {"sasl_username": "me", "sasl_password": "s3cr3t"} if "sasl_mechanism" in given else {}
-    with pytest.raises(Fatal, match=f"(?s){said}") as failed:
-        check(options | given | login)
+def test_a_plain_listener_is_named_to_a_client_that_would_log_in(options: dict[str, Any]) -> None:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "s3cr3t"}
+    with pytest.raises(Fatal, match="wants no login, SASL_PLAINTEXT would log in 'me' by PLAIN") as failed:
+        check(options | {"security_protocol": "SASL_PLAINTEXT", **login})
+    assert 'security_protocol = "PLAINTEXT"' in failed.value.next
     assert "s3cr3t" not in str(failed.value)
 
 

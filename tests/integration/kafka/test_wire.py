@@ -7,12 +7,10 @@ import socket
 import threading
 import time
 import uuid
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from exactsink.contract import Fatal, Retryable
+from exactsink.contract import Retryable
 from exactsink_kafka.channel import Channel
 from exactsink_kafka.messages import Seen
 from exactsink_kafka.options import KafkaOptions
@@ -162,26 +160,3 @@ def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog
     assert {record.levelname for record in mine} == {"DEBUG"}
     assert [r.levelname for r in caplog.records if r.getMessage() == "of somebody else's client"] == ["WARNING"]
     assert logged.filters == filters
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"security_protocol": "SSL", "ssl_ca_location": "no/such/file.pem"},
-        {
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "PLAIN",
-            "sasl_username": "me",
-            "sasl_password": SecretStr("hush"),
-        },
-    ],
-    ids=["no CA file", "login"],
-)
-def test_a_listener_that_takes_no_such_connection_is_reported_at_once(kafka: Kafka, given: dict[str, Any]) -> None:
-    wire = Wire(KafkaOptions(bootstrap_servers=kafka.bootstrap, **given), "a-misfit", patience_seconds=30)
-    began = time.monotonic()
-    with pytest.raises(Fatal, match="refused the connection") as raised:
-        wire.cluster()
-    assert time.monotonic() - began < 20
-    assert "hush" not in str(raised.value)
-    assert threads("a-misfit") == []
