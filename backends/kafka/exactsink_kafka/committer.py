@@ -211,8 +211,8 @@ class KafkaCommitter(Committer):
             raise type(error)(what, why=why, next=error.next) from error.__cause__
 
 
-def _is_open(vote: Vote, reported: Mapping[str, Described]) -> bool:
-    found = reported.get(vote.transaction.id)
+def _is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
+    found = known.get(vote.transaction.id)
     return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
 
 

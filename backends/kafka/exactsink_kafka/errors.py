@@ -184,11 +184,11 @@ class Failures:
         about = "the cluster" if failure.topic is None else f"topic {failure.topic}"
         kind: type[ExactsinkError] = Retryable
         what, fix = f"{about} did not take the rows", _UP
-        topic = failure.topic or self._fixes.options.topic or "TOPIC"
+        topic = failure.topic or self._fixes.options.topic
         for codes, error, words, fixed in _KINDS:
             if failure.code in codes:
-                kind, what = error, words.format(topic=f"topic {topic}")
-                fix = fixed if isinstance(fixed, str) else fixed(self._fixes, topic)
+                kind, what = error, words.format(topic="the topic" if topic is None else f"topic {topic}")
+                fix = fixed if isinstance(fixed, str) else fixed(self._fixes, topic or "TOPIC")
         return kind(f"{self._doing}: {what}", why=f"{why}; {UNDECIDED}", next=fix)
 
 

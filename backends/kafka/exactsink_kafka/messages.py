@@ -175,12 +175,10 @@ def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
     )
 
 
-def seen(reported: Any, offset: int) -> Seen:
+def seen(answer: Any, offset: int) -> Seen:
     """Read the partition's part of a Fetch answer."""
-    aborted = frozenset((one.producer_id, one.first_offset) for one in reported.aborted_transactions or ())
-    return Seen(
-        0, reported.log_start_offset, reported.last_stable_offset, _producer_at(reported.records, offset), aborted
-    )
+    aborted = frozenset((one.producer_id, one.first_offset) for one in answer.aborted_transactions or ())
+    return Seen(0, answer.log_start_offset, answer.last_stable_offset, _producer_at(answer.records, offset), aborted)
 
 
 def bounds_requests(topic: str, partition: int) -> list[Any]:

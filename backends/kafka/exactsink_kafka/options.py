@@ -164,10 +164,10 @@ class KafkaOptions(BackendOptions):
             if name in _LIFETIMES:
                 self._check_lifetime(name, self.producer[name])
 
-    def _check_lifetime(self, name: str, reported: str | float | bool) -> None:
+    def _check_lifetime(self, name: str, given: str | float | bool) -> None:
         """Refuse to try a row for longer than its transaction can live: the task would learn of it too late."""
         try:
-            milliseconds = float(reported)
+            milliseconds = float(given)
         except ValueError:
             raise ValueError(f"producer: {name}: no number of milliseconds") from None
         if not 0 < milliseconds <= self.transaction_timeout_seconds * 1000:

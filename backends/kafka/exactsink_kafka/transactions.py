@@ -33,9 +33,9 @@ class Transaction:
         """Name it as committables and listings do."""
         return f"{self.id}/{self.producer_id}/{self.producer_epoch}"
 
-    def is_use_of(self, reported: Transaction) -> bool:
+    def is_use_of(self, named: Transaction) -> bool:
         """Return whether a coordinator speaks of this very use: of its epoch, or the one that its end raised it to."""
-        return (reported.id, reported.producer_id) == (self.id, self.producer_id) and reported.producer_epoch in (
+        return (named.id, named.producer_id) == (self.id, self.producer_id) and named.producer_epoch in (
             self.producer_epoch,
             self.producer_epoch + 1,
         )
@@ -45,10 +45,10 @@ class Transaction:
         """Read a `ref` back. Raises ValueError when it is none."""
         parts = ref.rsplit("/", 2)
         known = len(parts) == 3 and all(map(str.isdecimal, parts[1:]))
-        reported = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
-        if reported is None or reported.ref != ref:  # a leading zero is somebody else's spelling
+        read = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
+        if read is None or read.ref != ref:  # a leading zero is somebody else's spelling
             raise ValueError(f"{ref!r} is no transaction's ref")
-        return reported
+        return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class Vote:
             what = f"{committable.txn.id}: can't read a vote of version {committable.version}"
             fix = "start the job with the release of exactsink that wrote the epoch"
             raise Fatal(what, why=f"this release reads version {PAYLOAD_VERSION}", next=fix)
-        reported = json.loads(committable.payload)
+        read = json.loads(committable.payload)
         written = tuple(
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
-            for w in reported["written"]
+            for w in read["written"]
         )
         return cls(
-            Transaction(reported["id"], reported["producer_id"], reported["producer_epoch"]),
-            reported["cluster"],
+            Transaction(read["id"], read["producer_id"], read["producer_epoch"]),
+            read["cluster"],
             written,
         )
 

@@ -114,16 +114,16 @@ class Wire:
                 (DescribeTransactionsRequest(transactional_ids=ids), broker)
                 for broker, ids in _grouped(brokers).items()
             ]
-            reported = {one: (code, None) for one, code in lost.items()}
+            found = {one: (code, None) for one, code in lost.items()}
             for answer in channel.ask(requests):
-                reported |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
-            self._asker.forget((one, code) for one, (code, _) in reported.items())
-            return reported
+                found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
+            self._asker.forget((one, code) for one, (code, _) in found.items())
+            return found
 
-        reported = self._asker.persist(doing, ids, errors.MOVING, once)
+        found = self._asker.persist(doing, ids, errors.MOVING, once)
         return {
             one: messages.described(state)
-            for one, (code, state) in reported.items()
+            for one, (code, state) in found.items()
             if code != errors.UNKNOWN_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
         }
 
@@ -142,8 +142,8 @@ class Wire:
         for broker, (code, answer) in self._asker.persist(doing, self.brokers(), errors.MOVING, once).items():
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
-        reported = self.describe(sorted(one for one in listed if one.startswith(prefix)))
-        return [one for one in reported.values() if one.state == "Ongoing"]
+        found = self.describe(sorted(one for one in listed if one.startswith(prefix)))
+        return [one for one in found.values() if one.state == "Ongoing"]
 
     def open_in(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
@@ -156,8 +156,8 @@ class Wire:
 
     def open_now(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
         """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
-        reported = self._producers("ask who writes", partitions, frozenset())
-        return {one: messages.open_producers(partition) for one, (code, partition) in reported.items() if code == 0}
+        found = self._producers("ask who writes", partitions, frozenset())
+        return {one: messages.open_producers(partition) for one, (code, partition) in found.items() if code == 0}
 
     def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
         """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
@@ -172,12 +172,12 @@ class Wire:
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
 
-        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator reports.
+        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator knows.
         """
 
         def once(channel: Channel, left: Sequence[Place]) -> dict[Place, tuple[int, Any]]:
-            (reported,) = channel.ask([(messages.metadata_request(names={place[0]}), None)])
-            codes, leaders = _leaders(reported, left)
+            (metadata,) = channel.ask([(messages.metadata_request(names={place[0]}), None)])
+            codes, leaders = _leaders(metadata, left)
             for leader in leaders.values():
                 request = messages.marker_request(ended, *place, coordinator_epoch, commit=commit)
                 (answer,) = channel.ask([(request, leader)])
@@ -189,11 +189,11 @@ class Wire:
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""
         doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
-        known: list[str] = []  # its name, as last reported
+        known: list[str] = []  # its name, as last answered
 
         def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
-            (reported,) = channel.ask([(messages.metadata_request(ids=[topic_id]), None)])
-            (topic,) = reported.topics
+            (metadata,) = channel.ask([(messages.metadata_request(ids=[topic_id]), None)])
+            (topic,) = metadata.topics
             known.append(topic.name or topic_id)
             if topic.error_code:
                 return {offset: (topic.error_code, None)}
@@ -234,8 +234,8 @@ class Wire:
         self, doing: str, partitions: Iterable[Place], again: frozenset[int]
     ) -> dict[Place, tuple[int, Any]]:
         def once(channel: Channel, left: Sequence[Place]) -> dict[Place, tuple[int, Any]]:
-            (reported,) = channel.ask([(messages.metadata_request(names={topic for topic, _ in left}), None)])
-            codes, leaders = _leaders(reported, left)
+            (metadata,) = channel.ask([(messages.metadata_request(names={topic for topic, _ in left}), None)])
+            codes, leaders = _leaders(metadata, left)
             requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
             for answer in channel.ask(requests):
                 for topic in answer.topics:
