@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -52,19 +50,6 @@ def test_two_drivers_commit_at_the_same_moment(participants: Participants) -> No
     assert all("Committed" in pair for pair in zip(*reported, strict=True))
     assert not participants.kafka.held(participants.topic)
     assert participants.values() == sorted(f"{slot}-{row}" for slot in range(16) for row in "ab")
-
-
-def test_a_vote_of_another_cluster_is_unknown_and_nothing_is_ended(participants: Participants) -> None:
-    vote, other = participants.votes(2)
-    elsewhere = replace(vote, payload=json.dumps({**json.loads(vote.payload), "cluster": "another-cluster"}).encode())
-
-    [reported, committed] = participants.outcomes(elsewhere, other)
-    assert isinstance(reported, Unknown)
-    assert "another-cluster" in reported.evidence
-    assert participants.wire.cluster_id() in reported.evidence
-    assert committed == Committed()
-    assert participants.wire.describe([participants.id(0)])[participants.id(0)].state == "Ongoing"
-    assert participants.commit(vote) == ["Committed"]
 
 
 def test_what_became_of_a_participant_before_is_reported_whatever_it_was(participants: Participants) -> None:

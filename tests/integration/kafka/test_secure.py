@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, ExactsinkError, Fatal, JobContext, Retryable, Txn
+from exactsink.contract import AlreadyCommitted, Committed, ExactsinkError, Fatal, JobContext, Lost, Retryable
+from exactsink.testing import Session
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.outcomes import read_back
 from exactsink_kafka.transactions import Transaction, Vote
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.preflight_site import ROWS, check, context, secured
@@ -57,36 +59,26 @@ def test_the_documented_grants_are_enough_for_preflight(site: SecureKafka, topic
     assert check(secured(site, topic=topic, sasl_mechanism=mechanism), context(JOB)) == []
 
 
-@pytest.mark.parametrize("writer", ["plain", "fast"])
-def test_the_documented_grants_are_enough_for_an_epoch_s_whole_life(site: SecureKafka, topic: str, writer: str) -> None:
-    """Begin, write, vote, list, describe, commit, repeat, read as evidence, abort: each in one life of the sink."""
+@pytest.mark.parametrize(("writer", "token"), [("plain", "aa"), ("fast", "bb")])
+def test_the_documented_grants_are_enough_for_an_epoch_s_whole_life(
+    site: SecureKafka, topic: str, writer: str, token: str
+) -> None:
+    """Open, write, vote, list, commit, repeat, abort, and read as evidence."""
     options = KafkaOptions.model_validate(secured(site, topic=topic, writer=writer))
-    backend = KafkaBackend(options)
-    committer = backend.committer(JobContext(JOB, "orders", "", generation=1, lineage="l"))
-    token = {"plain": "aa", "fast": "bb"}[writer]
+    session = Session(KafkaBackend(options), JobContext(JOB, "orders", "", generation=1, lineage="l"), token)
     before = len(site.server.rows(topic))
-    for epoch, commit in ((0, True), (1, False)):
-        ticket = committer.open_epoch(epoch, ROWS, 2)
-        participant = backend.writer(Txn(JOB, epoch, "orders", 1, token, 0, epoch), ROWS, ticket)
-        participant.write(pa.record_batch([[b"k"], [b"v%d" % epoch]], ROWS))
-        vote = participant.pre_commit()
-        assert [entry.ref for entry in committer.in_doubt()] == [vote.ref]
-        wire, one = Wire(options, "exactsink tests"), Vote.load(vote)
-        assert wire.describe([one.transaction.id])[one.transaction.id].partitions == ((topic, 0),)
-        if commit:
-            assert committer.commit(epoch, [vote]) == [Committed()]
-            assert committer.commit(epoch, [vote]) == [AlreadyCommitted()]
-        else:
-            assert wire.end([one.transaction], commit=False) == [0]
-        [written] = one.written
-        rows = (written.topic_id, 0, written.first_offsets[0])
-        wait_until(lambda wire=wire, rows=rows: wire.look(*rows).stable > rows[2], "readers to see how it ended")
-        seen = wire.look(*rows)
-        assert seen.producer == (one.transaction.producer_id, one.transaction.producer_epoch)
-        assert bool(seen.aborted) is not commit
-        wire.close()
-    assert list(committer.in_doubt()) == []
-    committer.close()
+    votes = []
+    for epoch in (0, 1):
+        votes += session.prepare(epoch, [pa.table({"key": [b"k"], "value": [b"v%d" % epoch]}, ROWS)])
+        assert [entry.ref for entry in session.listed()] == [votes[-1].ref]
+        if epoch == 0:
+            assert session.commit(0, votes) == [Committed()]
+            assert session.commit(0, votes) == [AlreadyCommitted()]
+    session.abort(*session.listed())
+    wire = Wire(options, "exactsink tests")
+    proofs = [read_back(wire, Vote.load(vote))[0] for vote in votes]
+    wire.close()
+    assert [type(proof) for proof in proofs] == [AlreadyCommitted, Lost]
     assert [row.value for row in site.server.rows(topic)][before:] == [b"v0"]
 
 

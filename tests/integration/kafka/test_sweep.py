@@ -9,7 +9,6 @@ import pytest
 
 from exactsink.contract import InDoubt
 from tests.integration.kafka.participants import TOKEN, Participants, transaction_of
-from tests.servers.kafka_view import Kafka
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -74,15 +73,3 @@ def test_a_listing_that_is_older_than_the_next_use_of_its_id_harms_neither_that_
     participants.session.abort(listed, of_ref(decided.ref), gone)
     assert participants.commit(old, new, decided) == ["Lost", "Committed", "AlreadyCommitted"]
     assert participants.values() == ["decided", "decided", "new", "new"]
-
-
-def test_many_orphans_in_many_partitions_hold_no_reader_after_the_sweep(kafka: Kafka) -> None:
-    with Participants.of(kafka, partitions=30) as participants:
-        for slot in range(3):
-            participants.wide(slot, 30)
-        found = participants.session.listed()
-        assert len(found) == 3
-        participants.session.abort(*found)
-        states = {one.state for one in participants.wire.describe(map(participants.id, range(3))).values()}
-        assert states == {"CompleteAbort"}
-        assert not participants.kafka.held(participants.topic)

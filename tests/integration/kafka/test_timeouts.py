@@ -22,7 +22,6 @@ from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
 from tests.servers.kafka import KafkaServer, own_kafka
-from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -47,17 +46,6 @@ def server() -> Iterator[KafkaServer]:
 def state(participants: Participants, vote: Committable) -> str:
     reported = participants.wire.describe([transaction_of(vote).id]).get(transaction_of(vote).id)
     return "expired" if reported is None else reported.state
-
-
-def test_a_transaction_that_timed_out_is_lost_also_when_its_id_is_used_again(kafka: Kafka) -> None:
-    with Participants.of(kafka) as participants:
-        late = [participants.vote(slot, "late", "late", timeout=1) for slot in (0, 1)]
-        early = participants.vote(2, "early", "early", timeout=60)
-        wait_until(lambda: {state(participants, vote) for vote in late} == {"CompleteAbort"}, "the timeouts")
-        again = participants.vote(1, "again", "again")
-
-        assert participants.commit(*late, early, again) == ["Lost", "Lost", "Committed", "Committed"]
-        assert participants.values() == ["again", "again", "early", "early"]
 
 
 def test_an_expired_id_is_reported_by_its_rows(server: KafkaServer) -> None:

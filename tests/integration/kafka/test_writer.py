@@ -59,19 +59,6 @@ def test_first_offsets_are_those_of_this_transaction_behind_others_rows(kafka: K
     assert written(kafka, attempts) == Counter(dict.fromkeys(pairs, 3))
 
 
-def test_an_aborted_attempt_leaves_a_transaction_that_the_sweep_finds(kafka: Kafka, attempts: Attempts) -> None:
-    writer = attempts.writer(rows((b"k", b"v")).schema)
-    writer.write(rows((b"k", b"v")))
-    writer._producer.flush(30)
-    writer.abort()
-    writer.abort()
-    (left,) = attempts.open_ids()
-    assert left.transaction.id == attempts.id()
-    assert attempts.end(left.transaction, commit=False) == [0]
-    assert kafka.rows(topic_of(attempts)) == []
-    assert not kafka.held(topic_of(attempts))
-
-
 def test_rows_go_to_the_partition_that_they_name_or_where_java_s_client_puts_them(
     kafka: Kafka, attempts: Attempts
 ) -> None:
