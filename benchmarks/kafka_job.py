@@ -12,7 +12,7 @@ import pyarrow as pa
 from exactsink.contract import Committable, Committed, JobContext, Txn
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import Vote
+from exactsink_kafka.transactions import Vote
 from exactsink_kafka.writer import KafkaWriter
 
 __all__ = ["SMALL", "VALUE", "HandJob", "TimedWriter", "ms_since", "small_batch"]

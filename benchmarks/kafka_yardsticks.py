@@ -5,7 +5,6 @@ A loop that a careful user writes by hand, and our own writers without transacti
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,12 +14,10 @@ from confluent_kafka import Producer
 from benchmarks.null_backend import NullCommitter
 from exactsink.contract import Committable, Committer, JobContext, Traits, Txn, Writer
 from exactsink_kafka.backend import KafkaBackend
-from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.producers.base import RowProducer
-from exactsink_kafka.producers.fast import FastProducer
-from exactsink_kafka.producers.library import Library
-from exactsink_kafka.producers.plain import PlainProducer
-from exactsink_kafka.producers.settings import settings
+from exactsink_kafka.errors import Failures
+from exactsink_kafka.fast import FastClient, Library
+from exactsink_kafka.options import KafkaOptions, producer_settings
+from exactsink_kafka.producer import Client, PlainClient, RowProducer
 
 __all__ = ["AtLeastOnce", "BareLoop"]
 
@@ -44,7 +41,7 @@ class BareLoop:
     def like(cls, options: KafkaOptions, run: str) -> BareLoop:
         """Make a loop with the settings that our writers take for these options."""
         assert options.topic is not None
-        return cls(_without_transactions(settings(options, run, "bare")), options.topic, run)
+        return cls(_without_transactions(producer_settings(options, run, "bare")), options.topic, run)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # who imports this module for other work needs no Spark
@@ -93,12 +90,15 @@ class _Writer(Writer):
         assert options.topic is not None
         self._txn = txn
         self._rows = 0
-        given = _without_transactions(settings(options, "", "at least once"))
-        self._producer: RowProducer
+        given = _without_transactions(producer_settings(options, "", "at least once"))
+        failures = Failures("write", options)
+        client: Client
         if options.writer == "fast":
-            self._producer = _Fast(Library(), {**given, "delivery.report.only.error": "true"}, options.topic, "write")
+            given["delivery.report.only.error"] = "true"
+            client = _Fast(Library(), given, options.topic, failures, "write")
         else:
-            self._producer = _Plain(given, options.topic, "write")
+            client = _Plain(given, options.topic, failures, "write")
+        self._producer = RowProducer(client, options.topic, "write")
         self._producer.open(_SECONDS)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -114,28 +114,18 @@ class _Writer(Writer):
         self._producer.drop()
 
 
-class _Plain(PlainProducer):
-    """The plain producer as it is, save for the transaction."""
+class _Plain(PlainClient):
+    """The plain client as it is, save for the transaction."""
 
-    def open(self, seconds: float) -> str:
-        producer = self._live()
-        producer.list_topics(self._topic, timeout=seconds)
-        return str(producer.cluster_id(timeout=seconds))
-
-    def begin(self) -> None:
-        """Begin nothing."""
+    def init_transactions(self, seconds: float) -> None:
+        """Take no id."""
 
 
-class _Fast(FastProducer):
-    """The fast producer as it is, save for the transaction."""
+class _Fast(FastClient):
+    """The fast client as it is, save for the transaction."""
 
-    def open(self, seconds: float) -> str:
-        handle, until = self._live(), time.monotonic() + seconds
-        handle.metadata(seconds)
-        return handle.cluster_id(until - time.monotonic())
-
-    def begin(self) -> None:
-        """Begin nothing."""
+    def init_transactions(self, seconds: float) -> None:
+        """Take no id."""
 
 
 def _without_transactions(given: Mapping[str, str]) -> dict[str, str]:

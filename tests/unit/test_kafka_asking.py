@@ -12,8 +12,8 @@ import pytest
 from kafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, SaslAuthenticationFailedError
 
 from exactsink.contract import Fatal, Retryable
-from exactsink_kafka.clients import Connection
-from exactsink_kafka.vote import Transaction
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
 
 ONE, OTHER = Transaction("a.b.g1-ab.s1", 1, 0), Transaction("a.b.g1-ab.s2", 2, 0)
@@ -31,7 +31,7 @@ class Brokers:
     made: int = 0
     closed: int = 0
 
-    def __call__(self, connection: Connection, client_id: str, seconds: float) -> Brokers:
+    def __call__(self, options: KafkaOptions, client_id: str, seconds: float) -> Brokers:
         assert 0 < seconds <= 30
         self.made += 1
         return self
@@ -59,17 +59,19 @@ def _next(given: list[int]) -> int:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
-    monkeypatch.setattr("exactsink_kafka.wire.asking.Channel", made)
+    monkeypatch.setattr("exactsink_kafka.channel.Channel", made)
     return made
 
 
 def ended(patience: float = 30.0) -> Sequence[int]:
-    return Wire(Connection("b:9092"), "me", patience_seconds=patience).end([ONE, OTHER], commit=True)
+    return Wire(KafkaOptions(bootstrap_servers="b:9092"), "me", patience_seconds=patience).end(
+        [ONE, OTHER], commit=True
+    )
 
 
 def test_all_coordinators_are_found_by_one_request_and_asked_side_by_side(brokers: Brokers) -> None:
     brokers.coordinators = {ONE.id: [1], OTHER.id: [2]}
-    wire = Wire(Connection("b:9092"), "me")
+    wire = Wire(KafkaOptions(bootstrap_servers="b:9092"), "me")
     assert wire.end([ONE, OTHER], commit=True) == [0, 0]
     assert wire.end([OTHER, ONE], commit=False) == [0, 0]
     assert brokers.found == [(ONE.id, OTHER.id)]

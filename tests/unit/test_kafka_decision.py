@@ -12,19 +12,21 @@ from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
+    Committer,
     Fatal,
     InDoubt,
     JobContext,
     Lost,
     Retryable,
     Txn,
-    Undecided,
     Unknown,
 )
+from exactsink.testing import Session
+from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.messages import Described, OpenProducer, Seen, Topic
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
-from exactsink_kafka.wire import Described, OpenProducer, Seen, Topic
+from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Vote, Written
 
 ID = "orders.out.g3-ab.s1"
 OURS = Transaction(ID, 7, 4)
@@ -38,7 +40,7 @@ NO_TOPIC = Seen(100, -1, -1, None, frozenset())
 
 @dataclass
 class Scripted:
-    """A wire that answers as it is reported: states one after the other (the last one stays), one look for all."""
+    """A wire that answers as scripted: states one after the other (the last one stays), one look for all."""
 
     code: int = 0
     states: list[tuple[str, int, int] | None] = field(default_factory=lambda: [("Ongoing", 7, 4)])
@@ -53,6 +55,9 @@ class Scripted:
 
     def cluster_id(self) -> str:
         return "here"
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
         if not set(ids):
@@ -88,21 +93,32 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exactsink_kafka.committer._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("exactsink_kafka.committer._RESOLVE_SECONDS", 0.0)
     monkeypatch.setattr("exactsink_kafka.committer._MARKERS_SECONDS", 0.05)
-    monkeypatch.setattr("exactsink_kafka.hanging.HANGING_SECONDS", 0.05)
+    monkeypatch.setattr("exactsink_kafka.outcomes.MARKER_SECONDS", 0.05)
 
 
-def committer(wire: Scripted) -> KafkaCommitter:
-    made = KafkaCommitter(KafkaOptions(bootstrap_servers="b:9092", topic="rows"), JobContext("orders", "out", ""))
-    made._wire = wire  # type: ignore[assignment]
-    return made
+class Backend(KafkaBackend):
+    """The backend, with a scripted wire for each committer."""
+
+    def __init__(self, wire: Scripted) -> None:
+        super().__init__(KafkaOptions(bootstrap_servers="b:9092", topic="rows"))
+        self.wire = wire
+
+    def committer(self, ctx: JobContext) -> Committer:
+        made = KafkaCommitter(self.options, ctx)
+        made._wire = self.wire  # type: ignore[assignment]
+        return made
+
+
+def session(wire: Scripted) -> Session:
+    return Session(Backend(wire), JobContext("orders", "out", "", generation=3), "ab")
 
 
 def committed(wire: Scripted, vote: Vote = VOTE) -> Any:
     txn = Txn("orders", 0, "out", 3, "ab", 0, 1)
-    [reported] = committer(wire).commit(0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION)])
-    return reported
+    [outcome] = session(wire).commit(0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION)])
+    return outcome
 
 
 def test_an_open_transaction_is_committed_and_waited_for_until_its_markers_are_written() -> None:
@@ -250,32 +266,32 @@ def test_a_partition_that_can_not_be_asked_holds_no_commit_up(writers: Any) -> N
     assert committed(Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], writers=writers)) == Committed()
 
 
-HANGING = [(("Ongoing", 7, 4), 0, "CompleteCommit"), (("CompleteAbort", 7, 5), 48, "CompleteAbort")]
+MISSING = [(("Ongoing", 7, 4), 0, "CompleteCommit"), (("CompleteAbort", 7, 5), 48, "CompleteAbort")]
 
 
-@pytest.mark.parametrize(("before", "code", "word"), HANGING)
+@pytest.mark.parametrize(("before", "code", "word"), MISSING)
 def test_an_end_that_is_missing_in_a_partition_is_written_there_as_the_coordinator_decided_it(
     before: Any, code: int, word: str
 ) -> None:
     """Rows that are committed would never be seen; those written again would stand behind the lost ones."""
-    hangs = {("rows", 0): [OpenProducer(99, 0, 3)], ("rows", 1): [OpenProducer(7, 4, 20, 5, 3)]}
-    wire = Scripted(code, [before, (word, 7, 5)], HELD, writers=STANDS, after=hangs)
+    open_there = {("rows", 0): [OpenProducer(99, 0, 3)], ("rows", 1): [OpenProducer(7, 4, 20, 5, 3)]}
+    wire = Scripted(code, [before, (word, 7, 5)], HELD, writers=STANDS, after=open_there)
     assert isinstance(committed(wire), Lost if code else Committed)
     assert wire.marked == [(Transaction(ID, 7, 5), ("rows", 1), 3, code == 0)]
 
 
-@pytest.mark.parametrize(("before", "code", "word"), HANGING)
+@pytest.mark.parametrize(("before", "code", "word"), MISSING)
 @pytest.mark.parametrize("refused", [31, 1])
 def test_a_missing_end_that_may_not_be_written_is_reported_with_what_to_do(
     before: Any, code: int, word: str, refused: int
 ) -> None:
-    hangs = {("rows", 1): [OpenProducer(7, 4, 20)]}
-    wire = Scripted(code, [before, (word, 7, 5)], HELD, writers=STANDS, after=hangs, marking=refused)
+    open_there = {("rows", 1): [OpenProducer(7, 4, 20)]}
+    wire = Scripted(code, [before, (word, 7, 5)], HELD, writers=STANDS, after=open_there, marking=refused)
     with pytest.raises(Retryable, match="in rows-1 from offset 20 is ended, and still open there") as raised:
         committed(wire)
     assert "the epoch is decided" in raised.value.why
     assert ("--operation Alter --cluster" in raised.value.next) == (refused == 31)
-    assert ("never abort it by hand" in raised.value.next) == (code == 0)
+    assert ("never abort it manually" in raised.value.next) == (code == 0)
     assert ("abort --topic rows --partition 1 --start-offset 20" in raised.value.next) == (code == 48)
 
 
@@ -296,7 +312,7 @@ def test_an_end_that_was_just_answered_needs_no_second_word() -> None:
     assert wire.marked == [(Transaction(ID, 7, 5), ("rows", 1), 3, True)]
 
 
-def test_a_later_use_of_the_id_and_strangers_that_are_open_there_are_no_hanging_end() -> None:
+def test_a_later_use_of_the_id_and_foreign_transactions_that_are_open_there_lack_no_marker() -> None:
     others = {("rows", 0): [OpenProducer(7, 6, 40), OpenProducer(8, 4, 10)]}
     assert committed(Scripted(90, [("Ongoing", 7, 6)], VISIBLE, after=others)) == AlreadyCommitted()
 
@@ -342,16 +358,13 @@ def test_a_vote_for_another_cluster_is_not_ended() -> None:
     assert wire.ended == []
 
 
-def undecided(*refs: str) -> Undecided:
-    made: Undecided = object.__new__(Undecided)
-    made._participants = tuple(InDoubt(ref, 3, "ab") for ref in refs)
-    return made
+UNDECIDED = InDoubt(OURS.ref, 3, "ab")
 
 
 @pytest.mark.parametrize("code", [0, 47, 48, 49, 90])
 def test_an_abort_is_done_when_the_transaction_is_open_no_more(code: int) -> None:
     wire = Scripted(code, [("PrepareAbort", 7, 5), ("CompleteAbort", 7, 5)])
-    committer(wire).abort(undecided(OURS.ref))
+    session(wire).abort(UNDECIDED)
     assert wire.ended == [(OURS, False)]
     assert len(wire.states) == 1
 
@@ -359,10 +372,5 @@ def test_an_abort_is_done_when_the_transaction_is_open_no_more(code: int) -> Non
 @pytest.mark.parametrize(("code", "kind"), [(14, Retryable), (51, Retryable), (53, Fatal), (-1, Retryable)])
 def test_an_abort_that_is_not_done_is_reported(code: int, kind: type) -> None:
     with pytest.raises(kind, match="sink out: abort 1 undecided") as raised:
-        committer(Scripted(code)).abort(undecided(OURS.ref))
+        session(Scripted(code)).abort(UNDECIDED)
     assert type(raised.value) is kind
-
-
-def test_an_abort_whose_markers_do_not_come_is_reported() -> None:
-    with pytest.raises(Retryable, match="ended, and not yet for readers"):
-        committer(Scripted(0, [("PrepareAbort", 7, 5)])).abort(undecided(OURS.ref))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import pickle
+import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
+from kafka.net.transport import KafkaSSLTransport
 from pydantic import ValidationError
 from tests.servers.certificates import make_authority, make_certificate
 
 from exactsink.contract import ConfigError
-from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.preflight.reach import check_settings
+from exactsink_kafka.connect import check_settings
+from exactsink_kafka.options import KafkaOptions, kafka_python_settings, librdkafka_settings
 
 SECRET = "s3cr3t-Pa55"
 LOGIN = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "shop", "sasl_password": SECRET}
@@ -47,26 +49,15 @@ def refused(**given: Any) -> str:
     ],
 )
 def test_brokers_are_read_as_both_clients_read_them(given: str, read: str) -> None:
-    connection = made(bootstrap_servers=given).connection
-    assert connection.librdkafka("me")["bootstrap.servers"] == read
-    assert connection.kafka_python("me")["bootstrap_servers"] == read.split(",")
+    connection = made(bootstrap_servers=given)
+    assert librdkafka_settings(connection, "me")["bootstrap.servers"] == read
+    assert kafka_python_settings(connection, "me")["bootstrap_servers"] == read.split(",")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        "kafka-1",
-        "kafka-1:",
-        ":9092",
-        "kafka-1:0",
-        "kafka-1:65536",
-        "SSL://kafka-1:9092",
-        "a:1,,b:2",
-        "a:1 b:2",
-        "a:1,",
-    ],
-)
+NO_SERVERS = "|kafka-1|kafka-1:|:9092|kafka-1:0|kafka-1:65536|SSL://kafka-1:9092|a:1,,b:2|a:1 b:2|a:1,"
+
+
+@pytest.mark.parametrize("given", NO_SERVERS.split("|"))
 def test_what_is_no_list_of_brokers_is_refused(given: str) -> None:
     assert "bootstrap_servers" in refused(bootstrap_servers=given)
 
@@ -86,42 +77,22 @@ def test_keys_and_topics_fit_the_format() -> None:
 # The producer's settings
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "acks",
-        "request.required.acks",
-        "enable.idempotence",
-        "enable.gapless.guarantee",
-        "max.in.flight",
-        "max.in.flight.requests.per.connection",
-        "retries",
-        "message.send.max.retries",
-        "transactional.id",
-        "transaction.timeout.ms",
-        "delivery.report.only.error",
-        "partitioner",
-        "queuing.strategy",
-        "bootstrap.servers",
-        "metadata.broker.list",
-        "client.id",
-        "plugin.library.paths",
-        "statistics.interval.ms",
-        "enable.ssl.certificate.verification",
-        "security.protocol",
-        "sasl.password",
-        "ssl.ca.location",
-        "ssl_key",
-        "test.mock.num.brokers",
-        "error_cb",
-        "logger",
-    ],
-)
+OURS = """
+acks request.required.acks enable.idempotence enable.gapless.guarantee max.in.flight
+max.in.flight.requests.per.connection retries message.send.max.retries transactional.id transaction.timeout.ms
+delivery.report.only.error partitioner queuing.strategy bootstrap.servers metadata.broker.list client.id
+plugin.library.paths statistics.interval.ms enable.ssl.certificate.verification security.protocol sasl.password
+ssl.ca.location ssl_key test.mock.num.brokers error_cb logger
+"""
+
+
+@pytest.mark.parametrize("name", OURS.split())
 def test_a_setting_that_the_promise_hangs_on_is_not_for_the_user(name: str) -> None:
     assert f"producer: {name}: " in refused(producer={name: SECRET})
 
 
-def test_settings_of_speed_pass_to_librdkafka() -> None:
+def test_settings_of_speed_pass_to_librdkafka_and_so_does_the_shortest_transaction() -> None:
+    check_settings(made(transaction_timeout_seconds=1), "me")
     given = {"compression.type": "zstd", "linger.ms": 50, "batch.size": 1_000_000, "message.timeout.ms": 900_000}
     check_settings(made(producer=given), "me")
 
@@ -137,10 +108,6 @@ def test_settings_of_speed_pass_to_librdkafka() -> None:
 )
 def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: dict[str, Any], said: str) -> None:
     assert said in refused(producer=given)
-
-
-def test_the_shortest_transaction_is_one_that_librdkafka_takes() -> None:
-    check_settings(made(transaction_timeout_seconds=1), "me")
 
 
 # The login and TLS
@@ -173,25 +140,22 @@ def test_what_would_be_left_unused_or_half_is_refused(given: dict[str, Any], sai
 
 def test_one_login_is_reported_to_both_clients_and_shows_nowhere() -> None:
     options = pickle.loads(pickle.dumps(made(security_protocol="SASL_SSL", ssl_ca_location="/ca.pem", **LOGIN)))
-    rdkafka, python = options.connection.librdkafka("me"), options.connection.kafka_python("me")
+    rdkafka, python = librdkafka_settings(options, "me"), kafka_python_settings(options, "me")
     assert (rdkafka["sasl.username"], rdkafka["sasl.password"]) == ("shop", SECRET)
     assert (python["sasl_plain_username"], python["sasl_plain_password"]) == ("shop", SECRET)
     assert (rdkafka["ssl.ca.location"], python["ssl_cafile"]) == ("/ca.pem", "/ca.pem")
     assert (rdkafka["ssl.endpoint.identification.algorithm"], python["ssl_check_hostname"]) == ("https", True)
-    assert SECRET not in f"{options!r} {options} {options.connection!r} {python!r}"
-
-
-def test_the_name_in_a_certificate_is_checked_by_both_clients_or_by_none() -> None:
-    connection = made(security_protocol="SSL", ssl_check_hostname=False).connection
-    assert connection.librdkafka("me")["ssl.endpoint.identification.algorithm"] == "none"
-    assert connection.kafka_python("me")["ssl_check_hostname"] is False
+    unchecked = made(security_protocol="SSL", ssl_check_hostname=False)
+    assert librdkafka_settings(unchecked, "me")["ssl.endpoint.identification.algorithm"] == "none"
+    assert kafka_python_settings(unchecked, "me")["ssl_check_hostname"] is False
+    assert SECRET not in f"{options!r} {options} {options!r} {python!r}"
 
 
 def test_the_client_that_logs_its_settings_does_not_log_the_password(caplog: pytest.LogCaptureFixture) -> None:
     """kafka-python writes all of them at level DEBUG, whatever comes after."""
     options = made(bootstrap_servers="127.0.0.1:1", security_protocol="SASL_PLAINTEXT", **LOGIN)
     with caplog.at_level(logging.DEBUG), pytest.raises(KafkaError):
-        KafkaAdminClient(**options.connection.kafka_python("me"), bootstrap_timeout_ms=1)
+        KafkaAdminClient(**kafka_python_settings(options, "me"), bootstrap_timeout_ms=1)
     assert "sasl_plain_password" in caplog.text
     assert SECRET not in caplog.text
 
@@ -206,9 +170,9 @@ def test_without_an_authority_librdkafka_trusts_what_python_does(
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, "/some/ca")
-    connection = made(security_protocol="SSL").connection
-    assert connection.librdkafka("me")["ssl.ca.location"] == found
-    assert "ssl_cafile" not in connection.kafka_python("me")
+    connection = made(security_protocol="SSL")
+    assert librdkafka_settings(connection, "me")["ssl.ca.location"] == found
+    assert "ssl_cafile" not in kafka_python_settings(connection, "me")
 
 
 # Files
@@ -230,15 +194,25 @@ def tls(keys: Path, **given: str) -> KafkaOptions:
     return made(security_protocol="SSL", **paths, **password)
 
 
+def made_by_librdkafka(options: KafkaOptions) -> None:
+    """Read the files as a producer is made; what it hears of brokers later is not looked at."""
+    Producer(librdkafka_settings(options, "me"))
+
+
+def made_by_kafka_python(options: KafkaOptions) -> None:
+    """Read the files as a connection begins, without one."""
+    KafkaSSLTransport._build_ssl_context({**KafkaSSLTransport.DEFAULT_CONFIG, **kafka_python_settings(options, "me")})
+
+
 @pytest.mark.parametrize("given", [{"key": "client.key"}, {"key": "locked.key", "password": SECRET}])
 def test_a_client_s_certificate_is_read_by_both_clients(keys: Path, given: dict[str, str]) -> None:
-    options = tls(keys, ca="ca.crt", certificate="client.crt", **given)
-    check_settings(options, "me")
-    with pytest.raises(KafkaError):  # no broker there: but its context was made
-        KafkaAdminClient(
-            **options.connection.kafka_python("me") | {"bootstrap_servers": "127.0.0.1:1"}, bootstrap_timeout_ms=1
-        )
-    assert len(Producer(options.connection.librdkafka("me"))) == 0
+    """A key of somebody else's, or without its password, shows that they read it."""
+    for make in (lambda options: check_settings(options, "me"), made_by_librdkafka, made_by_kafka_python):
+        make(tls(keys, ca="ca.crt", certificate="client.crt", **given))
+    for unfit in ({"key": "ca.key"}, {"key": "locked.key"}, {"key": "locked.key", "password": "wr0ng-Pa55"}):
+        for make in (made_by_librdkafka, made_by_kafka_python):
+            with pytest.raises((KafkaException, ssl.SSLError)):
+                make(tls(keys, ca="ca.crt", certificate="client.crt", **unfit))
 
 
 @pytest.mark.parametrize(

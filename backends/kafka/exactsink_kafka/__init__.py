@@ -1,3 +1,24 @@
-"""The `kafka` backend of exactsink."""
+"""The backend `kafka`, in the order that a row takes, and then a vote.
+
+plugin        announces the backend without importing it
+options       the sink's options, and the same in the words of the two clients
+backend       what the backend promises; makes writers and committers
+records       a row's columns: what the JVM makes of them, and a batch as records
+writer        a task attempt: one transaction, left open, and the vote that names it
+producer      the transaction's producer and the choice of its client; the plain client, a call per row
+fast          the fast client, a call per Arrow batch: all ctypes
+transactions  transactional ids, a task's ticket, and the vote's payload
+committer     the driver's side: opens epochs, ends transactions, lists and sweeps them
+outcomes      what became of a transaction, by its partitions; writes markers that got lost
+wire          requests that no public client makes: end another process's transaction, and what became of it
+messages      what those requests and their answers hold, as values
+channel       sends them until brokers answer: all private calls of kafka-python
+group         the source's offsets in a consumer group, for tools that show lag
+preflight     what is asked of a cluster before the first row
+connect       reaches it, and probes TLS and the login where that fails
+errors        Kafka's error codes, and what follows from each
+remedies      the commands that are printed to fix a cluster
+conformance   the targets of the conformance kit
+"""
 
 __all__: list[str] = []

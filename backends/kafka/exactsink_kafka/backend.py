@@ -7,7 +7,7 @@ import pyarrow as pa
 from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.shapes import shaped
+from exactsink_kafka.records import shaped
 from exactsink_kafka.writer import KafkaWriter
 
 __all__ = ["KafkaBackend", "KafkaOptions"]
@@ -30,7 +30,7 @@ class KafkaBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        """Return that the broker drops a prepared transaction after its timeout."""
+        """Return traits: the broker drops a prepared transaction after its timeout."""
         return Traits(
             can_lose_votes=True,
             max_commit_seconds=self.options.commit_seconds,

@@ -25,36 +25,33 @@ from exactsink.contract import (
     Undecided,
     Unknown,
 )
+from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka import errors
 from exactsink_kafka.group import report_offsets
-from exactsink_kafka.hanging import Ended, finish
-from exactsink_kafka.ids import PoolId, Ticket, prefix, slots_of
+from exactsink_kafka.messages import Described
 from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
-from exactsink_kafka.settle import look_back, settle, spoilt
-from exactsink_kafka.vote import Transaction, Vote
-from exactsink_kafka.wire import Described, Wire
-from exactsink_kafka.wire.failures import NOT_AUTHORIZED, named, refused_id
+from exactsink_kafka.remedies import Remedies
+from exactsink_kafka.transactions import PoolId, Ticket, Transaction, Vote, prefix, slots_of
+from exactsink_kafka.wire import Wire
 
 __all__ = ["KafkaCommitter"]
 
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
-_INVALID_STATE, _UNSUPPORTED = 48, 35
-_MOVED_ON = frozenset({47, 49, 90})
-"""INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
-_NOT_OPEN = _MOVED_ON | {0, _INVALID_STATE}
 _MARKERS_SECONDS = 30.0
-_SETTLE_SECONDS = 10.0
+_RESOLVE_SECONDS = 10.0
 """How long to wait for an open transaction, perhaps somebody else's, that hides how the rows ended."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
 class KafkaCommitter(Committer):
-    """Commit transactions by producer id and epoch, and settle by reading what is no longer there to be committed."""
+    """Commit transactions by producer id and epoch, and read what became of those that can't be committed any more."""
 
     def __init__(self, options: KafkaOptions, ctx: JobContext) -> None:
         self._options = options
+        self._fixes = Remedies(options)
         self._ctx = ctx
-        self._wire = Wire(options.connection, f"exactsink {ctx.job}.{ctx.sink} driver")
+        self._wire = Wire(options, f"exactsink {ctx.job}.{ctx.sink} driver")
         self._rounds = 0
         self._cluster: str | None = None
 
@@ -85,19 +82,15 @@ class KafkaCommitter(Committer):
             before = self._wire.describe(one.id for one in wanted)
             codes = dict(zip(wanted, self._wire.end(wanted, commit=False), strict=True))
             for one, code in codes.items():
-                if code not in _NOT_OPEN:
+                if code not in errors.NOT_OPEN:
                     raise self._refused(one, code)
             self._await_markers(wanted, "PrepareAbort")
             ended = [
-                reported
-                for reported in before.values()
-                if codes.get(reported.transaction) == 0 and reported.state == "Ongoing"
+                Ended(known.transaction, known.partitions, commit=False, sure=True)
+                for known in before.values()
+                if codes.get(known.transaction) == 0 and known.state == "Ongoing"
             ]
-            finish(
-                self._wire,
-                [Ended(reported.transaction, reported.partitions, commit=False, sure=True) for reported in ended],
-                self._options.bootstrap_servers,
-            )
+            write_missing_markers(self._wire, ended, self._fixes)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._doing("list open transactions", ""):
@@ -121,8 +114,8 @@ class KafkaCommitter(Committer):
     def _commit(self, votes: Sequence[Vote]) -> Mapping[Transaction, Outcome]:
         before = self._wire.describe(vote.transaction.id for vote in votes)
         were_open = {vote.transaction for vote in votes if _is_open(vote, before)}
-        spoiled = spoilt(self._wire, [vote for vote in votes if vote.transaction in were_open])
-        whole = [vote for vote in votes if vote.transaction not in spoiled]
+        lacking = incomplete(self._wire, [vote for vote in votes if vote.transaction in were_open])
+        whole = [vote for vote in votes if vote.transaction not in lacking]
         ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
         self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit")
@@ -132,57 +125,49 @@ class KafkaCommitter(Committer):
         }
         sure = {one for one in ended if codes[one] == 0 and one in were_open}
         known = [vote for vote in whole if not isinstance(outcomes[vote.transaction], Unknown)]
-        finish(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._options.bootstrap_servers)
-        return spoiled | outcomes
+        write_missing_markers(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._fixes)
+        return lacking | outcomes
 
     def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
         one = vote.transaction
         if code == 0 and was_open:
             return Committed()
         if code == 0:  # also when somebody mixed versions of EndTxn on this id: what readers see is stronger
-            return look_back(self._wire, vote)[0] or AlreadyCommitted()
-        if code == _INVALID_STATE:
-            reported = self._wire.describe([one.id]).get(one.id)
-            said = _said(one, reported)
+            return read_back(self._wire, vote)[0] or AlreadyCommitted()
+        answer = f"{errors.named(code)} to a commit"
+        if code == errors.INVALID_TXN_STATE:
+            now = self._wire.describe([one.id]).get(one.id)
+            said = _said(one, now)
             if said is not None:
-                return look_back(self._wire, vote)[0] or said
-            state = "an unknown id" if reported is None else f"{reported.state} (now {reported.transaction.ref})"
-            answer = f"{named(code)} to a commit, and is at {state}"
-            return settle(self._wire, vote, answer, wait_seconds=_SETTLE_SECONDS)
-        if code in _MOVED_ON:
-            return settle(self._wire, vote, f"{named(code)} to a commit", wait_seconds=_SETTLE_SECONDS)
-        raise self._refused(one, code)
+                return read_back(self._wire, vote)[0] or said
+            answer += f", and is at {'an unknown id' if now is None else f'{now.state} (now {now.transaction.ref})'}"
+        elif code not in errors.MOVED_ON:
+            raise self._refused(one, code)
+        return resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
 
     def _await_markers(self, ended: Iterable[Transaction], state: str) -> None:
         """Wait until readers see the end: EndTxn's success says only that it can't be undone."""
-        until, pause = time.monotonic() + _MARKERS_SECONDS, _FIRST_PAUSE
         left = {one.id: one.producer_id for one in ended}
-        while left:
-            reported = self._wire.describe(left)
+        for _ in attempts_within(_MARKERS_SECONDS, first_seconds=0.001, longest_seconds=0.05):
             left = {
-                one.transaction.id: one.transaction.producer_id
-                for one in reported.values()
-                if one.state == state and one.transaction.producer_id == left[one.transaction.id]
+                known.transaction.id: known.transaction.producer_id
+                for known in self._wire.describe(left).values()
+                if known.state == state and known.transaction.producer_id == left[known.transaction.id]
             }
-            if left and time.monotonic() >= until:
-                raise Retryable(
-                    f"transaction {next(iter(left))} is ended, and not yet for readers",
-                    why=f"its markers are not in all partitions after {_MARKERS_SECONDS:.0f} s (state {state})",
-                    next="see that all partitions of its topics have a leader: kafka-topics.sh --bootstrap-server "
-                    f"{self._options.bootstrap_servers} --describe --unavailable-partitions",
-                )
-            if left:
-                time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            if not left:
+                return
+        raise Retryable(
+            f"transaction {next(iter(left))} is ended, and not yet for readers",
+            why=f"its markers are not in all partitions after {_MARKERS_SECONDS:.0f} s (state {state})",
+            next=f"see that all partitions of its topics have a leader: {self._fixes.show_partitions('unavailable')}",
+        )
 
     def _check_topic(self) -> None:
-        topic, servers = self._options.topic, self._options.bootstrap_servers
+        topic = self._options.topic
         if topic is not None and topic not in self._wire.topics([topic]):
-            raise Fatal(
-                f"there is no topic {topic}",
-                why=f"Kafka at {servers} does not know it, and no sink makes topics",
-                next=f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4",
-            )
+            why = f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics"
+            fix = self._fixes.make_topic(topic, len(self._wire.brokers()))
+            raise Fatal(f"there is no topic {topic}", why=why, next=fix)
 
     def _ours(self, ref: str) -> Transaction:
         """Read a ref of this sink's. Raises ValueError for any other."""
@@ -207,15 +192,17 @@ class KafkaCommitter(Committer):
         )
 
     def _refused(self, one: Transaction, code: int) -> ExactsinkError:
-        if code in NOT_AUTHORIZED:
-            return refused_id("end a transaction", one.id, code, self._options.connection)
-        if code == _UNSUPPORTED:
-            return Fatal("end a transaction", why=named(code), next="use brokers of Apache Kafka 4.0 or newer")
-        return Retryable(f"transaction {one.ref} can't be ended now", why=named(code), next="start the job again")
+        if code in errors.NOT_AUTHORIZED:
+            return errors.refused("end a transaction", code, self._options, id=one.id)
+        if code == errors.UNSUPPORTED_VERSION:
+            return Fatal("end a transaction", why=errors.named(code), next="use brokers of Apache Kafka 4.0 or newer")
+        return Retryable(
+            f"transaction {one.ref} can't be ended now", why=errors.named(code), next="start the job again"
+        )
 
     @contextmanager
     def _doing(self, doing: str, safe: str) -> Iterator[None]:
-        """Return in errors what was being done, and what that leaves."""
+        """Say in errors what was being done, and what that leaves."""
         try:
             yield
         except ExactsinkError as error:
@@ -224,8 +211,8 @@ class KafkaCommitter(Committer):
             raise type(error)(what, why=why, next=error.next) from error.__cause__
 
 
-def _is_open(vote: Vote, reported: Mapping[str, Described]) -> bool:
-    found = reported.get(vote.transaction.id)
+def _is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
+    found = known.get(vote.transaction.id)
     return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
 
 
@@ -235,17 +222,14 @@ def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSe
     return Ended(one, places, commit=not isinstance(outcomes[one], Lost), sure=one in sure)
 
 
-def _said(one: Transaction, reported: Described | None) -> Outcome | None:
-    """Take a coordinator's word where it speaks of this very use."""
-    if reported is None or not one.is_use_of(reported.transaction):
+def _said(one: Transaction, known: Described | None) -> Outcome | None:
+    """Return a coordinator's word where it speaks of this very use."""
+    if known is None or not one.is_use_of(known.transaction):
         return None
-    if reported.state in ("CompleteAbort", "PrepareAbort"):
-        return Lost(
-            f"transaction {one.ref} was aborted: its coordinator says {reported.state} ({reported.transaction.ref})"
-        )
-    if reported.state in ("CompleteCommit", "PrepareCommit"):
-        return AlreadyCommitted()
-    return None
+    if known.state in ("CompleteAbort", "PrepareAbort"):
+        said = f"its coordinator says {known.state} ({known.transaction.ref})"
+        return Lost(f"transaction {one.ref} was aborted: {said}")
+    return AlreadyCommitted() if known.state in ("CompleteCommit", "PrepareCommit") else None
 
 
 def _elsewhere(vote: Vote, here: str) -> Unknown:

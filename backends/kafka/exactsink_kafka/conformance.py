@@ -33,9 +33,8 @@ from confluent_kafka.cimpl import NewTopic
 from exactsink.contract import Backend, Committable, ConfigError, Txn
 from exactsink.testing import ConformanceTarget
 from exactsink_kafka.backend import KafkaBackend
-from exactsink_kafka.clients import Connection
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import Vote
+from exactsink_kafka.transactions import Vote
 from exactsink_kafka.wire import Wire
 
 __all__ = ["KafkaTarget", "targets", "targets_on"]
@@ -125,14 +124,14 @@ class KafkaTarget(ConformanceTarget):
     def foreign(self, folder: Path) -> None:
         topic = f"{_topic(folder)}-theirs"
         self._brokers.make_topic(topic)
-        for stranger in _strangers(folder):
-            self._brokers.leave_open(stranger, topic, [(0, "k0", '{"id": 1}')])
-        (folder / "foreign.json").write_text(json.dumps(self._brokers.still_open(_strangers(folder))))
+        for name in _foreign_ids(folder):
+            self._brokers.leave_open(name, topic, [(0, "k0", '{"id": 1}')])
+        (folder / "foreign.json").write_text(json.dumps(self._brokers.still_open(_foreign_ids(folder))))
 
     def foreign_stands(self, folder: Path) -> bool:
         stood = json.loads((folder / "foreign.json").read_text())
-        strangers = _strangers(folder)
-        return len(stood) == len(strangers) and self._brokers.still_open(strangers) == stood
+        ids = _foreign_ids(folder)
+        return len(stood) == len(ids) and self._brokers.still_open(ids) == stood
 
     def previous(self, folder: Path) -> Sequence[Committable]:
         return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())]
@@ -145,11 +144,11 @@ class KafkaTarget(ConformanceTarget):
         name = recording["id"] % {"job": job}
         offsets = self._brokers.leave_open(name, topic, recording["records"])
         with closing(self._brokers.wire()) as wire:
-            reported = wire.describe([name])[name].transaction
+            found = wire.describe([name])[name].transaction
         here = {
             "id": name,
-            "producer_id": reported.producer_id,
-            "producer_epoch": reported.producer_epoch,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
             "topic": topic,
             "first_offsets": json.dumps(offsets),
             **self._brokers.names(topic),
@@ -172,7 +171,7 @@ class _Brokers:
         return AdminClient(self._settings())
 
     def wire(self) -> Wire:
-        return Wire(Connection(self.bootstrap), "exactsink-kit")
+        return Wire(KafkaOptions(bootstrap_servers=self.bootstrap), "exactsink-kit")
 
     def make_topic(self, topic: str) -> None:
         """Make a topic, and wait until each of its partitions has a leader."""
@@ -198,7 +197,7 @@ class _Brokers:
         return {"cluster": cluster, "topic_id": str(UUID(bytes=urlsafe_b64decode(uuid + "==")))}
 
     def leave_open(self, id: str, topic: str, records: Iterable[Sequence[Any]]) -> Mapping[int, int]:
-        """Write (partition, key, value) in a transaction that nobody ends; give each partition's first offset."""
+        """Write (partition, key, value) in a transaction that nobody ends; return each partition's first offset."""
         offsets: dict[int, int] = {}
 
         def delivered(error: KafkaError | None, message: Any) -> None:
@@ -221,8 +220,8 @@ class _Brokers:
     def still_open(self, ids: Iterable[str]) -> list[str]:
         """Return the open transactions of these ids: id, producer id and epoch."""
         with closing(self.wire()) as wire:
-            reported = wire.describe(ids).values()
-        return sorted(one.transaction.ref for one in reported if one.state == "Ongoing")
+            found = wire.describe(ids).values()
+        return sorted(one.transaction.ref for one in found if one.state == "Ongoing")
 
     def read(self, topic: str) -> list[list[int]]:
         """Return the ids in each partition, in their order, up to the first open transaction."""
@@ -262,7 +261,7 @@ class _Brokers:
         return {"bootstrap.servers": self.bootstrap, "log_level": 0}  # what fails is raised
 
 
-def _strangers(folder: Path) -> list[str]:
+def _foreign_ids(folder: Path) -> list[str]:
     return ["somebody's own " + _digest(folder), *(f"{_digest(folder)}-kit{rest}" for rest in _LOOK_ALIKES)]
 
 

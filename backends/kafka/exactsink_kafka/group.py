@@ -68,21 +68,21 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
 def source_offsets(ends: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
     """Read Kafka's offsets, by topic and partition, out of what sources say; other sources' are passed over.
 
-    Of two sources that read the same partition the one that lags reports.
+    Of two sources that read the same partition the one that lags counts.
     """
     found: dict[str, dict[int, int]] = {}
     for end in ends:
         try:
-            reported = list(_reported(json.loads(end)))
+            offsets = list(_offsets(json.loads(end)))
         except ValueError:
             continue
-        for topic, partition, offset in reported:
+        for topic, partition, offset in offsets:
             there = found.setdefault(topic, {})
             there[partition] = min(offset, there.get(partition, offset))
     return found
 
 
-def _reported(end: Any) -> Iterator[tuple[str, int, int]]:
+def _offsets(end: Any) -> Iterator[tuple[str, int, int]]:
     """Read one source's end: `{"orders": {"0": 17, "1": 4}}`. Raises ValueError when it is no such thing."""
     for topic, partitions in _mapping(end).items():
         for partition, offset in _mapping(partitions).items():

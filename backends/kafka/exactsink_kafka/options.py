@@ -1,17 +1,21 @@
-"""The options of a sink that writes to Kafka."""
+"""The options of a sink that writes to Kafka, and the same in the words of the two clients.
+
+librdkafka writes, kafka-python asks and ends.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from typing import Literal
+from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from exactsink.contract import BackendOptions
-from exactsink_kafka.clients import Connection
 
-__all__ = ["KafkaOptions"]
+__all__ = ["KafkaOptions", "kafka_python_settings", "librdkafka_settings", "producer_settings"]
 
 _OURS: Mapping[str, str] = {
     "acks": "a row is written when all in-sync replicas have it",
@@ -33,24 +37,41 @@ _OURS: Mapping[str, str] = {
     "statistics.interval.ms": "nobody hears the reports, and they would pile up",
     "transaction.timeout.ms": "write transaction_timeout_seconds",
     "transactional.id": "each task attempt has its own",
+    "security.*": "write security_protocol",
+    "sasl.*": "write sasl_mechanism, sasl_username and sasl_password",
+    "ssl[._]*": "write ssl_ca_location and its like",
+    "test.*": "rows would go to a broker that is none",
 }
 """librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
-
-_OUR_KINDS: Mapping[str, str] = {
-    "security.": "write security_protocol",
-    "sasl.": "write sasl_mechanism, sasl_username and sasl_password",
-    "ssl.": "write ssl_ca_location and its like",
-    "ssl_": "write ssl_ca_location and its like",
-    "test.": "rows would go to a broker that is none",
-}
-"""The same, by what a setting's name begins with."""
 
 _LIFETIMES = ("message.timeout.ms", "delivery.timeout.ms")
 """How long librdkafka tries to deliver a row: two names of one setting."""
 
+_DEFAULTS = {
+    ("linger.ms", "queue.buffering.max.ms"): "20",
+    ("batch.size",): "262144",
+    ("queue.buffering.max.messages",): "100000",
+    ("queue.buffering.max.kbytes",): "65536",  # librdkafka's own 1 GiB is an executor's whole overhead
+    ("reconnect.backoff.ms",): "20",  # half of it is also the pause before the first lasting connection; it doubles
+}
+"""Producers' settings, by the names that the user may have given instead."""
+
+_SOCKET_MS = 60_000  # librdkafka would wait the transaction's whole time for an answer that got lost
+
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_LOGIN_OPTIONS = ("sasl_mechanism", "sasl_username", "sasl_password")
 _TLS_OPTIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password")
+_CONNECTION = ("bootstrap_servers", "security_protocol", *_LOGIN_OPTIONS, *_TLS_OPTIONS)
+_KAFKA_PYTHON = {
+    "sasl_username": "sasl_plain_username",
+    "sasl_password": "sasl_plain_password",
+    "ssl_ca_location": "ssl_cafile",
+    "ssl_certificate_location": "ssl_certfile",
+    "ssl_key_location": "ssl_keyfile",
+    "ssl_key_password": "ssl_password",
+}
+"""The connection's options have librdkafka's names, with underscores; these are kafka-python's where they differ."""
 
 
 class KafkaOptions(BackendOptions):
@@ -76,7 +97,7 @@ class KafkaOptions(BackendOptions):
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
     """How long the broker keeps a transaction that nobody ends. Later its rows are lost, and are written again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
-    """How many transactional ids there are in a round for each of `max_participants`: see docs/how-to/kafka.md."""
+    """How many transactional ids a round has for each of `max_participants`: see docs/how-to/write-to-kafka.md."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     """librdkafka's settings for the producers: `{"compression.type" = "zstd", "linger.ms" = 50}`."""
     report_offsets_to: str | None = Field(default=None, min_length=1)
@@ -136,18 +157,17 @@ class KafkaOptions(BackendOptions):
 
     def _check_producer(self) -> None:
         for name in sorted(self.producer):
-            kinds = [why for kind, why in _OUR_KINDS.items() if name.startswith(kind)]
-            if why := _OURS.get(name) or (kinds[0] if kinds else ""):
+            if why := next((why for pattern, why in _OURS.items() if fnmatchcase(name, pattern)), None):
                 raise ValueError(f"producer: {name}: set by exactsink, take it out ({why})")
             if name.endswith("_cb") or name == "logger":
                 raise ValueError(f"producer: {name}: takes a function, which a config has not")
             if name in _LIFETIMES:
                 self._check_lifetime(name, self.producer[name])
 
-    def _check_lifetime(self, name: str, reported: str | float | bool) -> None:
+    def _check_lifetime(self, name: str, given: str | float | bool) -> None:
         """Refuse to try a row for longer than its transaction can live: the task would learn of it too late."""
         try:
-            milliseconds = float(reported)
+            milliseconds = float(given)
         except ValueError:
             raise ValueError(f"producer: {name}: no number of milliseconds") from None
         if not 0 < milliseconds <= self.transaction_timeout_seconds * 1000:
@@ -159,7 +179,7 @@ class KafkaOptions(BackendOptions):
     def _check_login(self) -> None:
         """Refuse half a login, and what would be left unused without a word."""
         wants = self.security_protocol.startswith("SASL")
-        given = [self.sasl_mechanism, self.sasl_username, self.sasl_password]
+        given = [getattr(self, name) for name in _LOGIN_OPTIONS]
         if wants and None in given:
             raise ValueError(f"{self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password")
         if not wants and any(value is not None for value in given):
@@ -181,18 +201,77 @@ class KafkaOptions(BackendOptions):
         """What a commit may take (seconds): a minute, or a quarter of a transaction's time where that is less."""
         return min(60.0, self.transaction_timeout_seconds / 4)
 
-    @property
-    def connection(self) -> Connection:
-        """What both clients need to reach the cluster."""
-        return Connection(
-            servers=self.bootstrap_servers,
-            protocol=self.security_protocol,
-            mechanism=self.sasl_mechanism,
-            username=self.sasl_username,
-            password=self.sasl_password,
-            ca=self.ssl_ca_location,
-            certificate=self.ssl_certificate_location,
-            key=self.ssl_key_location,
-            key_password=self.ssl_key_password,
-            check_hostname=self.ssl_check_hostname,
-        )
+
+def producer_settings(options: KafkaOptions, transactional_id: str, client_id: str) -> dict[str, str]:
+    """Return librdkafka's settings of a producer as text, with the secrets: both writers take the same.
+
+    They are the user's, ours that the promise hangs on, and defaults for throughput.
+    """
+    timeout_ms = round(options.transaction_timeout_seconds * 1000)
+    standard = {
+        names[0]: value for names, value in _DEFAULTS.items() if not any(name in options.producer for name in names)
+    }
+    standard["socket.timeout.ms"] = str(min(_SOCKET_MS, timeout_ms))
+    ours = {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": str(timeout_ms),
+        "enable.idempotence": "true",
+        "partitioner": "murmur2_random",  # records land where Java's producers put them, so Spark's own sink, too
+        "delivery.report.only.error": "true",
+    }
+    given = {**options.producer, **librdkafka_settings(options, client_id)}
+    return {**standard, **{name: _text(value) for name, value in given.items()}, **ours}
+
+
+def librdkafka_settings(options: KafkaOptions, client_id: str) -> dict[str, str]:
+    """Return librdkafka's settings of a connection, with the secrets, for the process that connects with them."""
+    settings = {name.replace("_", "."): _revealed(value) for name, value in _given(options).items()}
+    if options.security_protocol.endswith("SSL"):
+        settings.setdefault("ssl.ca.location", _system_certificates())
+        settings["ssl.endpoint.identification.algorithm"] = "https" if options.ssl_check_hostname else "none"
+    return {**settings, "client.id": client_id}
+
+
+def kafka_python_settings(options: KafkaOptions, client_id: str) -> dict[str, Any]:
+    """Return kafka-python's settings of a connection, with the secrets, which it can't log by accident."""
+    settings: dict[str, Any] = {
+        _KAFKA_PYTHON.get(name, name): value if isinstance(value, str) else _Hidden(_revealed(value))
+        for name, value in _given(options).items()
+    }
+    settings["bootstrap_servers"] = options.bootstrap_servers.split(",")
+    if options.security_protocol.endswith("SSL"):
+        settings.setdefault("ssl_password", "")  # None would ask at the terminal
+        settings["ssl_check_hostname"] = options.ssl_check_hostname
+    return {**settings, "client_id": client_id}
+
+
+def _given(options: KafkaOptions) -> Mapping[str, str | SecretStr]:
+    """Return the options of the connection that are given."""
+    values = {name: getattr(options, name) for name in _CONNECTION}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class _Hidden(str):
+    """A secret that its repr does not show: kafka-python logs its settings whole, at level DEBUG."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'**********'"
+
+
+def _revealed(value: str | SecretStr) -> str:
+    return value if isinstance(value, str) else value.get_secret_value()
+
+
+def _system_certificates() -> str:
+    """Return where librdkafka finds what the system trusts: as Python does, the environment first.
+
+    confluent-kafka's wheels hold an OpenSSL of their own, which looks at no variable by itself; `probe` tries the
+    folders of the usual systems.
+    """
+    return os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or "probe"
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
-from exactsink_kafka.ids import Ticket
+from exactsink_kafka.errors import ENDED, ENDED_NEXT, UNDECIDED
+from exactsink_kafka.messages import Described, OpenProducer, Topic
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.producers import RowProducer, row_producer
-from exactsink_kafka.producers.failures import ENDED, ENDED_NEXT, UNDECIDED
-from exactsink_kafka.vote import PAYLOAD_VERSION, Vote, Written
-from exactsink_kafka.wire import Described, OpenProducer, Topic, Wire
+from exactsink_kafka.producer import RowProducer, row_producer
+from exactsink_kafka.transactions import PAYLOAD_VERSION, Ticket, Vote, Written
+from exactsink_kafka.wire import Place, Wire
 
 __all__ = ["KafkaWriter"]
 
@@ -40,7 +40,7 @@ class KafkaWriter(Writer):
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to {options.topic or 'the topics of its rows'}"
         client_id = f"exactsink.{txn.job}.{txn.sink}"
         self._producer = row_producer(options, schema, self._id, client_id, self._doing)
-        self._wire = Wire(options.connection, client_id)
+        self._wire = Wire(options, client_id)
         self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
         self._gone.atexit = False  # the process's end does as well
         try:
@@ -65,14 +65,8 @@ class KafkaWriter(Writer):
             vote = self._vote()
         finally:
             self.abort()  # lets go of the producer: the transaction stays open
-        return Committable(
-            self._txn,
-            self._rows,
-            vote.dump(),
-            PAYLOAD_VERSION,
-            deadline=self._deadline,
-            store_ref=vote.transaction.ref,
-        )
+        ref = vote.transaction.ref
+        return Committable(self._txn, self._rows, vote.dump(), PAYLOAD_VERSION, deadline=self._deadline, store_ref=ref)
 
     def abort(self) -> None:
         """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
@@ -94,11 +88,9 @@ class KafkaWriter(Writer):
     def _check_count(self, taken: int) -> None:
         """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""
         if (taken - self._rows) % _SEQUENCES:
-            raise Retryable(
-                f"{self._doing}: the brokers have {taken} rows of {self._rows}",
-                why=f"the client reported no failure; {UNDECIDED}",
-                next='start the job again; if it stays, set writer = "plain" and report it',
-            )
+            what, why = f"the brokers have {taken} rows of {self._rows}", f"the client reported no failure; {UNDECIDED}"
+            fix = 'start the job again; if it stays, set writer = "plain" and report it'
+            raise Retryable(f"{self._doing}: {what}", why=why, next=fix)
 
     def _described(self) -> Described:
         found = self._wire.describe([self._id]).get(self._id)
@@ -107,19 +99,14 @@ class KafkaWriter(Writer):
         return found
 
     def _ended(self, why: str) -> Retryable:
-        return Retryable(
-            f"{self._doing}: {ENDED}",
-            why=f"{why}; {UNDECIDED}",
-            next=ENDED_NEXT,
-        )
+        return Retryable(f"{self._doing}: {ENDED}", why=f"{why}; {UNDECIDED}", next=ENDED_NEXT)
 
     def _check_cluster(self, found: str) -> None:
         if found != self._ticket.cluster:
-            raise Fatal(
-                f"{self._doing}: this executor reaches another cluster than the driver",
-                why=f"it reaches {found}, the driver {self._ticket.cluster}",
-                next="give brokers in bootstrap_servers that have the same address from everywhere",
-            )
+            what = f"{self._doing}: this executor reaches another cluster than the driver"
+            why = f"it reaches {found}, the driver {self._ticket.cluster}"
+            fix = "give brokers in bootstrap_servers that have the same address from everywhere"
+            raise Fatal(what, why=why, next=fix)
 
     def _left(self) -> float:
         """Return what is left of the transaction's time, in seconds."""
@@ -131,13 +118,10 @@ def _let_go(producer: RowProducer, wire: Wire) -> None:
     wire.close()
 
 
-def _written(topics: Mapping[str, Topic], there: Mapping[tuple[str, int], OpenProducer]) -> tuple[Written, ...]:
+def _written(topics: Mapping[str, Topic], there: Mapping[Place, OpenProducer]) -> tuple[Written, ...]:
     """Record where the rows begin, topic by topic."""
+    first = {place: rows.first_offset for place, rows in sorted(there.items())}
     return tuple(
-        Written(
-            name,
-            topics[name].id,
-            {number: rows.first_offset for (topic, number), rows in sorted(there.items()) if topic == name},
-        )
+        Written(name, topics[name].id, {number: offset for (topic, number), offset in first.items() if topic == name})
         for name in sorted(topics)
     )

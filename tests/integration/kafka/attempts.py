@@ -13,11 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from exactsink.contract import Committable, Txn
-from exactsink_kafka.clients import Connection
-from exactsink_kafka.ids import Ticket
+from exactsink_kafka.messages import Described
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import Transaction, Vote
-from exactsink_kafka.wire import Described, Wire
+from exactsink_kafka.transactions import Ticket, Transaction, Vote
+from exactsink_kafka.wire import Wire
 from exactsink_kafka.writer import KafkaWriter
 from tests.servers.kafka import Kafka
 
@@ -80,12 +79,12 @@ class Attempts:
             return wire.describe([self.id(attempt)])[self.id(attempt)]
 
     def wire(self) -> Wire:
-        return Wire(Connection(self.bootstrap), "exactsink-tests")
+        return Wire(KafkaOptions(bootstrap_servers=self.bootstrap), "exactsink-tests")
 
 
 def attempts_on(bootstrap: str) -> Attempts:
     """Return a job of the caller's own on a cluster."""
-    with closing(Wire(Connection(bootstrap), "exactsink-tests")) as wire:
+    with closing(Wire(KafkaOptions(bootstrap_servers=bootstrap), "exactsink-tests")) as wire:
         cluster = wire.cluster().id
     return Attempts(bootstrap, cluster, f"w{os.getpid()}-{uuid.uuid4().hex[:8]}")
 

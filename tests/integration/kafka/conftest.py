@@ -1,4 +1,4 @@
-"""The writers' fixture: a job of the test's own for each of the two."""
+"""What the tests of this folder share: a job of the test's own, by either writer or by none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.kafka.attempts import Attempts, attempts_on
+from tests.integration.kafka.participants import Participants
 from tests.servers.kafka import Kafka
 
 
@@ -16,3 +17,10 @@ def attempts(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Attempts]
     mine = attempts_on(kafka.bootstrap).with_(writer=request.param, topic=kafka.new_topic("writer", partitions=3))
     yield mine
     mine.end(*[one.transaction for one in mine.open_ids()], commit=False)
+
+
+@pytest.fixture
+def participants(kafka: Kafka) -> Iterator[Participants]:
+    """A sink of the test's own, with a topic of two partitions."""
+    with Participants.of(kafka) as made:
+        yield made

@@ -1,36 +1,31 @@
-"""Participants of `kafka` sinks, made by hand with librdkafka: one topic, one job, no coordinator and no writer."""
+"""Participants of a `kafka` sink, written with librdkafka and decided in a manual session: no driver, no writer."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 
-from exactsink.contract import Committable, InDoubt, JobContext, Outcome, Txn, Undecided
+from exactsink.contract import Committable, JobContext, Outcome, Txn
+from exactsink.testing import Session
+from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.committer import KafkaCommitter
-from exactsink_kafka.ids import PoolId
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.vote import PAYLOAD_VERSION, Transaction, Vote, Written
+from exactsink_kafka.transactions import PAYLOAD_VERSION, PoolId, Transaction, Vote, Written
 from exactsink_kafka.wire import Wire
 from tests.servers.kafka_view import Kafka
+from tests.servers.waiting import wait_until
 
-__all__ = ["TOKEN", "Participants", "kinds", "proven", "transaction_of", "voted"]
+__all__ = ["TOKEN", "Participants", "kinds", "transaction_of"]
 
 TOKEN = "0123456789abcdef"
 _ANSWER = 60  # seconds
-
-
-def proven(*participants: InDoubt) -> Undecided:
-    """Build what only the journal may build."""
-    undecided: Undecided = object.__new__(Undecided)
-    undecided._participants = participants
-    return undecided
 
 
 @dataclass(frozen=True)
@@ -41,15 +36,13 @@ class Participants:
     topic: str
     job: str
     wire: Wire
-    sink: str = "out"
-    generation: int = 1
     producers: list[Producer] = field(default_factory=list)
     """Kept, never closed: that would abort what they began."""
 
     @classmethod
     @contextmanager
     def of(cls, kafka: Kafka, partitions: int = 2, **configs: str) -> Iterator[Participants]:
-        wire = Wire(KafkaOptions(bootstrap_servers=kafka.bootstrap).connection, f"test {uuid.uuid4().hex}")
+        wire = Wire(KafkaOptions(bootstrap_servers=kafka.bootstrap), f"test {uuid.uuid4().hex}")
         topic = kafka.new_topic("rows", partitions, **configs)
         made = cls(kafka, topic, f"job-{uuid.uuid4().hex[:12]}", wire)
         try:
@@ -62,11 +55,20 @@ class Participants:
     def options(self) -> KafkaOptions:
         return KafkaOptions(bootstrap_servers=self.kafka.bootstrap, topic=self.topic)
 
+    @property
+    def session(self) -> Session:
+        """A new driver for each of its calls."""
+        return Session(KafkaBackend(self.options), self.ctx, TOKEN)
+
+    @property
+    def ctx(self) -> JobContext:
+        return JobContext(self.job, "out", "", 1)
+
     def committer(self) -> KafkaCommitter:
-        return KafkaCommitter(self.options, JobContext(self.job, self.sink, "", self.generation))
+        return KafkaCommitter(self.options, self.ctx)
 
     def id(self, slot: int) -> str:
-        return str(PoolId(self.job, self.sink, self.generation, TOKEN, slot))
+        return str(PoolId(self.job, "out", 1, TOKEN, slot))
 
     def begin(self, slot: int | str, *values: str, timeout: float = 60, topic: str | None = None) -> Producer:
         """Write in a transaction, value by value to the partitions in turn, and leave it open."""
@@ -88,6 +90,21 @@ class Participants:
         assert producer.flush(_ANSWER) == 0
         return producer
 
+    def wide(self, slot: int, partitions: int) -> None:
+        """Write a row into each of many partitions, and leave it open."""
+        producer = self.begin(slot)
+        for number in range(partitions):
+            producer.produce(self.topic, str(slot).encode(), partition=number)
+        assert producer.flush(_ANSWER) == 0
+
+    def again(self) -> str:
+        """Delete the topic and make it again; return its new id."""
+        self.kafka.delete_topic(self.topic)
+        admin = self.kafka.admin()  # kept until the answer is there
+        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(_ANSWER)
+        wait_until(lambda: self.topic in self.wire.topics([self.topic]), "the topic to be there")
+        return self.wire.topics([self.topic])[self.topic].id
+
     def vote(self, slot: int, *values: str, timeout: float = 60) -> Committable:
         """Vote as a task does: write, and name the open transaction and where its rows begin."""
         self.begin(slot, *values, timeout=timeout)
@@ -105,30 +122,19 @@ class Participants:
         topic_id = self.wire.topics([self.topic])[self.topic].id
         written = Written(self.topic, topic_id, {partition: r.first_offset for (_, partition), r in rows_there.items()})
         vote = Vote(found.transaction, self.wire.cluster().id, (written,))
-        txn = Txn(self.job, 0, self.sink, self.generation, TOKEN, slot, slot)
+        txn = Txn(self.job, 0, "out", 1, TOKEN, slot, slot)
         return Committable(txn, rows, vote.dump(), PAYLOAD_VERSION, store_ref=found.transaction.ref)
 
     def commit(self, *committables: Committable) -> list[str]:
         """Commit in a new driver, and name the outcomes."""
         return kinds(self.outcomes(*committables))
 
-    def outcomes(self, *committables: Committable) -> Sequence[Outcome]:
-        committer = self.committer()
-        try:
-            return committer.commit(0, committables)
-        finally:
-            committer.close()
+    def outcomes(self, *committables: Committable) -> list[Outcome]:
+        return self.session.commit(0, committables)
 
     def end(self, *committables: Committable, commit: bool) -> list[int]:
         """End transactions as another driver would, and give the brokers' codes."""
         return list(self.wire.end([transaction_of(one) for one in committables], commit=commit))
-
-    def listed(self) -> list[InDoubt]:
-        committer = self.committer()
-        try:
-            return sorted(committer.in_doubt(), key=lambda participant: participant.ref)
-        finally:
-            committer.close()
 
     def values(self) -> list[str]:
         """Read what is committed."""
@@ -137,11 +143,6 @@ class Participants:
 
 def transaction_of(committable: Committable) -> Transaction:
     return Vote.load(committable).transaction
-
-
-def voted(committable: Committable, **changes: Any) -> Committable:
-    """Return a committable with another payload."""
-    return replace(committable, payload=json.dumps({**json.loads(committable.payload), **changes}).encode())
 
 
 def kinds(outcomes: Sequence[object]) -> list[str]:

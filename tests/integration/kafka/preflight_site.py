@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from exactsink_kafka.preflight import findings
 from exactsink_kafka.wire import Wire
 from tests.servers.kafka_secure import PASSWORDS, SecureKafka
 
-__all__ = ["ROWS", "check", "context", "secured", "reported"]
+__all__ = ["ROWS", "check", "context", "secured"]
 
 ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _PATIENCE = 60.0  # for brokers that are there
@@ -45,12 +44,8 @@ def check(
 ) -> list[Finding]:
     """Look as a job's start does; `patience` is in seconds, short for brokers that will never answer."""
     made = KafkaOptions.model_validate(options)
-    wire = Wire(made.connection, "exactsink tests", patience_seconds=patience)
+    wire = Wire(made, "exactsink tests", patience_seconds=patience)
     try:
         return list(findings(made, ctx or context(), wire, rows, participants, patience_seconds=patience))
     finally:
         wire.close()
-
-
-def reported(found: Sequence[Finding]) -> str:
-    return "\n".join(f"{finding.severity}: {finding.message}: {finding.fix}" for finding in found)

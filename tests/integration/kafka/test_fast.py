@@ -1,27 +1,21 @@
-"""The fast writer: the C library it calls, and when it is used; and both writers beside a broker that hangs."""
+"""The fast writer: the C library it calls, and when it is used."""
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import ConfigError, ExactsinkError, Retryable
-from exactsink_kafka.producers import choice, library
-from exactsink_kafka.producers.failures import Failure, Failures
-from exactsink_kafka.producers.fast import FastProducer
-from exactsink_kafka.producers.handle import Handle
-from exactsink_kafka.producers.library import MESSAGE, Library, MessageHead, Unusable
-from exactsink_kafka.producers.plain import PlainProducer
-from exactsink_kafka.writer import KafkaWriter
-from tests.integration.kafka.attempts import Attempts, attempts_on
-from tests.servers.kafka import KafkaServer, own_kafka
+from exactsink.contract import ConfigError
+from exactsink_kafka import fast
+from exactsink_kafka.errors import Failure, Failures
+from exactsink_kafka.fast import MESSAGE, FastClient, Library, MessageHead, Unusable
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.producer import PlainClient, row_producer
+from tests.integration.kafka.attempts import Attempts
 
 PLAIN_ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 NOWHERE = {"bootstrap.servers": "127.0.0.1:9", "log_level": "0", "delivery.report.only.error": "true"}
@@ -32,7 +26,7 @@ class Heard(Failures):
     """Keeps every failure."""
 
     def __init__(self) -> None:
-        super().__init__("test")
+        super().__init__("test", KafkaOptions(bootstrap_servers="b:1"))
         self.all: list[Failure] = []
 
     def add(self, failure: Failure) -> None:
@@ -60,7 +54,7 @@ def test_messages_are_laid_out_as_the_library_reads_them() -> None:
     assert MESSAGE.itemsize == 72
     assert MessageHead.partition.offset == MESSAGE.fields["partition"][1]  # type: ignore[index]
     heard = Heard()
-    handle = Handle(Library(), {**NOWHERE, "queue.buffering.max.messages": "3"}, "t", heard, "test")
+    handle = FastClient(Library(), {**NOWHERE, "queue.buffering.max.messages": "3"}, "t", heard, "test")
     data = np.frombuffer(b"keyvalue", np.uint8)
     messages = np.zeros(5, MESSAGE)
     messages["key"], messages["key_len"] = data.ctypes.data, 3
@@ -68,7 +62,7 @@ def test_messages_are_laid_out_as_the_library_reads_them() -> None:
     messages["partition"] = 1
     assert handle.produce(messages, to_partitions=True) == 3
     assert list(messages["err"]) == [0, 0, 0, -184, -184]
-    handle.purge()
+    handle._library.purge(handle._producer, 7)
     while len(heard.all) < 3:
         handle.hear(0.05)
     assert [(one.code, one.topic) for one in heard.all] == [(_PURGE_QUEUE, "t")] * 3
@@ -82,46 +76,46 @@ def test_a_library_that_is_not_as_known_is_not_called_and_auto_takes_the_plain_w
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, fault: str
 ) -> None:
     if fault == "version":
-        monkeypatch.setattr(library.confluent_kafka, "libversion", lambda: ("3.0.0", 0x030000FF))
+        monkeypatch.setattr(fast.confluent_kafka, "libversion", lambda: ("3.0.0", 0x030000FF))
     elif fault == "symbol":
-        functions = {**library._FUNCTIONS, "rd_kafka_no_such_function": (None, ())}
-        monkeypatch.setattr(library, "_FUNCTIONS", functions)
+        functions = {**fast._FUNCTIONS, "rd_kafka_no_such_function": (None, ())}
+        monkeypatch.setattr(fast, "_FUNCTIONS", functions)
     elif fault == "file":
         (tmp_path / "librdkafka.so.1").write_bytes(b"no library")
-        monkeypatch.setattr(library, "_loaded", lambda: str(tmp_path / "librdkafka.so.1"))
+        monkeypatch.setattr(fast, "_loaded", lambda: str(tmp_path / "librdkafka.so.1"))
     else:
         maps = [f"0-1 r-xp 0 00:00 1 /somewhere/{name}/librdkafka.so.1" for name in ("a", "b")]
         (tmp_path / "maps").write_text("\n".join(maps))
-        monkeypatch.setattr(library, "Path", lambda path: tmp_path / "maps")
+        monkeypatch.setattr(fast, "Path", lambda path: tmp_path / "maps")
     with pytest.raises(Unusable):
         Library()
     caplog.set_level(logging.DEBUG, "exactsink_kafka")
-    auto = choice.row_producer(options().options, PLAIN_ROWS, "id", "client", "test")
-    assert isinstance(auto, PlainProducer)
+    auto = row_producer(options().options, PLAIN_ROWS, "id", "client", "test")
+    assert isinstance(auto._client, PlainClient)
     assert "the plain writer" in caplog.text
     auto.drop()
     with pytest.raises(ConfigError, match='writer = "fast"') as failure:
-        choice.row_producer(options(writer="fast").options, PLAIN_ROWS, "id", "client", "test")
+        row_producer(options(writer="fast").options, PLAIN_ROWS, "id", "client", "test")
     assert 'writer = "auto"' in failure.value.next
 
 
 @pytest.mark.parametrize(
     ("given", "columns", "expected"),
     [
-        ({"topic": "t"}, ["key", "value"], FastProducer),
-        ({"topic": "t"}, ["value", "partition"], FastProducer),
-        ({"topic": "t"}, ["value", "topic"], FastProducer),
-        ({"topic": None}, ["value", "topic"], PlainProducer),
-        ({"topic": "t"}, ["value", "headers"], PlainProducer),
-        ({"topic": "t"}, ["value", "timestamp"], PlainProducer),
-        ({"topic": "t", "writer": "plain"}, ["key", "value"], PlainProducer),
-        ({"topic": "t", "writer": "fast"}, ["key", "value"], FastProducer),
+        ({"topic": "t"}, ["key", "value"], FastClient),
+        ({"topic": "t"}, ["value", "partition"], FastClient),
+        ({"topic": "t"}, ["value", "topic"], FastClient),
+        ({"topic": None}, ["value", "topic"], PlainClient),
+        ({"topic": "t"}, ["value", "headers"], PlainClient),
+        ({"topic": "t"}, ["value", "timestamp"], PlainClient),
+        ({"topic": "t", "writer": "plain"}, ["key", "value"], PlainClient),
+        ({"topic": "t", "writer": "fast"}, ["key", "value"], FastClient),
     ],
 )
 def test_which_writer_takes_which_rows(given: dict[str, str], columns: list[str], expected: type) -> None:
     schema = pa.schema([(name, pa.string()) for name in columns])
-    producer = choice.row_producer(options(**given).options, schema, "id", "client", "test")
-    assert type(producer) is expected
+    producer = row_producer(options(**given).options, schema, "id", "client", "test")
+    assert type(producer._client) is expected
     producer.drop()
 
 
@@ -131,61 +125,4 @@ def test_all_settings_reach_both_writers() -> None:
         for writer in ("plain", "fast"):
             with pytest.raises(ConfigError):
                 made = options(writer=writer, producer={name: value}).options
-                choice.row_producer(made, PLAIN_ROWS, "id", "client", "test")
-
-
-@pytest.fixture(scope="module")
-def hanging() -> Iterator[KafkaServer]:
-    with own_kafka() as server:
-        yield server
-
-
-def test_a_broker_that_hangs_ends_every_wait_in_time(hanging: KafkaServer) -> None:
-    """Flush, a full queue, and the opening, by both writers, side by side."""
-    topic = hanging.new_topic("hangs")
-    found: dict[str, tuple[ExactsinkError, float]] = {}
-    base = attempts_on(hanging.bootstrap).with_(topic=topic)
-    small = {"queue.buffering.max.messages": 10}
-    row = pa.record_batch({"value": pa.array([b"v"])})
-    many = pa.record_batch({"value": pa.array([b"v"] * 1000)})
-    ready = {
-        f"{how} {writer}": (base.with_(writer=writer, producer=small if how == "full" else {}), number)
-        for number, (how, writer) in enumerate((h, w) for h in ("flush", "full") for w in ("plain", "fast"))
-    }
-    writers = {name: attempts.writer(row.schema, number) for name, (attempts, number) in ready.items()}
-
-    def end(name: str, writer: KafkaWriter) -> None:
-        writer._until = time.monotonic() + 3  # librdkafka itself would try for longer
-        try:
-            writer.write(many if name.startswith("full") else row)
-            writer.pre_commit()
-        except ExactsinkError as error:
-            found[name] = error, time.monotonic()
-        finally:
-            writer.abort()
-
-    def open_one(name: str, writer: str) -> None:
-        producer = choice.row_producer(base.with_(writer=writer).options, row.schema, f"late-{writer}", "c", "test")
-        try:
-            producer.open(3)
-        except ExactsinkError as error:
-            found[name] = error, time.monotonic()
-        finally:
-            producer.drop()
-
-    hanging.stall()
-    started = time.monotonic()
-    threads = [threading.Thread(target=end, args=one) for one in writers.items()]
-    threads += [threading.Thread(target=open_one, args=(f"open {name}", name)) for name in ("plain", "fast")]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    finally:
-        hanging.resume()
-    assert found.keys() == {*writers, "open plain", "open fast"}
-    for name, (error, ended) in found.items():
-        assert type(error) is Retryable, (name, error)
-        assert "no row of it shows" in str(error), name
-        assert ended - started < 20, name
+                row_producer(made, PLAIN_ROWS, "id", "client", "test")

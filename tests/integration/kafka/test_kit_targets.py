@@ -6,18 +6,10 @@ import pytest
 
 from exactsink.contract import ConfigError
 from exactsink_kafka import conformance
-from exactsink_kafka.conformance import KafkaTarget, targets
-from tests.servers.kafka import Kafka
+from exactsink_kafka.conformance import targets
 from tests.servers.ports import Ports
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-
-def test_the_kit_plays_both_writers_on_the_brokers_of_the_environment(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap)
-    assert targets() == {writer: KafkaTarget(writer, kafka.bootstrap) for writer in ("plain", "fast")}
 
 
 def test_the_kit_without_brokers_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

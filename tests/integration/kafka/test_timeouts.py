@@ -9,15 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from exactsink.contract import Committable, Retryable, Unknown
+from exactsink.contract import Committable, ExactsinkError, Retryable, Unknown
 from exactsink_kafka.committer import KafkaCommitter
-from exactsink_kafka.vote import Transaction, Vote
-from exactsink_kafka.wire import Seen, Wire
+from exactsink_kafka.messages import Seen
+from exactsink_kafka.producer import row_producer
+from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.wire import Wire
+from exactsink_kafka.writer import KafkaWriter
+from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
 from tests.servers.kafka import KafkaServer, own_kafka
-from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -42,17 +46,6 @@ def server() -> Iterator[KafkaServer]:
 def state(participants: Participants, vote: Committable) -> str:
     reported = participants.wire.describe([transaction_of(vote).id]).get(transaction_of(vote).id)
     return "expired" if reported is None else reported.state
-
-
-def test_a_transaction_that_timed_out_is_lost_also_when_its_id_is_used_again(kafka: Kafka) -> None:
-    with Participants.of(kafka) as participants:
-        late = [participants.vote(slot, "late", "late", timeout=1) for slot in (0, 1)]
-        early = participants.vote(2, "early", "early", timeout=60)
-        wait_until(lambda: {state(participants, vote) for vote in late} == {"CompleteAbort"}, "the timeouts")
-        again = participants.vote(1, "again", "again")
-
-        assert participants.commit(*late, early, again) == ["Lost", "Lost", "Committed", "Committed"]
-        assert participants.values() == ["again", "again", "early", "early"]
 
 
 def test_an_expired_id_is_reported_by_its_rows(server: KafkaServer) -> None:
@@ -120,28 +113,11 @@ def stalling(server: KafkaServer, committer: KafkaCommitter, until: Callable[[],
     committer._wire.end = end  # type: ignore[method-assign]
 
 
-def unanswered(committer: KafkaCommitter) -> int:
-    """Count the requests that wait for an answer."""
-    channel = committer._wire._asker._channel
-    connections = [] if channel is None else list(channel._manager._conns.values())
-    return sum(len(connection.in_flight_requests) for connection in connections)
-
-
-def test_a_broker_that_stalls_while_transactions_are_ended_and_goes_on(server: KafkaServer) -> None:
-    with Participants.of(server) as participants:
-        votes = participants.votes(6)
-        committer = participants.committer()
-        with stalling(server, committer, lambda: unanswered(committer) >= 6):
-            assert kinds(committer.commit(0, votes)) == ["Committed"] * 6
-        committer.close()
-        assert participants.values() == sorted(f"{slot}-{row}" for slot in range(6) for row in "ab")
-
-
 def test_a_broker_that_stalls_for_longer_than_the_patience_is_asked_again_later(server: KafkaServer) -> None:
     with Participants.of(server) as participants:
         votes = participants.votes(3)
         committer = participants.committer()
-        committer._wire = Wire(participants.options.connection, "impatient", patience_seconds=1)
+        committer._wire = Wire(participants.options, "impatient", patience_seconds=1)
         given_up = threading.Event()
         use = committer._wire._asker.use
 
@@ -164,12 +140,13 @@ def test_a_broker_that_stalls_for_longer_than_the_patience_is_asked_again_later(
         assert participants.values() == sorted(f"{slot}-{row}" for slot in range(3) for row in "ab")
 
 
+@pytest.mark.proof
 def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_than_a_timeout(
     server: KafkaServer,
 ) -> None:
     """One participant times out while the broker is down, the others are committed: each answer is what readers see."""
     with Participants.of(server, partitions=60) as participants:
-        late = participants.vote(0, "late", "late", timeout=1)
+        late = participants.vote(0, "late", "late", timeout=4)
         began = time.monotonic()
         committer = participants.committer()
         await_markers = committer._await_markers
@@ -190,10 +167,10 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
             outcomes = []
             while not down.is_set():  # until the markers were not quicker
                 slot = next(slots)
-                reported = pool.submit(committer.commit, 0, [wide(participants, slot)])
+                reported = pool.submit(committer.commit, 0, [_wide(participants, slot)])
                 outcomes.append(reported)
                 wait_until(lambda reported=reported: reported.done() or down.is_set(), "a commit")  # type: ignore[misc]
-            wait_until(lambda: time.monotonic() > began + 1.5, "the timeout")
+            wait_until(lambda: time.monotonic() > began + 5, "the timeout")
             server.start()  # here: the server dies with the thread that starts it
             assert {kind for reported in outcomes for kind in kinds(reported.result(120))} <= {
                 "Committed",
@@ -201,16 +178,64 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
             }
         committer.close()
 
-        [became] = participants.commit(late)
-        assert became in ("Committed", "Lost")
+        [outcome] = participants.outcomes(late)
+        [became] = kinds([outcome])
+        assert became in ("Committed", "Lost"), outcome
         shown = [str(number) for number in range(1, slot + 1) for _ in range(60)]
         assert participants.values() == sorted(shown + (["late", "late"] if became == "Committed" else []))
 
 
-def wide(participants: Participants, slot: int) -> Committable:
-    """Vote with a row in each of many partitions."""
-    producer = participants.begin(slot)
-    for number in range(60):
-        producer.produce(participants.topic, str(slot).encode(), partition=number)
-    assert producer.flush(60) == 0
+def test_a_broker_that_hangs_ends_every_wait_in_time(server: KafkaServer) -> None:
+    """Flush, a full queue, and the opening, by both writers, side by side."""
+    topic = server.new_topic("hangs")
+    found: dict[str, tuple[ExactsinkError, float]] = {}
+    base = attempts_on(server.bootstrap).with_(topic=topic)
+    small = {"queue.buffering.max.messages": 10}
+    row = pa.record_batch({"value": pa.array([b"v"])})
+    many = pa.record_batch({"value": pa.array([b"v"] * 1000)})
+    ready = {
+        f"{how} {writer}": (base.with_(writer=writer, producer=small if how == "full" else {}), number)
+        for number, (how, writer) in enumerate((h, w) for h in ("flush", "full") for w in ("plain", "fast"))
+    }
+    writers = {name: attempts.writer(row.schema, number) for name, (attempts, number) in ready.items()}
+
+    def end(name: str, writer: KafkaWriter) -> None:
+        writer._until = time.monotonic() + 3  # librdkafka itself would try for longer
+        try:
+            writer.write(many if name.startswith("full") else row)
+            writer.pre_commit()
+        except ExactsinkError as error:
+            found[name] = error, time.monotonic()
+        finally:
+            writer.abort()
+
+    def open_one(name: str, writer: str) -> None:
+        producer = row_producer(base.with_(writer=writer).options, row.schema, f"late-{writer}", "c", "test")
+        try:
+            producer.open(3)
+        except ExactsinkError as error:
+            found[name] = error, time.monotonic()
+        finally:
+            producer.drop()
+
+    server.stall()
+    started = time.monotonic()
+    threads = [threading.Thread(target=end, args=one) for one in writers.items()]
+    threads += [threading.Thread(target=open_one, args=(f"open {name}", name)) for name in ("plain", "fast")]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        server.resume()
+    assert found.keys() == {*writers, "open plain", "open fast"}
+    for name, (error, ended) in found.items():
+        assert type(error) is Retryable, (name, error)
+        assert "no row of it shows" in str(error), name
+        assert ended - started < 20, name
+
+
+def _wide(participants: Participants, slot: int) -> Committable:
+    participants.wide(slot, 60)
     return participants.committable(slot, 60)

@@ -7,27 +7,19 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from exactsink.contract import Fatal, Retryable
-from exactsink_kafka.clients import Connection
-from exactsink_kafka.vote import Transaction, Vote
-from exactsink_kafka.wire import Seen, Wire
-from exactsink_kafka.wire.channel import Channel
+from exactsink.contract import Retryable
+from exactsink_kafka.channel import Channel
+from exactsink_kafka.messages import Seen
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.wire import Wire
 from tests.integration.kafka.participants import Participants, transaction_of
 from tests.servers.kafka_view import Kafka
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-
-@pytest.fixture
-def participants(kafka: Kafka) -> Iterator[Participants]:
-    with Participants.of(kafka) as made:
-        yield made
 
 
 def threads(client_id: str) -> list[str]:
@@ -143,7 +135,7 @@ def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_a
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        wire = Wire(Connection(address), "to-nobody", patience_seconds=0.5)
+        wire = Wire(KafkaOptions(bootstrap_servers=address), "to-nobody", patience_seconds=0.5)
         began = time.monotonic()
         with pytest.raises(Retryable, match=f"describe transactions: Kafka at {address} did not answer") as raised:
             wire.describe(["x"])
@@ -155,21 +147,11 @@ def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_a
     wire.close()
 
 
-def test_a_server_that_never_answers_is_given_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        wire = Wire(Connection(f"127.0.0.1:{silent.getsockname()[1]}"), "to-a-silent-one", patience_seconds=0.5)
-        began = time.monotonic()
-        with pytest.raises(Retryable, match="did not answer"):
-            wire.cluster()
-    assert time.monotonic() - began < 30
-    assert threads("to-a-silent-one") == []
-
-
 def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     logged = logging.getLogger("kafka.net.manager")
     filters = list(logged.filters)
     with caplog.at_level(logging.DEBUG, "kafka"):
-        wire = Wire(Connection(kafka.bootstrap), "watched")
+        wire = Wire(KafkaOptions(bootstrap_servers=kafka.bootstrap), "watched")
         wire.cluster()
         logged.warning("of somebody else's client")
         wire.close()
@@ -178,28 +160,3 @@ def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog
     assert {record.levelname for record in mine} == {"DEBUG"}
     assert [r.levelname for r in caplog.records if r.getMessage() == "of somebody else's client"] == ["WARNING"]
     assert logged.filters == filters
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"protocol": "SSL", "ca": "no/such/file.pem"},
-        {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "me", "password": SecretStr("hush")},
-    ],
-    ids=["no CA file", "login"],
-)
-def test_a_listener_that_takes_no_such_connection_is_reported_at_once(kafka: Kafka, given: dict[str, Any]) -> None:
-    wire = Wire(Connection(kafka.bootstrap, **given), "a-misfit", patience_seconds=30)
-    began = time.monotonic()
-    with pytest.raises(Fatal, match="refused the connection") as raised:
-        wire.cluster()
-    assert time.monotonic() - began < 20
-    assert "hush" not in str(raised.value)
-    assert threads("a-misfit") == []
-
-
-def test_the_clients_public_calls_are_within_reach(kafka: Kafka) -> None:
-    wire = Wire(Connection(kafka.bootstrap), "public")
-    assert wire.admin.describe_cluster()["cluster_id"] == wire.cluster().id
-    wire.close()
-    assert threads("public") == []

@@ -3,92 +3,45 @@
 from __future__ import annotations
 
 import os
-import pickle
-import signal
 import struct
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Committable
-from exactsink_kafka.vote import Vote
+from exactsink_kafka.transactions import Vote
 from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on, rows, topic_of, written
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-ROOT = Path(__file__).parents[3]
 
-
-CHILD = """
-import pickle, sys, time
-attempts, batches = pickle.load(sys.stdin.buffer)
-sys.stdout.buffer.write(pickle.dumps(attempts.voted(*batches)))
-sys.stdout.buffer.flush()
-time.sleep(600)
-"""
-
-
-def test_rows_of_a_process_killed_right_after_its_vote_show_when_another_ends_the_transaction(kafka: Kafka) -> None:
+def test_every_kind_of_row_shows_when_another_ends_the_transaction_that_the_vote_names(
+    kafka: Kafka, attempts: Attempts
+) -> None:
     pairs = [(b"k", b"v"), (None, b"no key"), (b"", b"empty key"), (b"tombstone", None), (b"empty", b""), (None, None)]
     pairs += [("schlüssel-鍵".encode(), "wert-値-🙂".encode()), (b"\x00\xff", bytes(range(256))), (b"k", b"v")]
-    batches = [rows(*pairs[:4]), rows(*pairs[4:])]
     before = time.time()
-    both = [
-        attempts_on(kafka.bootstrap).with_(writer=writer, topic=kafka.new_topic("killed", partitions=3))
-        for writer in ("plain", "fast")
-    ]
-    for attempts, committable in zip(both, killed_after_voting([(one, batches) for one in both]), strict=True):
-        topic = topic_of(attempts)
-        assert kafka.rows(topic) == []
-        assert kafka.held(topic)
-        assert (committable.txn, committable.rows, committable.digest) == (attempts.txn(), len(pairs), 0)
-        assert committable.deadline is not None
-        assert before + 60 <= committable.deadline <= time.time() + 60
-        vote = Vote.load(committable)
-        assert committable.ref == vote.transaction.ref
-        assert (vote.transaction.id, vote.cluster) == (attempts.id(), attempts.cluster)
+    committable = attempts.voted(rows(*pairs[:4]), rows(*pairs[4:]))
+    topic = topic_of(attempts)
+    assert kafka.rows(topic) == []
+    assert kafka.held(topic)
+    assert (committable.txn, committable.rows, committable.digest) == (attempts.txn(), len(pairs), 0)
+    assert committable.deadline is not None
+    assert before + 60 <= committable.deadline <= time.time() + 60
+    vote = Vote.load(committable)
+    assert committable.ref == vote.transaction.ref
+    assert (vote.transaction.id, vote.cluster) == (attempts.id(), attempts.cluster)
 
-        attempts.commit(committable)
-        assert written(kafka, attempts) == Counter(pairs)
-        first = {record.partition: record.offset for record in reversed(kafka.rows(topic))}
-        assert [one.first_offsets for one in vote.written] == [first]
-        with closing(attempts.wire()) as wire:
-            assert vote.written[0].topic_id == wire.topics([topic])[topic].id
-
-
-def killed_after_voting(work: Sequence[tuple[Attempts, list[pa.RecordBatch]]]) -> list[Committable]:
-    """Vote in processes of their own, side by side, which are killed as soon as the vote is read."""
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment()
-        )
-        for _ in work
-    ]
-    try:
-        for child, what in zip(children, work, strict=True):
-            assert child.stdin is not None
-            pickle.dump(what, child.stdin)
-            child.stdin.close()
-        return [pickle.load(child.stdout) for child in children if child.stdout is not None]
-    finally:
-        for child in children:
-            child.send_signal(signal.SIGKILL)
-            child.wait(60)
-            if child.stdout is not None:
-                child.stdout.close()
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    attempts.commit(committable)
+    assert written(kafka, attempts) == Counter(pairs)
+    first = {record.partition: record.offset for record in reversed(kafka.rows(topic))}
+    assert [one.first_offsets for one in vote.written] == [first]
+    with closing(attempts.wire()) as wire:
+        assert vote.written[0].topic_id == wire.topics([topic])[topic].id
 
 
 def test_first_offsets_are_those_of_this_transaction_behind_others_rows(kafka: Kafka, attempts: Attempts) -> None:
@@ -106,21 +59,13 @@ def test_first_offsets_are_those_of_this_transaction_behind_others_rows(kafka: K
     assert written(kafka, attempts) == Counter(dict.fromkeys(pairs, 3))
 
 
-def test_an_aborted_attempt_leaves_a_transaction_that_the_sweep_finds(kafka: Kafka, attempts: Attempts) -> None:
-    writer = attempts.writer(rows((b"k", b"v")).schema)
-    writer.write(rows((b"k", b"v")))
-    writer._producer.flush(30)
-    writer.abort()
-    writer.abort()
-    (left,) = attempts.open_ids()
-    assert left.transaction.id == attempts.id()
-    assert attempts.end(left.transaction, commit=False) == [0]
-    assert kafka.rows(topic_of(attempts)) == []
-    assert not kafka.held(topic_of(attempts))
-
-
-def test_rows_go_to_the_partition_that_they_name(kafka: Kafka, attempts: Attempts) -> None:
-    pairs: list[Row] = [(b"k%d" % n, b"%d" % n) for n in range(40)]
+def test_rows_go_to_the_partition_that_they_name_or_where_java_s_client_puts_them(
+    kafka: Kafka, attempts: Attempts
+) -> None:
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    assert {key: murmur2(key) for key in known} == {key: signed & 0x7FFFFFFF for key, signed in known.items()}
+    keys = [*known, b"\xff\xfe\xfd", "schlüssel".encode(), *(b"k%d" % n for n in range(34))]
+    pairs: list[Row] = [(key, b"%d" % n) for n, key in enumerate(keys)]
     named = [(n % 3 if n % 4 else None) for n in range(40)]
     batch = rows(*pairs, partition=pa.array(named, pa.int32()))
     attempts.commit(attempts.voted(batch.slice(3, 20), batch.slice(23)))
@@ -144,16 +89,6 @@ def murmur2(data: bytes) -> int:
     return (h ^ h >> 15) & 0x7FFFFFFF
 
 
-def test_keys_go_where_java_s_client_puts_them(kafka: Kafka, attempts: Attempts) -> None:
-    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
-    assert {key: murmur2(key) for key in known} == {key: signed & 0x7FFFFFFF for key, signed in known.items()}
-    topic = kafka.new_topic("murmur2", partitions=7)
-    keys = [*known, b"", b"\xff\xfe\xfd", "schlüssel".encode(), *(b"key-%d" % n for n in range(50))]
-    mine = attempts.with_(topic=topic)
-    mine.commit(mine.voted(rows(*[(key, None) for key in keys])))
-    assert {record.key: record.partition for record in kafka.rows(topic)} == {key: murmur2(key) % 7 for key in keys}
-
-
 def test_every_type_of_column_sliced_or_not(kafka: Kafka, attempts: Attempts) -> None:
     texts = ["a", None, "", "ä" * 300, "d", None, "e", ""]
     batches = []
@@ -165,9 +100,9 @@ def test_every_type_of_column_sliced_or_not(kafka: Kafka, attempts: Attempts) ->
     reported = [row for batch in batches for row in batch.cast(shown).to_pylist()]
     expected = Counter((row["key"], row["value"]) for row in reported)
     assert written(kafka, attempts) == expected
-    only_empty = pa.record_batch({"value": pa.array(["", ""])})
-    attempts.commit(attempts.voted(only_empty, attempt=1))
-    assert written(kafka, attempts) == expected + Counter({(None, b""): 2})
+    odd = pa.array([b"\xff\xfe", b""], pa.binary()).view(pa.string())  # no UTF-8, and empty
+    attempts.commit(attempts.voted(pa.record_batch({"value": odd}), attempt=1))
+    assert written(kafka, attempts) == expected + Counter([(None, b"\xff\xfe"), (None, b"")])
 
 
 def test_a_full_queue_makes_rows_wait_and_keeps_their_order(kafka: Kafka, attempts: Attempts) -> None:
@@ -191,7 +126,7 @@ def test_many_writers_in_one_process_leave_no_threads_and_no_files(attempts: Att
 
     use(1)  # imports, and what is made once
     before = len(tasks()), len(files())
-    for attempt in range(20):
+    for attempt in range(12):
         use(attempt)
     wait_until(lambda: (len(tasks()), len(files())) <= before, f"the writers to be gone ({before})")
 
@@ -240,9 +175,3 @@ def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:
 def test_a_column_topic_counts_nothing_beside_the_option(kafka: Kafka, attempts: Attempts) -> None:
     attempts.commit(attempts.voted(rows((b"k", b"v"), topic=pa.array(["elsewhere"]))))
     assert written(kafka, attempts) == Counter([(b"k", b"v")])
-
-
-def test_text_that_is_no_utf8_goes_as_it_is(kafka: Kafka, attempts: Attempts) -> None:
-    odd = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
-    attempts.commit(attempts.voted(pa.record_batch({"value": odd})))
-    assert written(kafka, attempts) == Counter([(None, b"\xff\xfe")])

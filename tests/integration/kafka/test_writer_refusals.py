@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from exactsink.contract import ConfigError, Fatal, Retryable
+from exactsink.contract import Fatal, Retryable
 from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import HEADERS, Attempts, attempts_on, rows, topic_of
 from tests.servers.kafka import Kafka
@@ -66,13 +66,6 @@ def test_another_cluster_than_the_driver_s_gets_no_row(attempts: Attempts) -> No
     elsewhere = Attempts(attempts.bootstrap, "another-cluster", attempts.job, attempts.given)
     with pytest.raises(Fatal, match="another cluster"):
         elsewhere.writer(rows((b"k", b"v")).schema)
-
-
-def test_settings_that_librdkafka_refuses_are_reported(attempts: Attempts) -> None:
-    for given in ({"queue.buffering.max.ms": "long"}, {"no.such.setting": 1}):
-        with pytest.raises(ConfigError, match="librdkafka refuses") as failure:
-            attempts.with_(producer=given).writer(rows((b"k", b"v")).schema)
-        assert next(iter(given)) in failure.value.why
 
 
 def other_use(attempts: Attempts, value: bytes | None = None) -> Producer:

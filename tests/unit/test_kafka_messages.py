@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from kafka.record import MemoryRecordsBuilder
 
-from exactsink_kafka.wire.answers import seen
+from exactsink_kafka.messages import seen
 
 
 def batch(first: int, count: int, producer: tuple[int, int] | None) -> bytes:

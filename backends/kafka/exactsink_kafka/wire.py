@@ -15,40 +15,20 @@ from kafka.protocol.admin.transactions import (
 )
 from kafka.protocol.producer.transaction import EndTxnRequest
 
-from exactsink.contract import Retryable
-from exactsink_kafka.clients import Connection
-from exactsink_kafka.vote import Transaction
-from exactsink_kafka.wire.answers import (
-    Cluster,
-    Described,
-    OpenProducer,
-    Seen,
-    Topic,
-    bounds_requests,
-    cluster_of,
-    described,
-    fetch_request,
-    marker_request,
-    metadata_request,
-    open_producers,
-    seen,
-    seen_beyond,
-    versions_request,
-)
-from exactsink_kafka.wire.asking import MOVING, Asker
-from exactsink_kafka.wire.channel import Channel
-from exactsink_kafka.wire.failures import NOT_AUTHORIZED, named, refused_id, refused_topic
+from exactsink_kafka import errors, messages
+from exactsink_kafka.channel import Asker, Channel
+from exactsink_kafka.messages import Cluster, Described, OpenProducer, Seen, Topic
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.transactions import Transaction
 
-__all__ = ["END_TXN_VERSION", "Wire"]
+__all__ = ["END_TXN_VERSION", "Place", "Wire"]
 
 END_TXN_VERSION = 5
 """Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
 depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
 
-_ENDING = MOVING | {51}  # CONCURRENT_TRANSACTIONS: markers are being written
-_LEADERLESS = frozenset({5, 6, 9, 56, 74, 75, 76, 78})
-_NO_SUCH_TOPIC = frozenset({3, 17})  # UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION: a name none may have
-_OUT_OF_RANGE, _NO_TOPIC, _NO_TOPIC_ID, _NO_TRANSACTIONAL_ID = 1, 3, 100, 105
+Place = tuple[str, int]
+"""A topic's name and the number of one of its partitions."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -60,9 +40,8 @@ class Wire:
     for `patience_seconds`. Then it raises Retryable; Fatal where waiting can't help.
     """
 
-    def __init__(self, connection: Connection, client_id: str, *, patience_seconds: float = 30.0) -> None:
-        self._asker = Asker(connection, client_id, patience_seconds)
-        self._connection = connection
+    def __init__(self, options: KafkaOptions, client_id: str, *, patience_seconds: float = 30.0) -> None:
+        self._asker = Asker(options, client_id, patience_seconds)
 
     @property
     def admin(self) -> KafkaAdminClient:
@@ -71,7 +50,11 @@ class Wire:
 
     def cluster_id(self) -> str:
         """Ask any broker for the cluster's own id."""
-        return self._brokers()[0]
+        return self._cluster()[0]
+
+    def brokers(self) -> Sequence[int]:
+        """Ask any broker which ones are alive."""
+        return self._cluster()[1]
 
     def cluster(self) -> Cluster:
         """Ask what cluster this is and what it can do."""
@@ -79,7 +62,9 @@ class Wire:
         def once(channel: Channel) -> Cluster:
             channel.refresh()
             brokers = channel.brokers
-            return cluster_of(channel.cluster_id, brokers, channel.ask([(versions_request(), b) for b in brokers]))
+            return messages.cluster_of(
+                channel.cluster_id, brokers, channel.ask([(messages.versions_request(), b) for b in brokers])
+            )
 
         return self._asker.use("ask what cluster this is", once)
 
@@ -88,21 +73,21 @@ class Wire:
         doing = "ask for topics"
 
         def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
-            (answer,) = channel.ask([(metadata_request(names=left), None)])
+            (answer,) = channel.ask([(messages.metadata_request(names=left), None)])
             return {topic.name: (topic.error_code, topic) for topic in answer.topics}
 
-        reported = self._asker.persist(doing, names, _LEADERLESS, once)
+        found = self._asker.persist(doing, names, errors.LEADERLESS, once)
         return {
             name: Topic(name, str(topic.topic_id), tuple(sorted(p.partition_index for p in topic.partitions)))
-            for name, (code, topic) in reported.items()
-            if code not in _NO_SUCH_TOPIC and self._answered(doing, code, topic=name)
+            for name, (code, topic) in found.items()
+            if code not in errors.NO_SUCH_TOPIC and self._answered(doing, code, topic=name)
         }
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
-        """Send EndTxn for each to its coordinator, side by side, and give the brokers' error codes, in order.
+        """Send EndTxn for each to its coordinator, side by side, and return the brokers' error codes, in order.
 
         Waits out coordinators that move or load, and transactions whose markers are being written, for
-        `patience_seconds`; the code of the last try is given then.
+        `patience_seconds`; then the code of the last try is returned.
         """
 
         def once(channel: Channel, left: Sequence[Transaction]) -> dict[Transaction, tuple[int, None]]:
@@ -114,7 +99,9 @@ class Wire:
             self._asker.forget((one.id, code) for one, (code, _) in codes.items())
             return codes
 
-        codes = self._asker.persist(f"{'commit' if commit else 'abort'} transactions", transactions, _ENDING, once)
+        codes = self._asker.persist(
+            f"{'commit' if commit else 'abort'} transactions", transactions, errors.ENDING, once
+        )
         return [codes[one][0] for one in transactions]
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
@@ -127,17 +114,17 @@ class Wire:
                 (DescribeTransactionsRequest(transactional_ids=ids), broker)
                 for broker, ids in _grouped(brokers).items()
             ]
-            reported = {one: (code, None) for one, code in lost.items()}
+            found = {one: (code, None) for one, code in lost.items()}
             for answer in channel.ask(requests):
-                reported |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
-            self._asker.forget((one, code) for one, (code, _) in reported.items())
-            return reported
+                found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
+            self._asker.forget((one, code) for one, (code, _) in found.items())
+            return found
 
-        reported = self._asker.persist(doing, ids, MOVING, once)
+        found = self._asker.persist(doing, ids, errors.MOVING, once)
         return {
-            one: described(state)
-            for one, (code, state) in reported.items()
-            if code != _NO_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
+            one: messages.described(state)
+            for one, (code, state) in found.items()
+            if code != errors.UNKNOWN_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
         }
 
     def ongoing(self, prefix: str) -> Sequence[Described]:
@@ -152,29 +139,27 @@ class Wire:
             return {broker: (answer.error_code, answer) for broker, answer in zip(left, answers, strict=True)}
 
         listed = set()
-        for broker, (code, answer) in self._asker.persist(doing, self._brokers()[1], MOVING, once).items():
+        for broker, (code, answer) in self._asker.persist(doing, self.brokers(), errors.MOVING, once).items():
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
-        reported = self.describe(sorted(one for one in listed if one.startswith(prefix)))
-        return [one for one in reported.values() if one.state == "Ongoing"]
+        found = self.describe(sorted(one for one in listed if one.startswith(prefix)))
+        return [one for one in found.values() if one.state == "Ongoing"]
 
-    def open_in(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
+    def open_in(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
         doing = "ask who writes"
         return {
-            one: open_producers(partition)
-            for one, (code, partition) in self._producers(doing, partitions, _LEADERLESS).items()
+            one: messages.open_producers(partition)
+            for one, (code, partition) in self._producers(doing, partitions, errors.LEADERLESS).items()
             if self._answered(f"{doing} in {one[0]}-{one[1]}", code, topic=one[0])
         }
 
-    def open_now(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
+    def open_now(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
         """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
-        reported = self._producers("ask who writes", partitions, frozenset())
-        return {one: open_producers(partition) for one, (code, partition) in reported.items() if code == 0}
+        found = self._producers("ask who writes", partitions, frozenset())
+        return {one: messages.open_producers(partition) for one, (code, partition) in found.items() if code == 0}
 
-    def rows_of(
-        self, transaction: Transaction, partitions: Iterable[tuple[str, int]]
-    ) -> Mapping[tuple[str, int], OpenProducer]:
+    def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
         """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
         producer = (transaction.producer_id, transaction.producer_epoch)
         return {
@@ -184,48 +169,50 @@ class Wire:
             if (active.id, active.epoch) == producer
         }
 
-    def mark(self, ended: Transaction, place: tuple[str, int], coordinator_epoch: int, *, commit: bool) -> int:
-        """Write the end that a transaction's coordinator has decided into a partition; give the leader's error code.
+    def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
+        """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
 
-        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator reports.
+        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator knows.
         """
 
-        def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
-            (reported,) = channel.ask([(metadata_request(names={place[0]}), None)])
-            codes, leaders = _leaders(reported, left)
+        def once(channel: Channel, left: Sequence[Place]) -> dict[Place, tuple[int, Any]]:
+            (metadata,) = channel.ask([(messages.metadata_request(names={place[0]}), None)])
+            codes, leaders = _leaders(metadata, left)
             for leader in leaders.values():
-                request = marker_request(ended, *place, coordinator_epoch, commit=commit)
+                request = messages.marker_request(ended, *place, coordinator_epoch, commit=commit)
                 (answer,) = channel.ask([(request, leader)])
                 codes[place] = (answer.markers[0].topics[0].partitions[0].error_code, None)
             return codes
 
-        return self._asker.persist("write a marker", [place], _LEADERLESS, once)[place][0]
+        return self._asker.persist("write a marker", [place], errors.LEADERLESS, once)[place][0]
 
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""
         doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
-        known: list[str] = []  # its name, as last reported
+        known: list[str] = []  # its name, as last answered
 
         def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
-            (reported,) = channel.ask([(metadata_request(ids=[topic_id]), None)])
-            (topic,) = reported.topics
+            (metadata,) = channel.ask([(messages.metadata_request(ids=[topic_id]), None)])
+            (topic,) = metadata.topics
             known.append(topic.name or topic_id)
             if topic.error_code:
                 return {offset: (topic.error_code, None)}
             leader = {p.partition_index: p.leader_id for p in topic.partitions}.get(partition, -1)
             if leader < 0:
-                return {offset: (5, None)}
-            (fetched,) = channel.ask([(fetch_request(topic_id, partition, offset), leader)])
+                return {offset: (errors.LEADER_NOT_AVAILABLE, None)}
+            (fetched,) = channel.ask([(messages.fetch_request(topic_id, partition, offset), leader)])
             (answer,) = fetched.responses[0].partitions
-            if answer.error_code == _OUT_OF_RANGE:
-                bounds = channel.ask([(request, leader) for request in bounds_requests(topic.name, partition)])
-                return {offset: (_OUT_OF_RANGE, seen_beyond(_OUT_OF_RANGE, bounds))}
-            return {offset: (answer.error_code, seen(answer, offset))}
+            if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
+                bounds = channel.ask([(request, leader) for request in messages.bounds_requests(topic.name, partition)])
+                return {offset: (errors.OFFSET_OUT_OF_RANGE, messages.seen_beyond(errors.OFFSET_OUT_OF_RANGE, bounds))}
+            return {offset: (answer.error_code, messages.seen(answer, offset))}
 
-        ((code, found),) = self._asker.persist(doing, [offset], _LEADERLESS | {_NO_TOPIC}, once).values()
-        if code == _NO_TOPIC_ID:
+        ((code, found),) = self._asker.persist(
+            doing, [offset], errors.LEADERLESS | {errors.UNKNOWN_TOPIC}, once
+        ).values()
+        if code == errors.UNKNOWN_TOPIC_ID:
             return Seen(code, -1, -1, None, frozenset())
-        if code != _OUT_OF_RANGE:
+        if code != errors.OFFSET_OUT_OF_RANGE:
             self._answered(doing, code, topic=known[-1])
         seen_there: Seen = found
         return seen_there
@@ -234,7 +221,7 @@ class Wire:
         """Let go of the connections. Idempotent; the next request opens others."""
         self._asker.close()
 
-    def _brokers(self) -> tuple[str, tuple[int, ...]]:
+    def _cluster(self) -> tuple[str, tuple[int, ...]]:
         """Ask for the cluster's id and its living brokers."""
 
         def once(channel: Channel) -> tuple[str, tuple[int, ...]]:
@@ -244,11 +231,11 @@ class Wire:
         return self._asker.use("ask what cluster this is", once)
 
     def _producers(
-        self, doing: str, partitions: Iterable[tuple[str, int]], again: frozenset[int]
-    ) -> dict[tuple[str, int], tuple[int, Any]]:
-        def once(channel: Channel, left: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Any]]:
-            (reported,) = channel.ask([(metadata_request(names={topic for topic, _ in left}), None)])
-            codes, leaders = _leaders(reported, left)
+        self, doing: str, partitions: Iterable[Place], again: frozenset[int]
+    ) -> dict[Place, tuple[int, Any]]:
+        def once(channel: Channel, left: Sequence[Place]) -> dict[Place, tuple[int, Any]]:
+            (metadata,) = channel.ask([(messages.metadata_request(names={topic for topic, _ in left}), None)])
+            codes, leaders = _leaders(metadata, left)
             requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
             for answer in channel.ask(requests):
                 for topic in answer.topics:
@@ -259,31 +246,17 @@ class Wire:
 
     def _answered(self, doing: str, code: int, *, id: str | None = None, topic: str | None = None) -> bool:
         """Raise what a code means; True when it means none."""
-        if code in NOT_AUTHORIZED and id is not None:
-            raise refused_id(doing, id, code, self._connection)
-        if code in NOT_AUTHORIZED and topic is not None:
-            raise refused_topic(doing, topic, code, self._connection)
         if code:
-            about = id or topic
-            raise Retryable(
-                f"{doing}: a broker answered {named(code)}" + (f" for {about}" if about else ""),
-                next="start the job again; if it stays, see the brokers' logs",
-            )
+            raise errors.refused(doing, code, self._asker.options, id=id, topic=topic)
         return True
 
 
 def _end_request(one: Transaction, commit: bool) -> Any:
-    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
-    return EndTxnRequest(
-        transactional_id=one.id,
-        producer_id=one.producer_id,
-        producer_epoch=one.producer_epoch,
-        committed=commit,
-        **version,
-    )
+    named = {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
+    return EndTxnRequest(**named, committed=commit, min_version=END_TXN_VERSION, max_version=END_TXN_VERSION)
 
 
-def _producers_request(partitions: Iterable[tuple[str, int]]) -> Any:
+def _producers_request(partitions: Iterable[Place]) -> Any:
     of_topic = defaultdict(list)
     for topic, partition in partitions:
         of_topic[topic].append(partition)
@@ -298,11 +271,11 @@ def _grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
     return grouped
 
 
-def _leaders(
-    metadata: Any, wanted: Iterable[tuple[str, int]]
-) -> tuple[dict[tuple[str, int], tuple[int, Any]], dict[tuple[str, int], int]]:
+def _leaders(metadata: Any, wanted: Iterable[Place]) -> tuple[dict[Place, tuple[int, Any]], dict[Place, int]]:
     """Read who leads: error codes of partitions that nobody does, and the others' leaders."""
     codes = {topic.name: topic.error_code for topic in metadata.topics}
     known = {(topic.name, p.partition_index): p.leader_id for topic in metadata.topics for p in topic.partitions}
     leaders = {one: known[one] for one in wanted if known.get(one, -1) >= 0}
-    return {one: (codes.get(one[0]) or 5, None) for one in wanted if one not in leaders}, leaders
+    return {
+        one: (codes.get(one[0]) or errors.LEADER_NOT_AVAILABLE, None) for one in wanted if one not in leaders
+    }, leaders

@@ -7,7 +7,7 @@ import pytest
 
 from exactsink.contract import ConfigError
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.shapes import plain_only, shaped
+from exactsink_kafka.records import plain_only, shaped
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD = {

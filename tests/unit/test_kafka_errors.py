@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable
-from exactsink_kafka.producers.failures import Failure, Failures
+from exactsink_kafka.errors import Failure, Failures
+from exactsink_kafka.options import KafkaOptions
 
 PURGED, STATE, FENCED, TRANSPORT, LOGIN, ALL_DOWN = -152, -172, -144, -195, -169, -187
+
+
+def noted() -> Failures:
+    return Failures("doing", KafkaOptions(bootstrap_servers="b:9092", topic="my-topic"))
 
 
 def nothing() -> None:
@@ -22,7 +27,7 @@ def hear_nothing(seconds: float) -> None:
     ("code", "kind", "words"),
     [
         (10, Fatal, "max.message.bytes"),
-        (-188, Fatal, "kafka-topics.sh --create"),
+        (-188, Fatal, "kafka-topics.sh --bootstrap-server b:9092 --create --topic my-topic"),
         (-190, Fatal, "column `partition`"),
         (29, Fatal, "kafka-acls.sh"),
         (53, Fatal, "kafka-acls.sh"),
@@ -36,7 +41,7 @@ def hear_nothing(seconds: float) -> None:
     ],
 )
 def test_each_kind_says_whether_to_try_again_and_what_to_fix(code: int, kind: type[ExactsinkError], words: str) -> None:
-    error = Failures("doing").cause(Failure(code, "broker's words", "my-topic"), hear_nothing, nothing)
+    error = noted().cause(Failure(code, "broker's words", "my-topic"), hear_nothing, nothing)
     assert type(error) is kind
     assert error.what.startswith("doing: ")
     assert "broker's words" in error.why
@@ -46,7 +51,7 @@ def test_each_kind_says_whether_to_try_again_and_what_to_fix(code: int, kind: ty
 
 def test_what_only_follows_gives_way_to_its_cause_whichever_comes_first() -> None:
     for codes in ([PURGED, 10], [10, PURGED], [STATE, 10, FENCED]):
-        failures = Failures("doing")
+        failures = noted()
         for code in codes:
             failures.add(Failure(code, str(code), "t"))
         with pytest.raises(Fatal, match="too large for topic t"):
@@ -54,19 +59,19 @@ def test_what_only_follows_gives_way_to_its_cause_whichever_comes_first() -> Non
 
 
 def test_a_transaction_is_asked_what_it_failed_of_where_its_rows_only_followed() -> None:
-    failures = Failures("doing")
+    failures = noted()
     failures.check(nothing)  # nothing went wrong
     failures.add(Failure(PURGED, "purged", "t"))
     with pytest.raises(Fatal, match="may not write"):
         failures.check(lambda: Failure(29, "not authorized"))
-    direct = Failures("doing")
+    direct = noted()
     direct.add(Failure(10, "too large", "t"))
     with pytest.raises(Fatal, match="too large"):
         direct.check(lambda: pytest.fail("the cause is known"))
 
 
 def test_a_call_refused_because_of_the_state_waits_for_the_cause_a_moment() -> None:
-    failures = Failures("doing")
+    failures = noted()
 
     def heard(seconds: float) -> None:
         if seconds > 0:
@@ -76,13 +81,13 @@ def test_a_call_refused_because_of_the_state_waits_for_the_cause_a_moment() -> N
 
 
 def test_a_refused_login_explains_what_it_makes_impossible() -> None:
-    failures = Failures("doing")
-    failures.hear(Failure(LOGIN, "bad password"))
-    failures.hear(Failure(ALL_DOWN, "all brokers are down"))
+    failures = noted()
+    failures.note(Failure(LOGIN, "bad password"))
+    failures.note(Failure(ALL_DOWN, "all brokers are down"))
     assert "bad password" in failures.cause(Failure(TRANSPORT, "transport"), hear_nothing, nothing).why
     assert isinstance(failures.late("late", "no time"), Fatal)
-    lost = Failures("doing")
-    lost.hear(Failure(TRANSPORT, "connection refused"))
+    lost = noted()
+    lost.note(Failure(TRANSPORT, "connection refused"))
     error = lost.late("late", "no time")
     assert isinstance(error, Retryable)
     assert "connection refused" in error.why

@@ -12,7 +12,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer.transaction import EndTxnRequest, WriteTxnMarkersRequest
 from kafka.record import MemoryRecords
 
-from exactsink_kafka.vote import Transaction
+from exactsink_kafka.transactions import Transaction
 
 __all__ = [
     "Cluster",
@@ -129,15 +129,9 @@ def described(state: Any) -> Described:
 def open_producers(partition: Any) -> tuple[OpenProducer, ...]:
     """Read a partition's part of a DescribeProducers answer: those with an open transaction."""
     return tuple(
-        OpenProducer(
-            active.producer_id,
-            active.producer_epoch,
-            active.current_txn_start_offset,
-            active.last_sequence,
-            active.coordinator_epoch,
-        )
-        for active in partition.active_producers
-        if active.current_txn_start_offset >= 0
+        OpenProducer(p.producer_id, p.producer_epoch, p.current_txn_start_offset, p.last_sequence, p.coordinator_epoch)
+        for p in partition.active_producers
+        if p.current_txn_start_offset >= 0
     )
 
 
@@ -155,7 +149,7 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
 
 
 def versions_request() -> Any:
-    """Ask what a broker takes; one that is not reported who asks answers with an error."""
+    """Ask what a broker takes; one that is not told who asks answers with an error."""
     return ApiVersionsRequest(client_software_name="exactsink", client_software_version="1")
 
 
@@ -181,24 +175,20 @@ def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
     )
 
 
-def seen(reported: Any, offset: int) -> Seen:
+def seen(answer: Any, offset: int) -> Seen:
     """Read the partition's part of a Fetch answer."""
-    aborted = frozenset((one.producer_id, one.first_offset) for one in reported.aborted_transactions or ())
-    return Seen(
-        0, reported.log_start_offset, reported.last_stable_offset, _producer_at(reported.records, offset), aborted
-    )
+    aborted = frozenset((one.producer_id, one.first_offset) for one in answer.aborted_transactions or ())
+    return Seen(0, answer.log_start_offset, answer.last_stable_offset, _producer_at(answer.records, offset), aborted)
 
 
 def bounds_requests(topic: str, partition: int) -> list[Any]:
     """Ask where a partition begins, and where its last stable offset is: two requests."""
-    entry = ListOffsetsRequest.ListOffsetsTopic
+    entry, part = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     return [
         ListOffsetsRequest(
             replica_id=-1,
             isolation_level=_READ_COMMITTED,
-            topics=[
-                entry(name=topic, partitions=[entry.ListOffsetsPartition(partition_index=partition, timestamp=at)])
-            ],
+            topics=[entry(name=topic, partitions=[part(partition_index=partition, timestamp=at)])],
         )
         for at in (_EARLIEST, _LATEST)
     ]

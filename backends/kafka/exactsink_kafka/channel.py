@@ -1,0 +1,244 @@
+"""Connections to a cluster: requests are sent until brokers answer, through connections that break.
+
+All private calls of kafka-python are here: its connections, and requests that none of its public methods makes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+from exactsink.contract import ExactsinkError, Fatal
+from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka.errors import MOVING, explained, is_refusal
+from exactsink_kafka.options import KafkaOptions, kafka_python_settings
+
+__all__ = ["Asker", "Channel"]
+
+ANSWER_SECONDS = 10.0
+"""How long one request waits for its answer, and one connection for its set-up, before another try."""
+
+IDLE_SECONDS = 60.0
+"""A connection that was idle for longer is replaced unasked: a firewall may have dropped it without a word."""
+
+_FIRST, _LONGEST = 0.002, 0.25  # seconds between tries
+_CHATTY = (
+    "kafka.admin.client",
+    "kafka.cluster",
+    "kafka.net.connection",
+    "kafka.net.manager",
+    "kafka.net.selector",
+    "kafka.net.transport",
+    "kafka.protocol.parser",
+)
+
+
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
+
+
+class Asker:
+    """Holds the channel to a cluster, and replaces it when it broke. Every request must be one that may be repeated."""
+
+    def __init__(self, options: KafkaOptions, client_id: str, patience_seconds: float) -> None:
+        self.options = options
+        self._client_id = client_id
+        self._patience = patience_seconds
+        self._channel: Channel | None = None
+        self._coordinators: dict[str, int] = {}
+
+    def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
+        """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
+
+        Raises Retryable then; Fatal at once where another try can't help.
+        """
+        until = time.monotonic() + self._patience if until is None else until
+        failed: ExactsinkError | None = None
+        for _ in attempts_within(until - time.monotonic(), first_seconds=_FIRST, longest_seconds=_LONGEST):
+            try:
+                return call(self._connected(until))
+            except (KafkaError, OSError) as error:
+                self.close()
+                failed = explained(doing, error, self.options)
+                failed.__cause__ = error
+            if isinstance(failed, Fatal):
+                break
+        assert failed is not None
+        raise failed
+
+    def persist(
+        self,
+        doing: str,
+        keys: Iterable[Key],
+        again: frozenset[int],
+        once: Callable[[Channel, Sequence[Key]], dict[Key, tuple[int, Answer]]],
+    ) -> dict[Key, tuple[int, Answer]]:
+        """Ask `once` for (code, answer) of each key, and again for those with a code that another try may change.
+
+        What is left after the patience keeps its last code.
+        """
+        until, left = time.monotonic() + self._patience, list(dict.fromkeys(keys))
+        answers: dict[Key, tuple[int, Answer]] = {}
+        for _ in attempts_within(self._patience, first_seconds=_FIRST, longest_seconds=_LONGEST):
+            if not left:
+                break
+            answers |= self.use(doing, lambda channel, left=left: once(channel, left), until)  # type: ignore[misc]
+            left = [key for key in left if answers[key][0] in again]
+        return answers
+
+    def coordinators(self, channel: Channel, ids: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Find the coordinators of ids: brokers by id, and error codes by id where there is none now."""
+        unknown = [one for one in dict.fromkeys(ids) if one not in self._coordinators]
+        codes = {}
+        for one, code, broker in channel.find(unknown) if unknown else ():
+            if code == 0:
+                self._coordinators[one] = broker
+            else:
+                codes[one] = code
+        return {one: self._coordinators[one] for one in ids if one not in codes}, codes
+
+    def forget(self, codes: Iterable[tuple[str, int]]) -> None:
+        """Forget the coordinators that said of an id that they are none."""
+        for one, code in codes:
+            if code in MOVING:
+                self._coordinators.pop(one, None)
+
+    def close(self) -> None:
+        """Let go of the connections. Idempotent; the next use opens others."""
+        channel, self._channel = self._channel, None
+        self._coordinators.clear()
+        if channel is not None:
+            channel.close()
+
+    def _connected(self, until: float) -> Channel:
+        if self._channel is None:
+            self._channel = Channel(self.options, self._client_id, max(until - time.monotonic(), 0.1))
+        return self._channel
+
+
+class Channel:
+    """Connections to the brokers of one cluster, with a thread of their own that ends with `close`.
+
+    Raises kafka-python's errors as they are. `failure` is what the last connection that broke was broken by.
+    """
+
+    def __init__(self, options: KafkaOptions, client_id: str, seconds: float) -> None:
+        """Connect, within so many seconds."""
+        answer = min(ANSWER_SECONDS, seconds)
+        self._quiet = _Quiet(client_id)
+        self._quiet.on()
+        self._client: Any = None
+        try:
+            self.admin = KafkaAdminClient(
+                **kafka_python_settings(options, client_id),
+                kafka_client=partial(self._made, answer),
+                bootstrap_timeout_ms=seconds * 1000,
+                request_timeout_ms=answer * 1000,
+                connections_max_idle_ms=IDLE_SECONDS * 1000,
+                reconnect_backoff_max_ms=500,
+                max_in_flight_requests_per_connection=10_000,
+            )
+        except BaseException as error:
+            self._quiet.off()
+            if self._client is None:
+                raise
+            self._client.close()  # which a client that fails to connect leaves open
+            failure = self._client._manager.failure
+            if failure is None or error is failure:
+                raise
+            raise error from failure  # the client says no more than that time ran out
+        self._manager: _Manager = self.admin._manager
+
+    def refresh(self) -> None:
+        """Ask for the cluster's brokers."""
+        self._manager.run(self._manager.cluster.refresh_metadata)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's own id, as last refreshed."""
+        return str(self._manager.cluster.cluster_id)
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The brokers' ids, as last refreshed."""
+        return tuple(sorted(broker.node_id for broker in self._manager.cluster.brokers()))
+
+    def version(self, request: Any) -> int:
+        """Return the version in which a request would be made."""
+        return int(self._manager.broker_version_data.api_version(request))
+
+    def ask(self, requests: Sequence[tuple[Any, int | None]]) -> list[Any]:
+        """Send each request to its broker (None: to any), all before the first answer; return the answers in order."""
+        answers: list[Any] = self._manager.run(self._ask, requests)
+        return answers
+
+    def find(self, ids: Iterable[str]) -> list[tuple[str, int, int]]:
+        """Ask for the coordinators of transactional ids: (id, error code, broker)."""
+        request = FindCoordinatorRequest(
+            key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=list(ids), min_version=4
+        )
+        (answer,) = self.ask([(request, None)])
+        return [(found.key, found.error_code, found.node_id) for found in answer.coordinators]
+
+    def close(self) -> None:
+        """Close all connections and end the thread. Idempotent."""
+        self.admin.close()
+        self._quiet.off()
+
+    def _made(self, seconds: float, **configs: Any) -> Any:
+        configs |= {"socket_connection_setup_timeout_ms": seconds * 1000}
+        net = NetworkSelector(**configs)
+        self._client = KafkaNetClient(net=net, manager=_Manager(net, **configs))
+        return self._client
+
+    async def _ask(self, requests: Sequence[tuple[Any, int | None]]) -> list[Any]:
+        futures = [self._manager.send(request, broker) for request, broker in requests]
+        return [await future for future in futures]
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """Keeps what the last connection broke by, and tries no login twice that was refused."""
+
+    failure: Exception | None = None
+
+    def get_connection(self, node_id: Any, *arguments: Any, **settings: Any) -> Any:
+        if is_refusal(self.failure):
+            raise self.failure
+        connection = super().get_connection(node_id, *arguments, **settings)
+        connection.init_future.add_errback(self._failed)
+        return connection
+
+    def _failed(self, error: Exception) -> None:
+        self.failure = error
+
+
+class _Quiet(logging.Filter):
+    """Makes debug messages of what kafka-python's thread for this client logs: errors that matter are raised."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__()
+        self._thread = f"kafka-io-{client_id}"
+
+    def on(self) -> None:
+        for name in _CHATTY:
+            logging.getLogger(name).addFilter(self)
+
+    def off(self) -> None:
+        for name in _CHATTY:
+            logging.getLogger(name).removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.threadName != self._thread or record.levelno <= logging.DEBUG:
+            return True
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)

@@ -1,0 +1,204 @@
+"""Reach a cluster as the tasks will, and say why when it can't be reached: the network, TLS or the login.
+
+Where librdkafka's own words leave the cause open, a TLS probe finds it. Only what is certain is reported as final.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as NoAnswerYet
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from exactsink.contract import ConfigError, Fatal, Retryable
+from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka.options import KafkaOptions, librdkafka_settings, producer_settings
+
+__all__ = ["check_settings", "connected"]
+
+_PROBE_SECONDS = 3.0
+_WRONG_NAME = frozenset({62, 63, 64})  # OpenSSL's X509_V_ERR_HOSTNAME_, EMAIL_ and IP_ADDRESS_MISMATCH
+_ASK_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""ApiVersions, version 0, as request 1 of a nameless client: a listener without TLS answers it before any login."""
+
+
+def check_settings(options: KafkaOptions, client_id: str) -> None:
+    """Let both clients' libraries take the settings and read the PEM files; nothing connects. Raises ConfigError."""
+    if options.security_protocol.endswith("SSL"):
+        _tls_context(options)
+    _client(producer_settings(options, client_id, client_id))
+
+
+def connected(options: KafkaOptions, client_id: str, patience_seconds: float) -> AdminClient:
+    """Return a client of a cluster that has answered it.
+
+    Raises Fatal when trying again alone can't help (TLS, the login), Retryable when the brokers don't answer.
+    """
+    heard: list[KafkaError] = []
+    client = _client(librdkafka_settings(options, client_id) | {"error_cb": heard.append})
+    answer = client.describe_cluster(request_timeout=patience_seconds)
+    probed = False
+    for _ in attempts_within(patience_seconds, first_seconds=0.01, longest_seconds=0.01):
+        client.poll(0.05)
+        if answer.done():
+            break
+        if not probed and any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in heard):
+            probed = True
+            if (cause := _cause(options, heard, patience_seconds)) is not None:
+                raise cause
+    try:
+        answer.result(0.05)
+    except (KafkaException, NoAnswerYet) as error:
+        client.poll(0)
+        raise _cause(options, heard, patience_seconds) or _unanswered(options, heard) from error
+    return client
+
+
+def _client(given: Mapping[str, Any]) -> AdminClient:
+    """Make a client: it looks at all settings, and begins nothing. Raises ConfigError that repeats no value."""
+    try:  # what it would log comes back as errors, which are reported once
+        return AdminClient(dict(given), logger=logging.Logger("librdkafka", logging.CRITICAL + 1))
+    except (KafkaException, TypeError, ValueError, AttributeError) as error:
+        why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+    for value in sorted((str(value) for value in given.values()), key=len, reverse=True):
+        why = why.replace(f'"{value}"', '"..."') if value else why
+    what = "producer: librdkafka does not take these settings"
+    raise ConfigError(what, why=why, next="fix them in the sink's options")
+
+
+def _cause(options: KafkaOptions, heard: Sequence[KafkaError], patience_seconds: float) -> Fatal | None:
+    """Return what will not fix itself; None when nothing is found that is certain not to."""
+    probe = _tls if options.security_protocol.endswith("SSL") else _plain
+    for server in options.bootstrap_servers.split(","):
+        with suppress(OSError):  # unreachable, or busy
+            if (found := probe(options, server, min(_PROBE_SECONDS, patience_seconds))) is not None:
+                return _fatal(options, *found)
+    for error in heard:
+        said = _said(error)
+        if error.code() == KafkaError._AUTHENTICATION and "authentication error" in said:
+            who = f"{options.sasl_username!r} by {options.sasl_mechanism}"
+            why = f"the broker refused to log in {who}: wrong user or password"
+            return _fatal(options, why, "fix sasl_username or sasl_password in the sink's options")
+        if error.code() == KafkaError._AUTHENTICATION and "supported mechanisms:" in said:
+            return _unknown_mechanism(options, said.rsplit("supported mechanisms:", 1)[1].strip())
+        if error.code() == KafkaError._SSL and "certificate" in said:  # Python's TLS was content
+            fix = "fix ssl_ca_location; or ssl_certificate_location and ssl_key_location, where brokers want them"
+            return _fatal(options, said, fix)
+    return None
+
+
+def _unknown_mechanism(options: KafkaOptions, offered: str) -> Fatal:
+    if offered:
+        why = f"the broker does not offer {options.sasl_mechanism}, only {offered}"
+        return _fatal(options, why, "fix sasl_mechanism in the sink's options")
+    protocol = options.security_protocol
+    why = f"the listener wants no login, {protocol} would log in {options.sasl_username!r} by {options.sasl_mechanism}"
+    bare = protocol.removeprefix("SASL_")
+    fix = f"security_protocol = \"{bare}\" and no sasl_* in the sink's options; or name another listener's port"
+    return _fatal(options, why, fix)
+
+
+def _unanswered(options: KafkaOptions, heard: Sequence[KafkaError]) -> Retryable:
+    """Name what the servers did, as far as anybody knows."""
+    said = dict.fromkeys(_said(error) for error in heard if error.code() != KafkaError._ALL_BROKERS_DOWN)
+    why = "; ".join([*said][:3]) or "no broker answers"
+    if options.sasl_mechanism is None and not said:
+        why += f"; {options.security_protocol} has no login, perhaps it wants one"
+    fix = "see that the brokers run, and fix bootstrap_servers if they are elsewhere"
+    return Retryable(f"reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
+
+
+def _fatal(options: KafkaOptions, why: str, fix: str) -> Fatal:
+    return Fatal(f"reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
+
+
+def _said(error: KafkaError) -> str:
+    """Return what librdkafka says of an error, without what changes from one try to the next."""
+    return error.str().split(" (after")[0]
+
+
+# The TLS probe: what is wrong with a server's port and how to fix it, or None. OSError where it can't be reached.
+
+
+def _tls(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str] | None:
+    context = _tls_context(options)
+    try:
+        with _socket(server, seconds) as bare, context.wrap_socket(bare, server_hostname=_host(server)):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _WRONG_NAME:
+            why = f"the certificate of {server} is for another name ({error.verify_message})"
+            return why, "name the broker as its certificate does, in bootstrap_servers"
+        trusted = (
+            f"ssl_ca_location ({options.ssl_ca_location})" if options.ssl_ca_location else "what the system trusts"
+        )
+        why = f"the certificate of {server} is not trusted by {trusted}: {error.verify_message}"
+        return why, "ssl_ca_location = the PEM file of the authority that signed it"
+    except (ssl.SSLError, ConnectionResetError):
+        with _socket(server, seconds) as bare:
+            bare.sendall(_ASK_VERSIONS)
+            head = bare.recv(8, socket.MSG_WAITALL)
+        if len(head) < 8 or struct.unpack(">ii", head)[1] != 1:  # the answer names the request's number
+            return None  # a broker that is going down, say, or a balancer before one
+    fix = "SASL_PLAINTEXT" if options.sasl_mechanism else "PLAINTEXT"
+    why = f"{server} talks no TLS, security_protocol is {options.security_protocol}"
+    return why, f'name the port of a listener with TLS; or security_protocol = "{fix}" in the sink\'s options'
+
+
+def _plain(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str]:
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE  # is this TLS at all? Nothing is sent
+    with _socket(server, seconds) as bare, trusting.wrap_socket(bare, server_hostname=_host(server)):
+        fix = "SASL_SSL" if options.sasl_mechanism else "SSL"
+    why = f"{server} talks TLS, security_protocol is {options.security_protocol}"
+    return why, f'security_protocol = "{fix}" in the sink\'s options; or name the port of a listener without TLS'
+
+
+def _tls_context(options: KafkaOptions) -> ssl.SSLContext:
+    """Make what a TLS connection needs, of the files on this machine. Raises ConfigError with the path."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = options.ssl_check_hostname
+    if options.ssl_ca_location is None:
+        context.load_default_certs()
+    else:
+        with _reading("ssl_ca_location", options.ssl_ca_location):
+            context.load_verify_locations(options.ssl_ca_location)
+    certificate, key = options.ssl_certificate_location, options.ssl_key_location
+    if certificate is not None and key is not None:
+        password = "" if options.ssl_key_password is None else options.ssl_key_password.get_secret_value()
+        with _reading("ssl_certificate_location", certificate):
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
+        with _reading("ssl_key_location", key):
+            context.load_cert_chain(certificate, key, password)
+    return context
+
+
+@contextmanager
+def _reading(option: str, path: str) -> Iterator[None]:
+    """Say which option's file could not be read, and why."""
+    fix = "name a PEM file that is on the driver and on every executor"
+    try:
+        Path(path).read_bytes()
+        yield
+    except ssl.SSLError:
+        why = "the key fits neither the certificate nor ssl_key_password" if "key" in option else "it is no PEM file"
+        raise ConfigError(f"{option}: {path} can't be used", why=why, next=fix) from None
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} can't be read", why=str(error.strerror), next=fix) from None
+
+
+def _socket(server: str, seconds: float) -> socket.socket:
+    return socket.create_connection((_host(server), int(server.rsplit(":", 1)[1])), seconds)
+
+
+def _host(server: str) -> str:
+    return server.rsplit(":", 1)[0].strip("[]")

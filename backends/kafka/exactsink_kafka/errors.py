@@ -1,0 +1,207 @@
+"""Kafka's error codes, and what follows from each: another try, a proof, or an error that says what to do.
+
+Brokers' codes are positive, librdkafka's own are negative.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from kafka import errors as kafka_errors
+
+from exactsink.contract import ExactsinkError, Fatal, Retryable
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.remedies import Remedies
+
+__all__ = ["ENDED", "ENDED_NEXT", "UNDECIDED", "Failure", "Failures", "explained", "is_refusal", "named", "refused"]
+
+# What requests of the driver are answered
+
+OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, CLUSTER_NOT_AUTHORIZED = 1, 3, 5, 31
+UNSUPPORTED_VERSION, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, ID_NOT_AUTHORIZED = 35, 48, 49, 53
+UNKNOWN_TOPIC_ID, UNKNOWN_TRANSACTIONAL_ID = 100, 105
+NOT_AUTHORIZED = frozenset({29, CLUSTER_NOT_AUTHORIZED, ID_NOT_AUTHORIZED, 58, 65})
+NO_SUCH_TOPIC = frozenset({UNKNOWN_TOPIC, 17})  # INVALID_TOPIC_EXCEPTION: a name none may have
+MOVING = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: another try finds it."""
+COMING = MOVING | {LEADER_NOT_AVAILABLE, 7}  # REQUEST_TIMED_OUT
+NOT_ALLOWED = frozenset({29, CLUSTER_NOT_AUTHORIZED})  # to describe a topic, or settings
+ENDING = MOVING | {51}  # CONCURRENT_TRANSACTIONS: markers are being written
+LEADERLESS = frozenset({LEADER_NOT_AVAILABLE, 6, 9, 56, 74, 75, 76, 78})
+MOVED_ON = frozenset({47, INVALID_PRODUCER_ID_MAPPING, 90})
+"""INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
+NOT_OPEN = MOVED_ON | {0, INVALID_TXN_STATE}
+
+# What librdkafka reports of rows
+
+QUEUE_FULL, _ALL_BROKERS_DOWN = -184, -187
+_LOGIN = frozenset({-169, 33, 34, 58})  # _AUTHENTICATION, mechanism, state, refused
+_FOLLOWING = frozenset({-152, -151, -150, -172})
+"""_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: what else went wrong makes librdkafka say them."""
+_CAUSE_SECONDS = 1.0
+
+UNDECIDED = "the epoch is undecided: no row of it shows, and it is written again"
+ENDED = "the transaction is no longer this attempt's"
+ENDED_NEXT = (
+    "nothing, if another attempt of the task or a new driver ended it; where transactions time out (see the brokers' "
+    "log), raise transaction_timeout_seconds, or make batches smaller"
+)
+
+_REFUSALS = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.AuthorizationError,
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.KafkaConfigurationError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    ssl.SSLError,
+    FileNotFoundError,
+)
+
+
+def named(code: int) -> str:
+    """Name a broker's error code, with its number: `INVALID_TXN_STATE (48)`."""
+    kind = kafka_errors.for_code(code)
+    name = getattr(kind, "message", None) if kind.errno == code else None
+    return f"{name or 'error'} ({code})"
+
+
+def is_refusal(error: BaseException | None) -> TypeGuard[Exception]:
+    """Return whether trying again can't help: a login, a certificate, or a file of ours that is not right."""
+    while error is not None:
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return False
+        if isinstance(error, _REFUSALS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def explained(doing: str, error: Exception, options: KafkaOptions) -> ExactsinkError:
+    """Return what failed. Retryable, save where trying again can't help."""
+    cause = error.__cause__ or error
+    why = str(cause) if isinstance(cause, kafka_errors.KafkaError) else f"{type(cause).__name__}: {cause}"
+    what = f"{doing}: Kafka at {options.bootstrap_servers}"
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        return Fatal(f"{what} is too old", why=str(error), next="use brokers of Apache Kafka 4.0 or newer")
+    if is_refusal(error):
+        fix = "set security_protocol, sasl_* and ssl_* to what the listener at bootstrap_servers takes"
+        return Fatal(f"{what} refused the connection", why=why, next=fix)
+    if isinstance(error, kafka_errors.KafkaTimeoutError) and error.__cause__ is not None:
+        why = f"{error}; {why}"
+    fix = "see that its brokers run and that bootstrap_servers names them; then start the job again"
+    return Retryable(f"{what} did not answer", why=why, next=fix)
+
+
+def refused(
+    doing: str, code: int, options: KafkaOptions, *, id: str | None = None, topic: str | None = None
+) -> ExactsinkError:
+    """Return what a broker's code means that no other try has changed: about a transactional id, or a topic."""
+    fixes = Remedies(options)
+    if code in NOT_AUTHORIZED and id is not None:
+        fix = fixes.allow_ids(f"{id.rsplit('.', 2)[0]}.")
+        return Fatal(f"{doing}: may not use transactional id {id}", why=named(code), next=fix)
+    if code in NOT_AUTHORIZED and topic is not None:
+        what = f"{doing}: may not read what became of the rows in topic {topic}"
+        return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
+    about = id or topic
+    what = f"{doing}: a broker answered {named(code)}" + (f" for {about}" if about else "")
+    return Retryable(what, next="start the job again; if it stays, see the brokers' logs")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """librdkafka's error code and text, and the topic it was about."""
+
+    code: int
+    text: str
+    topic: str | None = None
+
+
+class Failures:
+    """What went wrong so far with a producer's rows, filled by its callbacks or events; it knows no producer."""
+
+    def __init__(self, doing: str, options: KafkaOptions) -> None:
+        self._doing = doing
+        self._fixes = Remedies(options)
+        self._first: Failure | None = None
+        self._last_word: Failure | None = None
+
+    def add(self, failure: Failure) -> None:
+        """Remember that a row was not delivered, or that the producer is done for: the task has to fail."""
+        if self._first is None or (self._first.code in _FOLLOWING and failure.code not in _FOLLOWING):
+            self._first = failure
+
+    def note(self, failure: Failure) -> None:
+        """Remember what may pass by itself, a lost connection say: it explains why a later timeout came."""
+        if self._last_word is None or failure.code != _ALL_BROKERS_DOWN:  # which says less than what came before it
+            self._last_word = failure
+
+    def check(self, ask: Callable[[], Failure | None]) -> None:
+        """Raise when something went wrong. `ask` is asked what the transaction failed of, where rows just followed."""
+        if self._first is not None:
+            raise self._explained(self._first, ask)
+
+    def cause(
+        self, failure: Failure, hear: Callable[[float], None], ask: Callable[[], Failure | None]
+    ) -> ExactsinkError:
+        """Explain a failed call; where it only follows another failure, that one may be heard of a moment later."""
+        until = time.monotonic() + _CAUSE_SECONDS
+        hear(0)
+        while failure.code in _FOLLOWING and self._first is None and time.monotonic() < until:
+            hear(0.01)
+        return self._explained(failure, ask)
+
+    def late(self, what: str, why: str) -> ExactsinkError:
+        """Explain that time ran out, and what was heard of the brokers meanwhile."""
+        heard = self._last_word
+        if heard is not None and heard.code in _LOGIN:
+            return self._error(heard)
+        return Retryable(
+            f"{self._doing}: {what}",
+            why=f"{why if heard is None else f'{why}; the last word of the connection: {heard.text}'}; {UNDECIDED}",
+            next="see that the brokers of bootstrap_servers are up and reachable from executors; where they are slow, "
+            "give more time with transaction_timeout_seconds",
+        )
+
+    def _explained(self, failure: Failure, ask: Callable[[], Failure | None]) -> ExactsinkError:
+        if failure.code in _FOLLOWING and (self._first is None or self._first.code in _FOLLOWING):
+            found = ask()
+            if found is not None:
+                self.add(found)
+        return self._error(failure)
+
+    def _error(self, failure: Failure) -> ExactsinkError:
+        if self._first is not None and failure.code in _FOLLOWING:
+            failure = self._first
+        heard = self._last_word
+        if heard is not None and heard.code in _LOGIN:
+            failure = heard
+        why = failure.text if heard is None or heard is failure else f"{failure.text} (before that: {heard.text})"
+        about = "the cluster" if failure.topic is None else f"topic {failure.topic}"
+        kind: type[ExactsinkError] = Retryable
+        what, fix = f"{about} did not take the rows", _UP
+        topic = failure.topic or self._fixes.options.topic
+        for codes, error, words, fixed in _KINDS:
+            if failure.code in codes:
+                kind, what = error, words.format(topic="the topic" if topic is None else f"topic {topic}")
+                fix = fixed if isinstance(fixed, str) else fixed(self._fixes, topic or "TOPIC")
+        return kind(f"{self._doing}: {what}", why=f"{why}; {UNDECIDED}", next=fix)
+
+
+_UP = "see that the brokers of bootstrap_servers are up, then start the job again"
+_KINDS: tuple[tuple[frozenset[int], type[ExactsinkError], str, str | Callable[[Remedies, str], str]], ...] = (
+    (frozenset({-144, -172, 47, 48, 49, 90}), Retryable, ENDED, ENDED_NEXT),  # _FENCED, _STATE, the brokers' words
+    (frozenset({10, 18}), Fatal, "a record is too large for {topic}", Remedies.take_larger_records),
+    (frozenset({-188, 3}), Fatal, "there is no {topic}", Remedies.show_or_make_topic),
+    (frozenset({-190}), Fatal, "{topic} has no such partition as a row names", Remedies.add_partitions),
+    (frozenset({29, 31, 53}), Fatal, "the sink's user may not write to {topic}", Remedies.allow_writing),
+    (_LOGIN, Fatal, "the brokers refuse the login", "fix sasl_mechanism, sasl_username or sasl_password"),
+    (frozenset({50}), Fatal, "the brokers keep no transaction for that long", Remedies.keep_transactions),
+    # the topic's name, the timestamp, the request, its format, a policy, the codec, the record
+    (frozenset({17, 32, 42, 43, 44, 76, 87}), Fatal, "{topic} refuses a record", Remedies.take_such_records),
+)
+"""What codes mean that librdkafka reports of rows: the error, what happened, and what to do."""

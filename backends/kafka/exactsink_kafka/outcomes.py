@@ -1,0 +1,253 @@
+"""What became of a transaction, by the partitions that its rows are in: is it whole, how did it end, is its end there.
+
+A coordinator's word is not enough. Rows may be missing in an open transaction; a coordinator forgets; and it may say
+that an end is complete while a partition lacks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exactsink.contract import AlreadyCommitted, Lost, Outcome, Retryable, Unknown
+from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka.errors import CLUSTER_NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, named
+from exactsink_kafka.messages import OpenProducer, Seen, Topic
+from exactsink_kafka.remedies import Remedies
+from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.wire import Place, Wire
+
+__all__ = ["Ended", "incomplete", "read_back", "resolve", "write_missing_markers"]
+
+MARKER_SECONDS = 3.0
+"""How long a marker may be late before it counts as lost."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Outcome]:
+    """Find open transactions that lack rows of theirs: their coordinator would commit them all the same.
+
+    `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted
+    or made again. A partition that can't be asked now holds no commit up: what it answers later is the same.
+    """
+    topics = wire.topics({topic.topic for vote in votes for topic in vote.written}) if votes else {}
+    asked = {(w.topic, n) for vote in votes for w in vote.written if w.topic in topics for n in w.first_offsets}
+    writers = wire.open_now(asked) if asked else {}
+    missing = {vote.transaction: _missing_rows(vote, topics, writers) for vote in votes}
+    found = {one: what for one, what in missing.items() if what is not None}
+    # Another driver may have committed it since it was seen open: markers are written after its state has changed.
+    described = wire.describe(one.id for one in found).values()
+    still_open = {one.transaction for one in described if one.state == "Ongoing"}
+    stays = "It stays open: when the brokers have aborted it, at its timeout, the next start writes all its rows again"
+    return {
+        one: Unknown(f"transaction {one.ref} is open, and {what}. {stays}")
+        for one, what in found.items()
+        if one in still_open
+    }
+
+
+def _missing_rows(
+    vote: Vote, topics: Mapping[str, Topic], writers: Mapping[Place, Sequence[OpenProducer]]
+) -> str | None:
+    """Return which rows of an open transaction are no longer part of it."""
+    one = vote.transaction
+    for written in vote.written:
+        there = topics.get(written.topic)
+        if there is None or there.id != written.topic_id:
+            became = "deleted" if there is None else f"made again, with id {there.id}"
+            return f"topic {written.topic} (id {written.topic_id}), which its rows are in, was {became}"
+        for number, offset in written.first_offsets.items():
+            mine, there_now = (one.producer_id, one.producer_epoch, offset), writers.get((written.topic, number))
+            if there_now is not None and mine not in [(w.id, w.epoch, w.first_offset) for w in there_now]:
+                return (
+                    f"its rows in {written.topic}-{number} from offset {offset} are no longer part of it: it was ended "
+                    "there manually, or a leader that lagged has lost them"
+                )
+    return None
+
+
+# How it ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where the rows of a transaction begin in one partition, and what is seen there."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    seen: Seen
+
+    @property
+    def held(self) -> bool:
+        """Whether an open transaction, this one or an older one, keeps readers from here."""
+        return self.seen.error == 0 and self.seen.stable <= self.offset
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} from offset {self.offset}"
+
+
+def resolve(wire: Wire, vote: Vote, answer: str, *, wait_seconds: float) -> AlreadyCommitted | Lost | Unknown:
+    """Read how a transaction ended whose coordinator no longer knows, until some partition proves it.
+
+    Only positive proof counts. A topic that was made again, an offset that was deleted, and a batch that was compacted
+    away prove nothing: without proof in any partition the answer is Unknown, with what was looked at. Raises Retryable
+    when an open transaction hides the rows for so long. `answer` is the coordinator's, for the evidence.
+    """
+    for _ in attempts_within(wait_seconds, first_seconds=0.05, longest_seconds=0.05):
+        proof, starts = read_back(wire, vote)
+        if proof is not None:
+            return proof
+        held = [start for start in starts if start.held]
+        if not held:
+            found = "; ".join(_nothing(wire, start) for start in starts) or "it recorded no rows"
+            return Unknown(f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and {found}")
+    raise _hidden(wire, vote, answer, held[0])
+
+
+def read_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, list[_Start]]:
+    """Look once at each place where the transaction's rows begin: the first proof, and the places without one."""
+    starts = []
+    for written in vote.written:
+        for partition, offset in written.first_offsets.items():
+            seen = wire.look(written.topic_id, partition, offset)
+            start = _Start(written.topic, written.topic_id, partition, offset, seen)
+            proof = _proof(vote, start)
+            if proof is not None:
+                return proof, []
+            starts.append(start)
+    return None, starts
+
+
+def _proof(vote: Vote, start: _Start) -> AlreadyCommitted | Lost | None:
+    one, seen = vote.transaction, start.seen
+    if seen.error or start.held or seen.producer != (one.producer_id, one.producer_epoch):
+        return None
+    # Listed are those that end here or later, and a producer has one transaction at a time in a partition.
+    if any(producer == one.producer_id and first <= start.offset for producer, first in seen.aborted):
+        return Lost(f"transaction {one.ref}: its rows in {start} are aborted (last stable offset {seen.stable})")
+    return AlreadyCommitted()
+
+
+def _nothing(wire: Wire, start: _Start) -> str:
+    """Return why a place proves nothing."""
+    seen = start.seen
+    if seen.error == UNKNOWN_TOPIC_ID:
+        now = wire.topics([start.topic]).get(start.topic)
+        became = f"was made again, with id {now.id}" if now is not None else "was deleted"
+        return f"topic {start.topic} (id {start.topic_id}), which its rows are in, {became}"
+    if start.offset < seen.log_start:
+        return f"{start} was deleted: the partition begins at offset {seen.log_start} now"
+    if seen.error:
+        return f"{start} is not there: {named(seen.error)}, the last stable offset is {seen.stable}"
+    if seen.producer is None:
+        return f"{start} holds no rows any more: they were compacted away"
+    return f"{start} holds rows of producer id {seen.producer[0]}, epoch {seen.producer[1]}"
+
+
+def _hidden(wire: Wire, vote: Vote, answer: str, start: _Start) -> Retryable:
+    where = (start.topic, start.partition)
+    holders = sorted(wire.open_in([where])[where], key=lambda one: one.first_offset)
+    who = f"producer id {holders[0].id} (epoch {holders[0].epoch})" if holders else "a transaction that has just ended"
+    what = f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and its rows can't be read yet"
+    why = f"{who} holds the last stable offset of {start} at {start.seen.stable}"
+    fix = "wait until that transaction is ended (by its owner, or by its timeout), then start the job again; "
+    fix += f"kafka-transactions.sh describe-producers --topic {where[0]} --partition {where[1]} shows it"
+    return Retryable(what, why=why, next=fix)
+
+
+# Whether its end is there
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A transaction whose end is decided, and the partitions that it has rows in.
+
+    `sure`: the coordinator has just answered so for this very use. Else it is asked again before a marker is written.
+    """
+
+    transaction: Transaction
+    places: tuple[Place, ...]
+    commit: bool
+    sure: bool
+
+    @property
+    def word(self) -> str:
+        """What its coordinator calls it."""
+        return "CompleteCommit" if self.commit else "CompleteAbort"
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Where an ended transaction is open for lack of a marker: from this offset on, under a coordinator's epoch."""
+
+    ended: Ended
+    place: Place
+    writer: OpenProducer
+
+    def __str__(self) -> str:
+        topic, number = self.place
+        return f"transaction {self.ended.transaction.ref} in {topic}-{number} from offset {self.writer.first_offset}"
+
+
+def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies) -> None:
+    """Wait until the leaders of all partitions have the end, and write it where it got lost. Idempotent.
+
+    Kafka 4.3.1 loses it each time that a coordinator is killed between an end's answer and its markers: it goes on with
+    the end before it knows who leads the partitions, takes these for deleted, and says CompleteCommit. Readers stand
+    still there for ever, and rows that are committed are never seen. The end is decided and can't change.
+    Raises Retryable where the coordinator's word is another one, or our user may not write markers.
+    """
+    for one in _missing(wire, ended):
+        decided = _decided(wire, one, fixes)
+        code = wire.mark(decided, one.place, one.writer.coordinator_epoch, commit=one.ended.commit)
+        if code:
+            allow = f"let this job write it: {fixes.allow('Alter', '--cluster')}"
+            fix = allow if code == CLUSTER_NOT_AUTHORIZED else "see that leader's log"
+            raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_else(one, fixes)}")
+        _LOG.warning("%s: its marker was missing (%s): it is written now", one, one.ended.word)
+
+
+def _missing(wire: Wire, ended: Sequence[Ended]) -> Sequence[_Missing]:
+    """Find where they are still open when markers are overdue. A partition that can't be asked now is passed over."""
+    uses = {(one.transaction.producer_id, one.transaction.producer_epoch): one for one in ended}
+    places = {place for one in ended for place in one.places}
+    left: list[_Missing] = []
+    for _ in attempts_within(MARKER_SECONDS if places else 0, first_seconds=0.001, longest_seconds=0.05):
+        open_now = wire.open_now(places) if places else {}
+        left = [
+            _Missing(uses[writer.id, writer.epoch], place, writer)
+            for place, writers in sorted(open_now.items())
+            for writer in writers
+            if (writer.id, writer.epoch) in uses
+        ]
+        if not left:
+            break
+    return left
+
+
+def _decided(wire: Wire, one: _Missing, fixes: Remedies) -> Transaction:
+    """Return the transaction with the epoch that its end raised it to, if that end is still its coordinator's word."""
+    use, word = one.ended.transaction, one.ended.word
+    if one.ended.sure:
+        return Transaction(use.id, use.producer_id, use.producer_epoch + 1)
+    now = wire.describe([use.id]).get(use.id)
+    if now is None or now.state != word or not use.is_use_of(now.transaction):
+        said = "knows the id no more" if now is None else f"says {now.state} ({now.transaction.ref})"
+        raise _unfinished(one, f"its coordinator {said}, not {word}", _else(one, fixes))
+    return now.transaction
+
+
+def _else(one: _Missing, fixes: Remedies) -> str:
+    """Return what else can be done: the tool has a command that can only abort."""
+    if one.ended.commit:
+        return "then start the job again; never abort it manually, its rows are decided"
+    return f"or {fixes.abort_in(*one.place, one.writer.first_offset)}; then start the job again"
+
+
+def _unfinished(one: _Missing, why: str, fix: str) -> Retryable:
+    why = f"readers stand still before it; no marker of its end is there, and {why}"
+    return Retryable(f"{one} is ended, and still open there", why=why, next=fix)

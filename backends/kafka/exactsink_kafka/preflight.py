@@ -1,0 +1,340 @@
+"""What would fail every epoch or could lose decided rows: asked of a cluster before the first row, with the fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerYet
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+
+from exactsink.contract import Finding, JobContext, Retryable
+from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka import errors
+from exactsink_kafka.connect import check_settings, connected
+from exactsink_kafka.messages import Cluster
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.remedies import Remedies, duration
+from exactsink_kafka.transactions import UNBOUNDED_SLOTS, Transaction, prefix
+from exactsink_kafka.wire import END_TXN_VERSION, Wire
+
+__all__ = ["Checks", "Topic", "findings"]
+
+STATE_LOG = "__transaction_state"
+_NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were committed", "Describe": "to find it"}
+"""What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
+_NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
+_LEAST_TIMES = ("transaction.max.timeout.ms", "transactional.id.expiration.ms")
+_PAUSE = 0.1
+T = TypeVar("T")
+Settings = Mapping[str, str]
+
+
+def findings(
+    options: KafkaOptions,
+    ctx: JobContext,
+    wire: Wire,
+    schema: pa.Schema,
+    participants: int | None,
+    *,
+    patience_seconds: float = 10.0,
+) -> Iterator[Finding]:
+    """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
+
+    Changes nothing, save that a new cluster makes its own topic for transactions when it is first asked of one.
+    `participants` is the most that an epoch can have, None when nothing bounds it. What our user may not ask for is a
+    warning. Raises ConfigError for settings that librdkafka does not take and PEM files that can't be read here, Fatal
+    for TLS and logins that don't fit, Retryable when the brokers don't answer.
+    """
+    client_id = f"{ctx.job}.{ctx.sink}.preflight"
+    check_settings(options, client_id)
+    asked = _Asked(connected(options, client_id, patience_seconds), patience_seconds)
+    cluster = wire.cluster()
+    checks = Checks(options, ctx, len(cluster.brokers))
+    found = list(checks.cluster(cluster))
+    if not found:  # the rest is for a cluster that knows such transactions
+        found += _look(checks, asked, cluster.brokers, schema)
+        if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
+            found += checks.ids(wire)
+        found += checks.pool(participants)
+    yield from sorted(found, key=lambda finding: finding.severity != "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. `replicas` and `insync` are the fewest of any partition; `may` is what our user may do with it."""
+
+    name: str
+    partitions: int
+    replicas: int
+    insync: int
+    leaderless: tuple[int, ...] = ()
+    may: frozenset[str] = frozenset()
+
+
+def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Schema) -> Iterator[Finding]:
+    """Look at the topic, at the brokers' settings, and at the topic that decides transactions."""
+    topic, configs = checks.options.topic, None
+    if topic is None:
+        fix = 'topic = "..." in the sink\'s options, where there is one alone'
+        yield Finding("warning", "each row names its own topic: none of them can be looked at before", fix)
+    elif not isinstance(there := asked.topic(topic), Topic):
+        yield checks.no_topic(topic, there)
+    else:
+        configs = asked.settings("TOPIC", topic)
+        yield from checks.topic(there, configs, schema)
+    yield from checks.budget()
+    of_brokers = [asked.settings("BROKER", str(broker)) for broker in brokers]
+    allowed = [settings for settings in of_brokers if settings is not None]
+    if len(allowed) < len(of_brokers):
+        yield checks.unasked("the brokers' settings: how long transactions may live is unknown", "--cluster")
+        allowed = []
+    else:
+        yield from checks.times({name: min(int(one[name]) for one in allowed) / 1000 for name in _LEAST_TIMES}, configs)
+    log = asked.topic(STATE_LOG)
+    if isinstance(log, Topic) and (made := asked.settings("TOPIC", STATE_LOG)) is not None:
+        yield from checks.partitions(log, int(made["min.insync.replicas"]))
+        yield from checks.copies(log, made)
+    elif allowed:
+        yield from checks.state_log(
+            allowed[0], absent=isinstance(log, KafkaError) and log.code() == errors.UNKNOWN_TOPIC
+        )
+
+
+class Checks:
+    """Compare what a cluster says with what the sink needs. Nothing is asked here, save in `ids`."""
+
+    def __init__(self, options: KafkaOptions, ctx: JobContext, brokers: int) -> None:
+        self.options = options
+        self._ctx = ctx
+        self._brokers = brokers
+        self._fixes = Remedies(options)
+
+    def cluster(self, cluster: Cluster) -> Iterator[Finding]:
+        """Whether the cluster ends transactions as the sink must."""
+        if cluster.end_txn < END_TXN_VERSION:
+            message = f"the brokers end transactions by version {cluster.end_txn} of EndTxn"
+            fix = "upgrade every broker to Apache Kafka 4.0 or newer"
+            yield Finding("error", f"{message}, this sink needs {END_TXN_VERSION}: Apache Kafka 4.0 or newer", fix)
+        elif cluster.transaction_version < 1:
+            message = f"the cluster's feature transaction.version is {cluster.transaction_version}"
+            fix = self._fixes.command("kafka-features", "upgrade", "--feature", "transaction.version=2")
+            yield Finding("error", f"{message}, this sink needs 1 or 2", fix)
+
+    def no_topic(self, name: str, error: KafkaError) -> Finding:
+        if error.code() in errors.NOT_ALLOWED:
+            message = f"topic {name}: {self._fixes.principal} may not know whether there is one"
+            return Finding("error", message, self._fixes.allow(" ".join(_NEEDS), "--topic", name))
+        if error.code() == errors.UNKNOWN_TOPIC:
+            message = f"there is no topic {name}, and brokers are not relied on to make it"
+            return Finding("error", message, self._fixes.make_topic(name, self._brokers))
+        show = self._fixes.command("kafka-topics", "--describe", "--topic", name)
+        return Finding("error", f"topic {name}: {error.str()}", show)
+
+    def unasked(self, what: str, *resource: str) -> Finding:
+        message = f"{self._fixes.principal} may not ask for {what}"
+        return Finding("warning", message, self._fixes.allow("DescribeConfigs", *resource))
+
+    def topic(self, topic: Topic, configs: Settings | None, schema: pa.Schema) -> Iterator[Finding]:
+        """Whether rows can be written to the topic and stay there; `configs` are None when our user may not ask."""
+        name, missing = topic.name, [need for need in _NEEDS if need.upper() not in topic.may]
+        if missing:
+            what = ", ".join(f"{need} {_NEEDS[need]}" for need in missing)
+            fix = self._fixes.allow(" ".join(missing), "--topic", name)
+            yield Finding("error", f"topic {name}: {self._fixes.principal} lacks {what}", fix)
+        if configs is None:
+            yield self.unasked(f"the settings of topic {name}: they are not checked", "--topic", name)
+        yield from self.partitions(topic, 1 if configs is None else int(configs["min.insync.replicas"]))
+        if configs is not None:
+            yield from self.copies(topic, configs)
+            yield from self._cleanup(name, configs, schema)
+
+    def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
+        """What keeps rows from being written now, or at all."""
+        show = "start the brokers that hold them: {}".format
+        if topic.leaderless:
+            which = ", ".join(str(partition) for partition in topic.leaderless)
+            message = f"{len(topic.leaderless)} of {topic.partitions} partitions have no leader ({which})"
+            fix = show(self._fixes.show_partitions("unavailable", "--topic", topic.name))
+            yield Finding("error", f"topic {topic.name}: {message}", fix)
+        if min_insync > topic.replicas:
+            message = f"min.insync.replicas is {min_insync}, a partition has {topic.replicas} replicas"
+            fix = self._fixes.set_topic(topic.name, f"min.insync.replicas={max(topic.replicas - 1, 1)}")
+            yield Finding("error", f"topic {topic.name}: {message}: brokers refuse every row", fix)
+        elif min_insync > topic.insync:
+            message = f"a partition has {topic.insync} of {topic.replicas} replicas in sync"
+            message = f"topic {topic.name}: {message}, min.insync.replicas is {min_insync}: brokers refuse its rows"
+            fix = show(self._fixes.show_partitions("under-min-isr", "--topic", topic.name))
+            yield Finding("error", message, fix)
+
+    def copies(self, topic: Topic, configs: Settings) -> Iterator[Finding]:
+        """What lets a topic lose decided rows, though every broker answered that they were written."""
+        name = topic.name
+        if topic.replicas == 1 and self._brokers > 1:
+            message = f"topic {name}: one copy of its partitions (of {self._brokers} brokers): a lost disk loses "
+            yield Finding("warning", f"{message}decided rows", self._fixes.copy_topic(name))
+        elif topic.replicas > 1 and int(configs["min.insync.replicas"]) == 1:
+            message = f"topic {name}: min.insync.replicas is 1 with {topic.replicas} replicas: a row counts as written "
+            fix = self._fixes.set_topic(name, "min.insync.replicas=2")
+            yield Finding("warning", f"{message}with one copy, and a lost disk can lose decided rows", fix)
+        if configs.get("unclean.leader.election.enable") == "true":
+            message = f"topic {name}: unclean.leader.election.enable is true: a replica that lags may become the leader"
+            fix = self._fixes.set_topic(name, "unclean.leader.election.enable=false")
+            yield Finding("warning", f"{message}, and decided rows are lost", fix)
+
+    def _cleanup(self, name: str, configs: Settings, schema: pa.Schema) -> Iterator[Finding]:
+        """Compaction needs keys, and takes away proofs of commits; deletion goes by the rows' own timestamps."""
+        policy, kept = configs["cleanup.policy"], int(configs["retention.ms"])
+        fix = self._fixes.set_topic(name, "cleanup.policy=delete")
+        if "compact" in policy and "key" not in schema.names:
+            message = f"topic {name} is compacted, and the rows have no key: brokers refuse every one"
+            yield Finding("error", message, f'give the rows a column `key` (with JSON: key = ["..."]); or {fix}')
+        elif "compact" in policy:
+            message = "a row without a key fails its task, and once the cluster has forgotten a transactional id its "
+            message = f"topic {name} is compacted: {message}records may be gone that would prove a commit"
+            yield Finding("warning", message, f"see that no key is null; or {fix}")
+        by_rows = "timestamp" in schema.names and configs.get("message.timestamp.type") != "LogAppendTime"
+        if by_rows and "delete" in policy and kept >= 0:
+            message = f"topic {name}: keeps rows for {duration(kept / 1000)} (retention.ms) by their column timestamp"
+            fix = f"{self._fixes.set_topic(name, 'retention.ms=-1')}; or take the column out"
+            yield Finding("warning", f"{message}: older ones may be deleted soon after their commit", fix)
+
+    def budget(self) -> Iterator[Finding]:
+        """Whether a transaction lives as long as an epoch: the broker aborts it in the middle of one that is longer."""
+        timeout, margin = self.options.transaction_timeout_seconds, self.options.commit_seconds
+        epoch = self._ctx.epoch_budget_seconds
+        if timeout < epoch + margin:
+            message = f"transaction_timeout_seconds is {timeout:g}, an epoch may take {epoch:g} s (epoch_budget) and "
+            message += f"its commit {margin:g} s: the broker may abort its transactions before"
+            shorter = f'epoch_budget = "{int(timeout - margin) or 1} seconds" in [job]'
+            needed = epoch + min(60.0, epoch / 3)  # with that timeout's own margin
+            fix = f"transaction_timeout_seconds = {needed:g} in the sink's options; or {shorter}"
+            yield Finding("error", message, fix)
+
+    def times(self, least: Mapping[str, float], configs: Settings | None) -> Iterator[Finding]:
+        """Whether brokers let a transaction live so long, and know of its end as long as the job may stand still.
+
+        `least` are the strictest broker's seconds. The coordinator knows until it forgets the id; later the record
+        itself proves it, where the topic still has it. Beyond both the job stops with the evidence, and is never wrong.
+        """
+        timeout, pause = self.options.transaction_timeout_seconds, self._ctx.longest_pause_seconds
+        longest, expiry = (least[name] for name in _LEAST_TIMES)
+        mine = f"transaction_timeout_seconds is {timeout:g}, the brokers"
+        if timeout > longest:
+            message = f"{mine} allow {longest:g} (transaction.max.timeout.ms): they refuse every producer"
+            fix = self._fixes.set_brokers("transaction.max.timeout.ms", timeout)
+            fix += f"; or transaction_timeout_seconds = {longest:g} in the sink's options"
+            yield Finding("error", message, fix)
+        if expiry < timeout:
+            message = f"{mine} forget a transactional id after {expiry:g} s (transactional.id.expiration.ms): an "
+            fix = self._fixes.set_brokers("transactional.id.expiration.ms", max(7 * 86_400, timeout))
+            yield Finding("error", f"{message}epoch's own end may not be provable", fix)
+        if (window := max(expiry, kept := _kept_seconds(configs))) < pause:
+            message = f"how a transaction ended is known for {duration(window)}: brokers forget its id after "
+            message += (
+                f"{duration(expiry)} ({_LEAST_TIMES[1]}), the topic may drop rows after {duration(kept)}; and the "
+            )
+            message += f"job may stand still for {duration(pause)} (longest_pause): then it stops, in doubt"
+            fix = self._fixes.set_brokers("transactional.id.expiration.ms", pause)
+            fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]; or {fix}'
+            yield Finding("warning", message, fix)
+
+    def state_log(self, configs: Settings, absent: bool) -> Iterator[Finding]:
+        """Judge by a broker's settings how the state of transactions is kept, or will be."""
+        setting = "transaction.state.log.replication.factor"
+        replicas = int(configs[setting])
+        if replicas > self._brokers and absent:
+            message = f"{STATE_LOG} can't be made: {setting} is {replicas}, the cluster has {self._brokers} brokers"
+            fix = f"start {replicas} brokers; or {setting}={self._brokers} in every broker's server.properties"
+            yield Finding("error", f"{message}: no transaction can begin", f"{fix}, then restart them one by one")
+        else:
+            log = Topic(STATE_LOG, 1, replicas, replicas)
+            yield from self.copies(log, {"min.insync.replicas": configs["transaction.state.log.min.isr"]})
+
+    def ids(self, wire: Wire) -> Iterator[Finding]:
+        """Ask for the end of a transaction that never was: brokers look first whether our user might end it.
+
+        Nothing is made or changed by it: generation 0 is no claim's, so no task has this id, and no producer this
+        number.
+        """
+        begin = prefix(self._ctx.job, self._ctx.sink)
+        [code] = wire.end([Transaction(f"{begin}0-0.s0", _NO_PRODUCER, 0)], commit=False)
+        if code == errors.ID_NOT_AUTHORIZED:
+            message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
+            yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
+        elif code != errors.INVALID_PRODUCER_ID_MAPPING:
+            doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
+            raise Retryable(doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check`")
+
+    def pool(self, participants: int | None) -> Iterator[Finding]:
+        """Whether the pool of ids is large enough for an epoch."""
+        if participants is None:
+            each = self.options.ids_per_participant
+            most = UNBOUNDED_SLOTS // each
+            message = f"nothing bounds how many participants an epoch has, and a round has {UNBOUNDED_SLOTS} "
+            message += f"transactional ids ({each} for each of {most}): with more, tasks may fence each other and fail"
+            yield Finding("warning", message, f"max_participants = {most} in the config")
+
+
+def _kept_seconds(configs: Settings | None) -> float:
+    """Return how long a record is there for sure. Compaction and a limit by size may take it at any time."""
+    if configs is None or "compact" in configs["cleanup.policy"]:
+        return 0.0
+    if "delete" in configs["cleanup.policy"]:
+        if int(configs["retention.bytes"]) >= 0:
+            return 0.0
+        if (milliseconds := int(configs["retention.ms"])) >= 0:
+            return milliseconds / 1000
+    return float("inf")
+
+
+class _Asked:
+    """Asks a cluster through librdkafka. What our user may not know is None; a silent broker raises Retryable."""
+
+    def __init__(self, client: AdminClient, seconds: float) -> None:
+        self._client = client
+        self._seconds = seconds
+
+    def topic(self, name: str) -> Topic | KafkaError:
+        """Ask for a topic; the error says that there is none, or that our user may not know."""
+        given = {"include_authorized_operations": True, "request_timeout": self._seconds}
+        ask = self._client.describe_topics
+        found = self._answer(f"ask for topic {name}", lambda: ask(TopicCollection([name]), **given)[name])
+        if isinstance(found, KafkaError):
+            return found
+        return Topic(
+            name,
+            partitions=len(found.partitions),
+            replicas=min(len(partition.replicas) for partition in found.partitions),
+            insync=min(len(partition.isr) for partition in found.partitions),
+            leaderless=tuple(p.id for p in found.partitions if p.leader is None or p.leader.id < 0),
+            may=frozenset(operation.name for operation in found.authorized_operations or ()),
+        )
+
+    def settings(self, kind: str, name: str) -> Settings | None:
+        """Ask for the settings of a TOPIC or a BROKER, defaults among them."""
+        resource, doing = ConfigResource(ConfigResource.Type[kind], name), f"ask for the settings of {kind} {name}"
+        ask = self._client.describe_configs
+        found = self._answer(doing, lambda: ask([resource], request_timeout=self._seconds)[resource])
+        if not isinstance(found, KafkaError):
+            return {name: entry.value for name, entry in found.items() if entry.value is not None}
+        if found.code() in errors.NOT_ALLOWED:
+            return None
+        raise Retryable(doing, why=found.str(), next="exactsink check JOB.toml")  # it went away while we asked, say
+
+    def _answer(self, doing: str, ask: Callable[[], Future[T]]) -> T | KafkaError:
+        """Wait for an answer, and ask again while a coordinator loads; return the broker's own no as it is."""
+        for _ in attempts_within(50 * _PAUSE, first_seconds=_PAUSE, longest_seconds=_PAUSE):
+            try:
+                return ask().result(self._seconds + 1)
+            except (KafkaException, NoAnswerYet) as failure:
+                error = failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._TIMED_OUT)
+            if error.code() not in errors.COMING:
+                break
+        if error.code() > 0 and error.code() not in errors.COMING:
+            return error
+        raise Retryable(doing, why=error.str(), next="see that every broker can be reached from here")

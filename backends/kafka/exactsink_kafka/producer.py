@@ -1,0 +1,291 @@
+"""A task's producer: one open transaction that rows go into, through librdkafka, and the choice of the way into it.
+
+`PlainClient` is a call of confluent-kafka's per row, and takes every column a record can have; `fast.FastClient` hands
+over whole Arrow batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from exactsink.contract import ConfigError
+from exactsink_kafka.errors import UNDECIDED, Failure, Failures
+from exactsink_kafka.options import KafkaOptions, producer_settings
+from exactsink_kafka.records import Records, plain_only
+
+__all__ = ["Client", "PlainClient", "RowProducer", "refused_settings", "row_producer"]
+
+_LOG = logging.getLogger(__name__)
+_SLICE = 0.5  # seconds: how long a call may keep the thread from hearing that its task is killed
+_ROOM = 0.02
+_AT_ONCE = 20_000
+
+
+class Client(ABC):
+    """A producer of librdkafka's. What goes wrong with rows is noted in `failures`; what a call fails of is raised."""
+
+    failures: Failures
+
+    @abstractmethod
+    def metadata(self, seconds: float) -> None:
+        """Ask the cluster for the topic, and wait for the answer."""
+
+    @abstractmethod
+    def cluster_id(self, seconds: float) -> str:
+        """Return the cluster's own id."""
+
+    @abstractmethod
+    def init_transactions(self, seconds: float) -> None:
+        """Take the transactional id, fencing its last user."""
+
+    @abstractmethod
+    def begin_transaction(self) -> None:
+        """Begin the transaction; nothing is sent."""
+
+    @abstractmethod
+    def failed(self) -> Failure | None:
+        """Return what the transaction failed of: beginning another is refused with that, here, without a request."""
+
+    @abstractmethod
+    def queue(self, records: Records, until: float) -> None:
+        """Queue records in their order, waiting for room until a moment (monotonic)."""
+
+    @abstractmethod
+    def flush(self, seconds: float) -> int:
+        """Wait until nothing is queued or in flight; return how much still is."""
+
+    @abstractmethod
+    def hear(self, seconds: float) -> None:
+        """Note what went wrong, and wait that long for the first of it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of queue, threads and connections; an open transaction stays open."""
+
+
+class RowProducer:
+    """A producer with one open transaction, which it never ends: not on failure, not when it is dropped.
+
+    A closed producer of librdkafka's would abort, and an abort of one protocol version can't be told from a commit of
+    another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
+    """
+
+    def __init__(self, client: Client, topic: str | None, doing: str) -> None:
+        self._client: Client | None = client
+        self._topic = topic
+        self._doing = doing
+
+    def open(self, seconds: float) -> str:
+        """Take the transactional id, and return the cluster's id.
+
+        Two questions first: a connection made for the first is not the one that lasts, and a coordinator asked for in
+        between is asked again only after half a second.
+        """
+        client, until = self._live(), time.monotonic() + seconds
+        for _ in range(2):
+            client.metadata(_left(until))
+        cluster = client.cluster_id(_left(until))
+        client.init_transactions(_left(until))
+        return cluster
+
+    def begin(self) -> None:
+        """Begin the transaction."""
+        self._live().begin_transaction()
+
+    def take(self, batch: pa.RecordBatch, seconds: float) -> None:
+        """Queue a batch's rows, waiting for room where the queue is full. Raises what befell earlier rows, too."""
+        client, until = self._live(), time.monotonic() + seconds
+        for start in range(0, batch.num_rows, _AT_ONCE):
+            client.failures.check(client.failed)
+            client.queue(Records(batch.slice(start, _AT_ONCE), self._topic, self._doing), until)
+        client.hear(0)
+        client.failures.check(client.failed)
+
+    def flush(self, seconds: float) -> None:
+        """Wait until the brokers have every row, on all in-sync replicas. Raises when they don't, in that time."""
+        client, until = self._live(), time.monotonic() + seconds
+        while left := client.flush(min(_SLICE, _left(until))):
+            client.failures.check(client.failed)
+            if time.monotonic() >= until:
+                raise client.failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
+        client.failures.check(client.failed)
+
+    def drop(self) -> None:
+        """Let go of everything, and leave the transaction open. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _live(self) -> Client:
+        if self._client is None:
+            raise ValueError(f"{self._doing}: this writer was let go; {UNDECIDED}")
+        return self._client
+
+
+def row_producer(
+    options: KafkaOptions, schema: pa.Schema, transactional_id: str, client_id: str, doing: str
+) -> RowProducer:
+    """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it."""
+    given = producer_settings(options, transactional_id, client_id)
+    failures = Failures(doing, options)
+    slow = plain_only(options, schema)
+    why = "asked for" if options.writer == "plain" else f"rows have a column {slow[0]}" if slow else None
+    if why is None:
+        try:
+            from exactsink_kafka.fast import FastClient, Library  # numpy and the library may be missing
+
+            assert options.topic is not None
+            client: Client = FastClient(Library(), given, options.topic, failures, doing)
+            _LOG.debug("%s: the fast writer", doing)
+            return RowProducer(client, options.topic, doing)
+        except ImportError as error:
+            why = str(error)
+    if options.writer == "fast":
+        fix = 'set writer = "auto", or give executors wheels: pip install --only-binary :all: confluent-kafka numpy'
+        raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
+    _LOG.debug("%s: the plain writer: %s", doing, why)
+    return RowProducer(PlainClient(given, options.topic, failures, doing), options.topic, doing)
+
+
+class PlainClient(Client):
+    """A `confluent_kafka.Producer`. Its callbacks know the failures only, so dropping it frees it at once."""
+
+    def __init__(self, settings: Mapping[str, str], topic: str | None, failures: Failures, doing: str) -> None:
+        self._topic = topic
+        self.failures = failures
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.add(_failure(error, message.topic()))
+
+        def heard(error: KafkaError) -> None:
+            (failures.add if error.fatal() else failures.note)(_failure(error))
+
+        own = {"delivery.report.only.error": True, "on_delivery": delivered, "error_cb": heard}  # a bool: not the text
+        try:
+            self._producer = Producer({**settings, **own})
+        except (KafkaException, TypeError, ValueError) as error:
+            why = _failure(error.args[0]).text if isinstance(error, KafkaException) else str(error)
+            raise refused_settings(doing, why) from error
+
+    def metadata(self, seconds: float) -> None:
+        with self._explaining():
+            self._producer.list_topics(self._topic or "__transaction_state", timeout=seconds)
+
+    def cluster_id(self, seconds: float) -> str:
+        with self._explaining():
+            return str(self._producer.cluster_id(timeout=seconds))
+
+    def init_transactions(self, seconds: float) -> None:
+        with self._explaining():
+            self._producer.init_transactions(seconds)
+
+    def begin_transaction(self) -> None:
+        with self._explaining():
+            self._producer.begin_transaction()
+
+    def failed(self) -> Failure | None:
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            return _failure(error.args[0])
+        return None
+
+    def queue(self, records: Records, until: float) -> None:
+        produce = self._producer.produce
+        for row in self._rows(records):
+            try:
+                try:
+                    produce(*row)
+                except BufferError:
+                    self._wait_for_room(row, until)
+            except KafkaException as error:
+                raise self._explained(error, row[0]) from error
+
+    def flush(self, seconds: float) -> int:
+        with self._explaining():
+            return int(self._producer.flush(seconds))
+
+    def hear(self, seconds: float) -> None:
+        """Let the callbacks be called. An error that ends the producer is raised as well, after them."""
+        try:
+            self._producer.poll(seconds)
+        except (KafkaException, SystemError) as error:
+            self.failures.add(_failure(_ending(error).args[0]))
+
+    def close(self) -> None:
+        self._producer.purge(blocking=False)
+        del self._producer  # what destroys it, without an end of the transaction, is that this was its last reference
+
+    def _rows(self, records: Records) -> Iterable[tuple[Any, ...]]:
+        """Return the arguments of each call; the shorter the call, the faster."""
+        topics = repeat(self._topic) if records.topics is None else records.topics
+        values, keys = records.values.to_pylist(), records.keys_or_none()
+        if records.headers is None and records.timestamps is None:
+            if records.partitions is None:
+                return zip(topics, values, keys)  # noqa: B905 - repeat() has no end
+            return zip(topics, values, keys, records.partitions.to_pylist())  # noqa: B905
+        partitions = repeat(-1) if records.partitions is None else records.partitions.to_pylist()
+        timestamps = repeat(0) if records.timestamps is None else records.timestamps.to_pylist()
+        headers = repeat(None) if records.headers is None else records.headers
+        none = repeat(None)
+        return zip(topics, values, keys, partitions, none, none, timestamps, headers)  # noqa: B905
+
+    def _wait_for_room(self, row: tuple[Any, ...], until: float) -> None:
+        while True:
+            self.hear(_ROOM)
+            self.failures.check(self.failed)
+            try:
+                return self._producer.produce(*row)
+            except BufferError:
+                if time.monotonic() >= until:
+                    raise self.failures.late("the brokers take no more rows", "the queue stayed full") from None
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (KafkaException, SystemError) as error:
+            raise self._explained(_ending(error)) from error
+
+    def _explained(self, error: KafkaException, topic: str | None = None) -> Exception:
+        return self.failures.cause(_failure(error.args[0], topic), self.hear, self.failed)
+
+
+def refused_settings(doing: str, why: str) -> ConfigError:
+    """Return what librdkafka takes no such settings for."""
+    fix = "fix `producer` and the connection's options of the sink"
+    return ConfigError(f"{doing}: librdkafka refuses the settings", why=why, next=fix)
+
+
+def _left(until: float) -> float:
+    """Return what is left of the time: librdkafka takes a negative one for ever."""
+    return max(0.001, until - time.monotonic())
+
+
+def _ending(error: KafkaException | SystemError) -> KafkaException:
+    """Return the error that ends the producer.
+
+    confluent-kafka raises it after the callback that it was reported to, and calls further callbacks with it pending,
+    which Python answers with a SystemError.
+    """
+    if isinstance(error, KafkaException):
+        return error
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    raise error
+
+
+def _failure(error: Any, topic: str | None = None) -> Failure:
+    if not isinstance(error, KafkaError):
+        return Failure(-199, str(error), topic)
+    return Failure(error.code(), f"{error.str()} ({error.name()})", topic)

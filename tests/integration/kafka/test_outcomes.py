@@ -1,0 +1,98 @@
+"""What became of a transaction whose id is used again is read where its rows began; what is gone proves nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from exactsink.contract import Committable, Retryable, Unknown
+from exactsink_kafka.outcomes import resolve
+from exactsink_kafka.transactions import Vote
+from tests.integration.kafka.participants import Participants, transaction_of
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+
+def moved_on(participants: Participants, slot: int = 0, *, commit: bool = True) -> Committable:
+    """Return the vote of a transaction that was ended, and whose id another attempt has taken since."""
+    vote = participants.vote(slot, "a", "b")
+    assert participants.end(vote, commit=commit) == [0]
+    participants.begin(slot)
+    return vote
+
+
+def unknown(participants: Participants, vote: Committable) -> str:
+    [outcome] = participants.outcomes(vote)
+    assert isinstance(outcome, Unknown), outcome
+    assert transaction_of(vote).ref in outcome.evidence
+    return outcome.evidence
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rows_of_a_topic_that_was_made_again_prove_nothing_though_offsets_and_names_agree(
+    participants: Participants, commit: bool
+) -> None:
+    vote = moved_on(participants, commit=not commit)
+    old = participants.wire.topics([participants.topic])[participants.topic].id
+    new = participants.again()
+    again = participants.vote(0, "c", "d")  # the same producer, at the same offsets
+    participants.end(again, commit=commit)
+
+    evidence = unknown(participants, vote)
+    assert old in evidence
+    assert f"was made again, with id {new}" in evidence
+    assert participants.commit(again) == ["AlreadyCommitted" if commit else "Lost"]
+
+
+def test_deleted_records_prove_nothing_and_one_partition_that_is_left_proves_all(participants: Participants) -> None:
+    participants.begin(9, "x", "x").commit_transaction()
+    committed = moved_on(participants, 0, commit=True)
+    aborted = moved_on(participants, 1, commit=False)
+    participants.begin(8, "y", "y").commit_transaction()
+    [written] = Vote.load(aborted).written
+    ends = [written.first_offsets[partition] + 2 for partition in (0, 1)]
+
+    def delete_records(partition: int) -> None:
+        wanted = TopicPartition(participants.topic, partition, ends[partition])
+        admin = participants.kafka.admin()  # kept until the answer is there
+        admin.delete_records([wanted])[wanted].result(60)
+
+    delete_records(0)
+    assert participants.commit(committed, aborted) == ["AlreadyCommitted", "Lost"]
+    delete_records(1)
+    for vote in (committed, aborted):
+        evidence = unknown(participants, vote)
+        for end in ends:
+            assert f"the partition begins at offset {end} now" in evidence
+
+
+def test_a_foreign_open_transaction_that_hides_the_end_is_waited_for_and_named(participants: Participants) -> None:
+    foreign = participants.begin("foreign", "x", "x")
+    committed = moved_on(participants, 0, commit=True)
+    aborted = moved_on(participants, 1, commit=False)
+    producer = participants.wire.describe(["foreign"])["foreign"].transaction
+
+    for vote in (committed, aborted):
+        with pytest.raises(Retryable, match=f"producer id {producer.producer_id} .* holds the last stable offset"):
+            resolve(participants.wire, Vote.load(vote), "PRODUCER_FENCED", wait_seconds=0.1)
+    with ThreadPoolExecutor(1) as pool:
+        outcomes = pool.submit(participants.commit, committed, aborted)
+        foreign.abort_transaction()
+        assert outcomes.result(60) == ["AlreadyCommitted", "Lost"]
+
+
+def test_rows_are_found_in_the_middle_of_what_a_reader_fetches_and_where_one_partition_is_open_to_readers(
+    participants: Participants,
+) -> None:
+    """Batches of many transactions lie behind each other, aborted and committed ones in turn."""
+    participants.begin("another-foreign", "x")  # holds partition 0
+    votes = {slot: moved_on(participants, slot, commit=slot % 3 != 0) for slot in range(4)}
+    assert participants.commit(*votes.values()) == ["Lost", "AlreadyCommitted", "AlreadyCommitted", "Lost"]
+
+
+def test_a_topic_that_is_made_again_under_open_transactions_is_no_place_to_commit(participants: Participants) -> None:
+    [vote] = participants.votes(1)
+    participants.again()
+    assert "was made again" in unknown(participants, vote)

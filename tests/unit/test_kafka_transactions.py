@@ -1,0 +1,103 @@
+"""Transactional ids of a bounded pool, who shares one and who never does; and votes, read back by those that may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exactsink.contract import Committable, Fatal, Txn
+from exactsink_kafka.transactions import (
+    PAYLOAD_VERSION,
+    ROUNDS,
+    UNBOUNDED_SLOTS,
+    PoolId,
+    Ticket,
+    Transaction,
+    Vote,
+    Written,
+    prefix,
+    slots_of,
+)
+
+TXN = Txn("orders", 7, "out", 3, "0123456789abcdef", 2, 41)
+VOTE = Vote(
+    Transaction("orders.out.g3-ab.s29", 4001, 12),
+    "MkU3OEVBNTcwNTJENDM2Qk",
+    (Written("rows", "9782d7e7-1eea-46a0-b132-167e5fb75394", {0: 17, 11: 0}), Written("more", "abc", {3: 5})),
+)
+
+
+def test_an_id_and_a_ticket_are_read_back_as_they_were_written() -> None:
+    ticket = Ticket.of_round(5, 12, "a cluster's id")
+    assert ticket == Ticket(24, 12, "a cluster's id")
+    assert Ticket.load(ticket.dump()) == ticket
+    pooled = ticket.id(TXN)
+    assert str(pooled) == "orders.out.g3-0123456789abcdef.s29"
+    assert PoolId.parse(str(pooled)) == pooled
+    assert str(pooled).startswith(prefix("orders", "out"))
+
+
+NOT_OURS = """
+orders.out.g3-ab orders.out.g3-ab.s orders.out.g3-ab.s01 orders.out.g03-ab.s1 orders.out.g3-AB.s1 orders.out.g3-ab.s-1
+orders.out.g3-ab.s1.more Orders.out.g3-ab.s1 a.orders.out.g3-ab.s1 orders.out.g3-ab.e1.p1.a1
+"""
+
+
+@pytest.mark.parametrize("text", ["", "orders.out.g3-ab.s1\n", *NOT_OURS.split()])
+def test_what_is_no_id_of_ours_is_none(text: str) -> None:
+    assert PoolId.parse(text) is None
+
+
+def test_no_other_sinks_id_begins_with_a_sinks_prefix() -> None:
+    names = ["a", "a-b", "b", "ab", "g", "g1"]
+    ids = {(job, sink): str(PoolId(job, sink, 1, "ab", 1)) for job in names for sink in names}
+    for job, sink in ids:
+        begins = [whose for whose, made in ids.items() if made.startswith(prefix(job, sink))]
+        assert begins == [(job, sink)]
+
+
+def test_an_epoch_the_rewriting_of_its_lost_votes_and_the_next_epoch_never_share_an_id() -> None:
+    tickets = [Ticket.of_round(number, slots_of(5, 4), "c") for number in range(3 * ROUNDS)]
+    for number in range(len(tickets) - ROUNDS + 1):
+        ids = [_ids(ticket, range(100)) for ticket in tickets[number : number + ROUNDS]]
+        assert [len(of_round) for of_round in ids] == [20] * ROUNDS
+        assert len(set().union(*ids)) == 20 * ROUNDS
+    assert _ids(tickets[ROUNDS], [0]) == _ids(tickets[0], [0])
+
+
+def test_attempts_that_follow_each_other_share_no_id_until_the_pool_is_round() -> None:
+    ticket = Ticket.of_round(1, slots_of(3, 4), "c")
+    assert len(_ids(ticket, range(1000, 1012))) == 12
+    assert _ids(ticket, [1000]) == _ids(ticket, [1012])
+
+
+@pytest.mark.parametrize(("participants", "slots"), [(None, UNBOUNDED_SLOTS), (0, 4), (1, 4), (16, 64)])
+def test_a_round_is_several_times_the_participants(participants: int | None, slots: int) -> None:
+    assert slots_of(participants, 4) == slots
+
+
+def _ids(ticket: Ticket, attempts: object) -> set[str]:
+    return {str(ticket.id(replace(TXN, attempt=number))) for number in attempts}  # type: ignore[attr-defined]
+
+
+def test_a_vote_is_read_back_as_it_was_written_by_the_releases_that_may() -> None:
+    committable = Committable(TXN, 5, VOTE.dump(), PAYLOAD_VERSION, store_ref=VOTE.transaction.ref)
+    assert Vote.load(committable) == VOTE
+    assert committable.ref == "orders.out.g3-ab.s29/4001/12"
+    for version in (0, PAYLOAD_VERSION + 1):
+        with pytest.raises(Fatal, match=f"vote of version {version}") as raised:
+            Vote.load(replace(committable, version=version))
+        assert "release" in raised.value.next
+
+
+@pytest.mark.parametrize("id", ["orders.out.g3-ab.s29", "with/a/slash", ""])
+def test_a_ref_is_read_back_as_it_was_written(id: str) -> None:
+    one = Transaction(id, 4001, 12)
+    assert Transaction.of_ref(one.ref) == one
+
+
+@pytest.mark.parametrize("ref", ["", "id", "id/1", "id/1/x", "id/x/1", "id/01/1", "id/1/+1", "id/1 /1", "id/1_0/1"])
+def test_what_is_no_ref_is_refused(ref: str) -> None:
+    with pytest.raises(ValueError, match="is no transaction's ref"):
+        Transaction.of_ref(ref)
