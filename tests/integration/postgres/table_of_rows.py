@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from exactsink_postgres.rows.encoder import RowEncoder
-from exactsink_postgres.tables import Table, TableName, chosen_columns, problems, quoted, read_table
+from exactsink_postgres.commands import TableName, quoted
+from exactsink_postgres.encoder import RowEncoder
+from exactsink_postgres.tables import Table, chosen_columns, problems, read_table
 
 __all__ = ["encoder", "filled", "made", "pieces", "read", "round_trip"]
 

@@ -14,8 +14,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from exactsink_postgres.rows import Column
-from exactsink_postgres.rows.encoder import RowEncoder, column_type
+from exactsink_postgres.encoder import RowEncoder
+from exactsink_postgres.type_mapping import Column, column_type
 from tests.integration.postgres.table_of_rows import filled, made, pieces, read, round_trip
 from tests.servers.postgres import Postgres
 

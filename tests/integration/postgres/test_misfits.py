@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import Finding
-from exactsink_postgres.tables import Table, TableName, problems, read_table
+from exactsink_postgres.commands import TableName
+from exactsink_postgres.tables import Table, problems, read_table
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
