@@ -37,7 +37,6 @@ _CLOSED = """
     WHERE NOT has_function_privilege(signature, 'EXECUTE')
 """
 _HISTORY = ["pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)"]
-_SLOTS = "SELECT current_setting('max_prepared_transactions')::int AS slots"
 _ROOM_FOR_RETRIES = 2  # a killed attempt may hold a slot until its epoch is committed
 _SLOTS_TO_START_WITH = 64
 _SPACE = """
@@ -84,7 +83,6 @@ _CUT = {
     "statement_timeout": "the COPY of a task's rows",
     "transaction_timeout": "a task's transaction",
 }
-_OFF = "SELECT name FROM pg_settings WHERE name = ANY (%(names)s) AND setting = 'off' ORDER BY name"
 _WEAK = {
     "fsync": "a crash of the server's machine may lose or spoil what was committed",
     "full_page_writes": "a crash of the server's machine may spoil pages that were being written",
@@ -170,7 +168,7 @@ def _history(connection: psycopg.Connection) -> Iterator[Finding]:
 
 def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | None) -> Iterator[Finding]:
     """Compare free slots with what an epoch needs. What this sink holds itself is committed or swept at the start."""
-    slots = ask(connection, _SLOTS)[0]["slots"]
+    slots = ask(connection, "SELECT current_setting('max_prepared_transactions')::int AS slots")[0]["slots"]
     if slots == 0:
         wanted = max(_SLOTS_TO_START_WITH, _ROOM_FOR_RETRIES * (participants or 0))
         message = "the server prepares no transactions: max_prepared_transactions is 0"
@@ -252,15 +250,13 @@ def _table(
 
 def _absent(options: PostgresOptions, schema: pa.Schema, space: str) -> Iterator[Finding]:
     """Return how the table is made."""
-    name = options.name
     try:
-        ways = [f"{create_table(name, schema)};", "create = true in the config"]
+        ways = [f"{create_table(options.name, schema)};", "create = true in the config"]
     except Fatal as error:
         yield Finding("error", error.what, error.next)
         return
-    if options.create:
-        return
-    yield Finding("error", f"table {name} does not exist in schema {space}", " or ".join(ways))
+    if not options.create:
+        yield Finding("error", f"table {options.name} does not exist in schema {space}", " or ".join(ways))
 
 
 def _staging_tables(ctx: JobContext, connection: psycopg.Connection, space: str, role: str) -> Iterator[Finding]:
@@ -346,7 +342,8 @@ def _settings(connection: psycopg.Connection) -> Iterator[Finding]:
     synchronous_commit is none of them. PREPARE TRANSACTION and COMMIT PREPARED are always synchronous, says the
     documentation ("Asynchronous Commit", in the chapter on reliability), and the staged strategy sets it itself.
     """
-    for found in ask(connection, _OFF, names=list(_WEAK)):
+    off = "SELECT name FROM pg_settings WHERE name = ANY (%(names)s) AND setting = 'off' ORDER BY name"
+    for found in ask(connection, off, names=list(_WEAK)):
         name = found["name"]
         fix = set_on_server({name: "on"}, restart=False)
         yield Finding("error" if name == "fsync" else "warning", f"{name} is off: {_WEAK[name]}", fix)
