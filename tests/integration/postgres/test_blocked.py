@@ -64,11 +64,11 @@ def test_every_holder_of_a_key_is_named_and_reported_how_it_ends(table: Branches
         reported = list(pool.map(lambda key: refusal(table, key, attempt=100 + key), range(1, 9)))
 
     expected: dict[int, tuple[type[ExactsinkError], str, str]] = {
-        1: (Retryable, f"prepared transaction {older.txn.id}", "the next start rolls it back"),
+        1: (Retryable, f"prepared transaction {older.txn.id}", "an earlier driver of this job began it"),
         2: (Retryable, f"prepared transaction {other.txn.id}", f"start job {table.job}-else"),
         3: (Retryable, f"prepared transaction somebody's {table.job}", f"ROLLBACK PREPARED 'somebody''s {table.job}'"),
         4: (Retryable, f"prepared transaction {newer.txn.id}", "another driver has claimed this job"),
-        5: (Retryable, f"prepared transaction {earlier.txn.id}", "an earlier attempt"),
+        5: (Retryable, f"prepared transaction {earlier.txn.id}", "an earlier attempt of this job"),
         6: (Fatal, f"prepared transaction {sibling.txn.id}", 'distribution = "hash(key)"'),
         7: (Fatal, f"prepared transaction {sink.txn.id}", "sinks twin and out"),
         8: (Fatal, f"session {pid} of {table.txn(8).id}", 'distribution = "hash(key)"'),
