@@ -17,8 +17,8 @@ from pgpq import ArrowToPostgresBinaryEncoder
 from benchmarks.cases.postgres_server import Served, serving
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from exactsink.contract import Committable, Committed, JobContext, Txn
+from exactsink_postgres.committer import list_prepared
 from exactsink_postgres.load import Load, Ticket
-from exactsink_postgres.prepared import list_prepared
 
 __all__ = ["COMMIT", "LOAD", "PREPARE"]
 
@@ -71,7 +71,7 @@ class _Table:
             for batch in self.batches:
                 load.write(batch)
             assert load.finish() == self.rows
-            assert load.connection.execute("COMMIT").statusmessage == "COMMIT"
+            assert load.session.execute("COMMIT").statusmessage == "COMMIT"
 
     def prepare(self, participants: int) -> tuple[int, Sequence[Committable]]:
         """Load all rows as each of so many participants of a new epoch, and prepare them."""

@@ -17,9 +17,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from exactsink.contract import ConfigError
 from exactsink_postgres.backend import PostgresBackend
+from exactsink_postgres.commands import TableName, create_table, quoted
+from exactsink_postgres.encoder import RowEncoder
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.rows.encoder import RowEncoder
-from exactsink_postgres.tables import TableName, chosen_columns, create_statement, problems, quoted, read_table
+from exactsink_postgres.tables import chosen_columns, problems, read_table
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -83,7 +84,7 @@ def test_nested_columns_come_into_jsonb_of_a_new_table_whole(rows: DataFrame, po
     schema, sent = schema_of(frame), frame.toArrow()
     postgres.create_database("shapes")
     with psycopg.connect(postgres.conninfo("shapes"), autocommit=True) as session:
-        session.execute(create_statement(TableName.parse("orders"), schema).encode())
+        session.execute(create_table(TableName.parse("orders"), schema).encode())
         table = read_table(session, TableName.parse("orders"))
         assert table is not None
         assert problems(table, schema) == []

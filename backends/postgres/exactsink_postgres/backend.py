@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
+from exactsink.toolkit.json_columns import json_expressions
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.rows.shapes import shaped
 from exactsink_postgres.server import place
 from exactsink_postgres.staged import StagingCommitter, StagingWriter
 from exactsink_postgres.two_phase import TwoPhaseCommitter, TwoPhaseWriter
@@ -36,7 +36,7 @@ class PostgresBackend(Backend):
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make JSON of structs, maps and nested lists. Raises ConfigError for keys that JSON can't have."""
-        return shaped(schema)
+        return json_expressions(schema)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         if self.options.strategy == "staged":

@@ -163,7 +163,7 @@ class StagedTarget(PostgresTarget):
 
 
 def _foreign(folder: Path) -> list[str]:
-    """Name a stranger's transactions; the server takes a name once, whatever the database."""
+    """Name transactions that are not exactsink's; the server takes a name once, whatever the database."""
     return [f"somebody's own {_database(folder)}", f"{_database(folder).removeprefix('kit_')}-kit.out.theirs"]
 
 

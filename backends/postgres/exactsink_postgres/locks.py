@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
-from exactsink_postgres.server import CONNECT_SECONDS, UNDECIDED, Server, explained
+from exactsink_postgres.commands import AGAIN, end_prepared, end_session
+from exactsink_postgres.errors import explained
 
-__all__ = ["LOOKS", "TAG", "Blocker", "LockWatch", "blocked", "timed_out", "writer_of"]
+__all__ = ["TAG", "Blocker", "LockWatch", "Waiting"]
 
 TAG = "/* exactsink {} */"
 """Begins the statements of a session that writes for a participant."""
 
-LOOKS = 4
-"""How often the watch may look within one lock timeout."""
-
-_AGAIN = "start the job again"
+_Answer = TypeVar("_Answer")
+_BEFORE, _AFTER = TAG.split("{}")
+_LOOKS = 4  # within one lock timeout
 _SHOWN = 3
 
 # pg_locks names a session's transaction by the session, a prepared one by a virtual id alone: its own lock on the id
@@ -73,14 +75,6 @@ _SESSIONS = """
 """
 
 
-def writer_of(query: str | None) -> str | None:
-    """Return the participant that a session's statement is for, None when it is no statement of ours."""
-    before, after = TAG.split("{}")
-    if query is None or not query.startswith(before) or after not in query:
-        return None
-    return query[len(before) :].split(after, 1)[0]
-
-
 @dataclass(frozen=True, slots=True)
 class Blocker:
     """A transaction that holds a lock: prepared, when there is no `pid`. `gid` names one of ours, or a prepared one."""
@@ -88,6 +82,14 @@ class Blocker:
     gid: str | None
     pid: int | None
     age_seconds: float | None
+
+    @classmethod
+    def of(cls, named: str | None, pid: int | None, age_seconds: float | None, *_: object) -> Blocker:
+        """Read a row; a session's statement names the participant that it is for, when it is one of ours."""
+        if pid is not None:
+            ours = named is not None and named.startswith(_BEFORE) and _AFTER in named
+            named = str(named)[len(_BEFORE) :].split(_AFTER, 1)[0] if ours else None
+        return cls(named, pid, age_seconds)
 
     def __str__(self) -> str:
         age = "" if self.age_seconds is None else f", {self.age_seconds:.0f} s old"
@@ -98,100 +100,91 @@ class Blocker:
     @property
     def ended_by(self) -> str:
         """Return the statements that end it."""
-        if self.pid is not None:
-            return f"SELECT pg_terminate_backend({self.pid})"
-        gid = (self.gid or "").replace("'", "''")
-        return f"COMMIT PREPARED '{gid}' or ROLLBACK PREPARED '{gid}'"
+        return end_session(self.pid) if self.pid is not None else end_prepared(self.gid or "")
+
+
+class Waiting(NamedTuple):
+    """Who waits for a lock, for messages: `doing` what, and how `safe` the rows are; `mine` is None after a decision.
+
+    `relation` is the table written to, quoted, with these `columns`. A driver's `mine` has partition -1.
+    """
+
+    doing: str
+    safe: str
+    relation: str = ""
+    mine: Txn | None = None
+    columns: Sequence[str] = ()
 
 
 class LockWatch:
-    """Looks, from a thread with a session of its own, when a call on the watched session takes long.
+    """Looks, through a session of its own, whenever one call on a session has waited a quarter of the lock timeout.
 
-    Calls that take less than a quarter of the lock timeout cost nothing but the thread, which `close` ends.
+    `generator` is wrapped around what psycopg waits for, so calls that are answered at once cost nothing.
     """
 
-    def __init__(self, server: Server, pid: int, lock_timeout_seconds: float) -> None:
-        self._server = server
+    def __init__(self, connect: Callable[[], psycopg.Connection], pid: int, lock_timeout_seconds: float) -> None:
+        self._connect = connect
         self._pid = pid
         self._timeout = lock_timeout_seconds
         self._seen: tuple[float, Blocker] | None = None
-        self._calls = 0
-        self._at_work = False
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    @property
-    def blocker(self) -> Blocker | None:
-        """Return who held the lock whose timeout has just ended a call, None when nobody was seen."""
-        # That wait lasted for the whole timeout: who was seen within it held this lock, no earlier one.
-        if self._seen is None or time.monotonic() - self._seen[0] > self._timeout:
-            return None
-        return self._seen[1]
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Return that a call is under way."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="exactsink-locks", daemon=True)
-            self._thread.start()
-        self._calls += 1
-        self._at_work = True
+    def generator(self, waited_for: Generator[Any, Any, _Answer]) -> Generator[Any, Any, _Answer]:
+        """Pass on what psycopg's `waited_for` wants and gets; a tick without an answer is time to look."""
+        looked = time.monotonic()
         try:
-            yield
-        finally:
-            self._at_work = False
+            wants = next(waited_for)
+            while True:
+                ready = yield wants
+                if not ready and time.monotonic() - looked >= self._timeout / _LOOKS:
+                    looked = time.monotonic()
+                    found = self._ask(_WHO, pid=self._pid)
+                    self._seen = (looked, found[0]) if found else self._seen
+                wants = waited_for.send(ready)
+        except StopIteration as end:
+            answer: _Answer = end.value
+            return answer
 
-    def close(self) -> None:
-        """End the thread. Idempotent. It may be waiting for a server that doesn't answer: then it ends by itself."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join(2 * CONNECT_SECONDS)
+    def error(self, error: BaseException | None, waiting: Waiting) -> ExactsinkError | None:
+        """Return the error that names who held the lock; None for an error of another kind, or an unknown deadlock."""
+        blocker = None
+        if isinstance(error, psycopg.errors.DeadlockDetected):
+            blocker = self._of_deadlock(error.diag.message_detail or "")
+            return None if blocker is None else _blocked(blocker, waiting)
+        if not isinstance(error, psycopg.errors.LockNotAvailable):
+            return None
+        # That wait lasted for the whole timeout: who was seen within it held this lock, no earlier one.
+        if self._seen is not None and time.monotonic() - self._seen[0] <= self._timeout:
+            return _blocked(self._seen[1], waiting)
+        return _timed_out(self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid), waiting)
 
-    def of_deadlock(self, detail: str) -> Blocker | None:
+    def _of_deadlock(self, detail: str) -> Blocker | None:
         """Return another writer of ours that the server's words on a deadlock name, if it lives."""
         words = detail.replace(";", " ").replace(".", " ").replace(",", " ").split()  # in whatever language
         pids = [pid for word in words if word.isdecimal() and self._pid != (pid := int(word)) < 1 << 31]
-        found: list[Blocker] = []
-        with suppress(ExactsinkError):
-            found = self._ask(_SESSIONS, pids=pids, tag=TAG.split("{}")[0])
+        found = self._ask(_SESSIONS, pids=pids, tag=_BEFORE)
         return found[0] if found else None
 
-    def writers_to(self, relation: str) -> list[Blocker]:
-        """Return all others that have changed a table and not ended yet, the oldest first: whoever held a lock on a row
-        of it may be one of them, and may have ended.
-        """
-        with suppress(ExactsinkError):
-            return self._ask(_ON_TABLE, relation=relation, pid=self._pid)
+    def _ask(self, query: str, **parameters: object) -> list[Blocker]:
+        """Ask in a new session; what can't be asked now stays unknown."""
+        with suppress(ExactsinkError), self._connect() as session, explained("ask who holds a lock"):
+            return [Blocker.of(*row) for row in session.execute(query.encode(), parameters).fetchall()]
         return []
 
-    def _watch(self) -> None:
-        seen = 0
-        while not self._closed.wait(self._timeout / LOOKS):
-            if self._at_work and self._calls == seen:
-                started = time.monotonic()
-                with suppress(ExactsinkError):  # what can't be asked now stays unknown
-                    found = self._ask(_WHO, pid=self._pid)
-                    self._seen = (started, found[0]) if found else self._seen
-            seen = self._calls
 
-    def _ask(self, query: str, **parameters: object) -> list[Blocker]:
-        with self._server.connect("exactsink: who holds a lock") as session, explained("ask who holds a lock"):
-            rows = session.execute(query.encode(), parameters).fetchall()
-        return [Blocker(writer_of(named) if pid else named, pid, age) for named, pid, age, *_ in rows]
-
-
-def blocked(doing: str, mine: Txn, blocker: Blocker, columns: Sequence[str] = ()) -> ExactsinkError:
-    """Return the error for a participant, or a driver (`partition` -1), whose lock did not come."""
-    what = f"{doing}: blocked by {blocker}"
+def _blocked(blocker: Blocker, waiting: Waiting) -> ExactsinkError:
+    """Return the error for a participant, or a driver, whose lock did not come."""
+    what, mine, safe = f"{waiting.doing}: blocked by {blocker}", waiting.mine, waiting.safe
+    if mine is None:
+        return Retryable(what, why=safe, next=f"end it ({blocker.ended_by}), or wait; then {AGAIN}")
     other = None if blocker.gid is None else Txn.parse(blocker.gid)
     if other is None:
-        fix = f"let its owner end it ({blocker.ended_by}), or wait; then {_AGAIN}"
-        return Retryable(what, why=f"it is not this job's; {UNDECIDED}", next=fix)
+        fix = f"let its owner end it ({blocker.ended_by}), or wait; then {AGAIN}"
+        return Retryable(what, why=f"it is not this job's; {safe}", next=fix)
     if other.job != mine.job:
-        fix = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {_AGAIN}"
-        return Retryable(what, why=f"it is job {other.job}'s; {UNDECIDED}", next=fix)
+        fix = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {AGAIN}"
+        return Retryable(what, why=f"it is job {other.job}'s; {safe}", next=fix)
     if other.generation < mine.generation:
-        return Retryable(what, why="an earlier driver of this job began it; the next start rolls it back", next=_AGAIN)
+        return Retryable(what, why="an earlier driver of this job began it; the next start rolls it back", next=AGAIN)
     if other.generation > mine.generation or (mine.token and other.token != mine.token):
         why = "another driver has claimed this job, or one with another journal uses its name"
         return Retryable(what, why=why, next="leave the job to that driver; `exactsink status` shows it")
@@ -203,14 +196,18 @@ def blocked(doing: str, mine: Txn, blocker: Blocker, columns: Sequence[str] = ()
             what,
             why=f"partitions {other.partition} and {mine.partition} of this epoch hold rows with the same unique key",
             next='set distribution = "hash(key)" for this sink, with the columns of the key: rows of one key then come '
-            f"together, and the server names them; or drop the doubles before it (columns: {', '.join(columns)})",
+            "together, and the server names them; or drop the doubles before it "
+            f"(columns: {', '.join(waiting.columns)})",
         )
     why = "it is an earlier attempt of this job's own; the next start rolls it back"
-    return Retryable(what, why=why, next=_AGAIN)
+    return Retryable(what, why=why, next=AGAIN)
 
 
-def timed_out(doing: str, writers: Sequence[Blocker]) -> ExactsinkError:
-    """Return the error where nobody saw the lock's holder, with those that have written to the table."""
+def _timed_out(writers: Sequence[Blocker], waiting: Waiting) -> ExactsinkError:
+    """Return the error where nobody saw the lock's holder, with those that have written to the table, oldest first.
+
+    Whoever held a lock on a row of it may be one of them, and may have ended.
+    """
     some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
     why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
-    return Retryable(f"{doing}: a lock did not come in time", why=f"{why}; {UNDECIDED}", next=_AGAIN)
+    return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)

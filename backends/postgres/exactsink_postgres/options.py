@@ -8,8 +8,8 @@ import psycopg
 from pydantic import Field, SecretStr, field_validator
 
 from exactsink.contract import BackendOptions
+from exactsink_postgres.commands import TableName
 from exactsink_postgres.server import Server, pinned
-from exactsink_postgres.tables import TableName
 
 __all__ = ["PostgresOptions"]
 

@@ -1,40 +1,36 @@
-"""A Postgres server as libpq reaches it: sessions, which server and history it is, and its errors as ours."""
+"""A Postgres server as libpq reaches it: where it is, which history it has, and sessions that explain their errors."""
 
 from __future__ import annotations
 
-import json
+import math
 import os
-from collections.abc import Iterator, Mapping
-from configparser import ConfigParser, ParsingError
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
-from exactsink.contract import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError
+from exactsink_postgres.errors import explained
+from exactsink_postgres.locks import LockWatch, Waiting
 
 if TYPE_CHECKING:
+    from psycopg.abc import PQGen
     from typing_extensions import LiteralString
 
-__all__ = ["CONNECT_SECONDS", "History", "MADE_MEANWHILE", "Server", "UNDECIDED", "ask", "explained", "pinned", "place"]
+__all__ = ["IDLE_SECONDS", "History", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
 
-CONNECT_SECONDS = 10
+IDLE_SECONDS = 60.0
+"""A session that was idle for longer is replaced unasked: a firewall may have dropped it without a word."""
 
-UNDECIDED = "the epoch is not decided yet, and is written again"
-"""What becomes of the rows when a task fails."""
-
-MADE_MEANWHILE = (
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateColumn,
-    psycopg.errors.DuplicateObject,
-    psycopg.errors.UniqueViolation,  # of the catalog's own index
-)
-"""What a server answers to one of two processes that make the same thing at once."""
-
+_Answer = TypeVar("_Answer")
+_CONNECT_SECONDS = 10
 _PINNED = {
     "host": "PGHOST",
     "hostaddr": "PGHOSTADDR",
@@ -48,40 +44,6 @@ _PINNED = {
     "require_auth": "PGREQUIREAUTH",
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
-_TRY_AGAIN = ("08", "40", "53", "57", "58")
-_TRY_AGAIN_STATES = ("25006", "25P03", "25P04", "55P03", "55006", "55000")
-_PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
-_TLS = "fix sslmode, sslrootcert or the server's certificate, for the driver and every executor"
-_SERVICE = "give the driver and every executor a service file with it (PGSERVICEFILE, ~/.pg_service.conf)"
-_FULL = ("too many connections", "remaining connection slots")
-_NO_ENTRY = {
-    "password": _PASSWORD,
-    "authentication": _PASSWORD,
-    "channel binding": _PASSWORD,
-    "pg_hba.conf": "add a line to the server's pg_hba.conf, or see that user, database and sslmode are meant",
-    "certificate": _TLS,
-    "private key": _TLS,
-    "support SSL": _TLS,
-    'service "': _SERVICE,
-    'service file "': _SERVICE,
-    'database "': "make the database, or fix dbname in conninfo",
-    'role "': "make the role, or fix user in conninfo",
-    'value: "': "fix conninfo",
-    "port number": "fix conninfo",
-    "connection option": "fix conninfo",
-}
-"""What an error of connecting says that no other try can help, and what does."""
-
-_MEND = {
-    "22": "cast or filter such values before this sink",
-    "23": "fix the rows, or the constraint, then start the job again",
-    "25006": "connect to the primary (target_session_attrs=read-write in conninfo), then start the job again",
-    "42501": "grant what is missing (`exactsink check` shows the statement), then start the job again",
-    "42P01": "bring the table back, or set create = true, then start the job again",
-    "53200": "raise max_prepared_transactions (ALTER SYSTEM SET, then restart the server), or lower max_participants",
-    "53300": "raise max_connections, or lower max_participants: every running task holds a connection",
-}
-
 _HISTORY = """
     SELECT system_identifier::text, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
         ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
@@ -108,9 +70,6 @@ class History:
         assert row is not None
         return cls(*row)
 
-    def dump(self) -> str:
-        return json.dumps(asdict(self))
-
     def is_same_place(self, other: History) -> bool:
         """Return whether both are the same database, though perhaps on another timeline."""
         return (self.system, self.database) == (other.system, other.database)
@@ -119,77 +78,138 @@ class History:
         return f"system {self.system}, database {self.database}, timeline {self.timeline}"
 
 
+class Session(psycopg.Connection):
+    """A session in autocommit that names, in its errors, who holds a lock that did not come."""
+
+    watch: LockWatch | None = None
+
+    def wait(self, gen: PQGen[_Answer], *args: Any, **kwargs: Any) -> _Answer:
+        return super().wait(gen if self.watch is None else self.watch.generator(gen), *args, **kwargs)
+
+    @contextmanager
+    def explained(self, waiting: Waiting) -> Iterator[None]:
+        """Turn the server's errors into ours."""
+        try:
+            with explained(waiting.doing, waiting.safe):
+                yield
+        except ExactsinkError as ours:
+            blocked = self.watch and self.watch.error(ours.__cause__, waiting)
+            if not blocked:
+                raise
+            raise blocked from ours.__cause__
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where to connect. A value that pickles and shows no secret."""
 
     conninfo: SecretStr
 
-    def connect(self, name: str) -> psycopg.Connection:
-        """Open a session in autocommit; `name` is what administrators see it as. Raises Retryable or Fatal."""
-        given = self.conninfo.get_secret_value()
-        with explained(f"connect to {place(given)}"):
-            return psycopg.connect(
-                given,
+    def connect(self, name: str, lock_timeout_seconds: float = 0) -> Session:
+        """Open a session; `name` is what administrators see it as. Raises Retryable or Fatal.
+
+        With a lock timeout it is watched for locks that don't come; to set the server's is the caller's.
+        """
+        conninfo = self.conninfo.get_secret_value()
+        given = conninfo_to_dict(conninfo)
+        defaults: dict[str, Any] = {} if "application_name" in given else {"application_name": name[:63]}
+        if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
+            defaults["connect_timeout"] = _CONNECT_SECONDS
+        with explained(f"connect to {place(conninfo)}"):
+            session = Session.connect(
+                conninfo,
                 autocommit=True,
                 prepare_threshold=None,  # a pooler may hand each transaction to another session
-                **_defaults(given, {"application_name": name[:63], "connect_timeout": CONNECT_SECONDS}),
                 client_encoding="UTF8",
+                **defaults,
             )
+        if lock_timeout_seconds:
+            asking = partial(self.connect, "exactsink: who holds a lock")
+            session.watch = LockWatch(asking, session.info.backend_pid, lock_timeout_seconds)
+        return session
 
 
-def _defaults(conninfo: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those parameters that neither the connection string nor the environment says."""
-    given = conninfo_to_dict(conninfo)
-    variables = {"connect_timeout": "PGCONNECT_TIMEOUT"}
-    return {k: v for k, v in wanted.items() if k not in given and variables.get(k, "") not in os.environ}
+class KeptSession:
+    """Gives a session in autocommit that answers: the last one, or a new one in its place. For one thread at a time.
+
+    No statement waits for a lock longer than `lock_timeout_seconds`.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        lock_timeout_seconds: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._name = name
+        self._lock_timeout = lock_timeout_seconds
+        self._now = now
+        self._session: Session | None = None
+        self._used = 0.0
+
+    @contextmanager
+    def use(self, waiting: Waiting) -> Iterator[Session]:
+        """Return the session for a call. The server's errors become ours."""
+        session = self._session if self._answers() else None
+        if session is None:
+            self.close()
+            session = self._session = self._server.connect(self._name, self._lock_timeout)
+            with session.explained(waiting):
+                session.execute(f"SET lock_timeout = {math.ceil(self._lock_timeout * 1000)}".encode())
+        try:
+            with session.explained(waiting):
+                yield session
+        finally:
+            self._used = self._now()
+
+    def close(self) -> None:
+        """End the session. Idempotent; `use` opens another one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _answers(self) -> bool:
+        """Return whether the open session takes a statement: what broke off before may have left it in anything."""
+        session = self._session
+        if session is None or self._now() - self._used > IDLE_SECONDS:
+            return False
+        try:
+            session.execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        return session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 def pinned(conninfo: str) -> str:
     """Add to a connection string what libpq's environment says here, so that tasks go to the same place, as safely.
 
-    What stands in the string goes first, then a service, then the environment, then this process's user, as libpq has
-    it. A password stays where it is: in the string, in a passfile, or in PGPASSWORD; and so do paths of passfiles,
-    certificates and service files. Raises psycopg.ProgrammingError for what is no such string.
+    What stands in the string goes first, then a service, then the environment, then this process's user: libpq itself
+    says what comes of it. A password stays where it is: in the string, in a passfile, or in PGPASSWORD; and so do paths
+    of passfiles, certificates and service files. Raises psycopg.ProgrammingError for what is no such string.
     """
     given = conninfo_to_dict(conninfo)
     service = given.get("service") or os.environ.get("PGSERVICE")
-    reported = _service_keys(str(service)) if service else set()
-    known = {*given, *reported}
-    here = {key: os.environ[name] for key, name in _PINNED.items() if key not in known and os.environ.get(name)}
-    if service:
-        here["service"] = str(service)
-    if "user" not in {*known, *here} and (reported or not service) and (user := _this_user()):
-        here["user"] = user
-    return make_conninfo(conninfo, **here)
+    resolved = _resolved(conninfo)
+    here = {key: os.environ.get(name) for key, name in _PINNED.items() if key not in given}
+    here = {key: value for key, value in here.items() if value and resolved.get(key) == value}
+    if "user" not in given and "user" in resolved:
+        here["user"] = resolved["user"]
+    return make_conninfo(conninfo, **here, **({"service": str(service)} if service else {}))
 
 
-def _service_keys(service: str) -> set[str]:
-    """Name what a service says, as far as the file is where libpq's documentation looks for it."""
-    config = os.environ.get("PGSYSCONFDIR")
-    files = [os.environ.get("PGSERVICEFILE") or os.path.expanduser("~/.pg_service.conf")]
-    files += [os.path.join(config, "pg_service.conf")] if config else []
-    for file in files:
-        found = ConfigParser(
-            default_section="",
-            delimiters=("=",),
-            comment_prefixes=("#",),
-            allow_no_value=True,
-            strict=False,
-            interpolation=None,
-        )
-        with suppress(OSError, ParsingError, UnicodeDecodeError):
-            found.read(file, encoding="utf-8")
-            if found.has_section(service):
-                return set(found[service])
-    return set()
+def _resolved(conninfo: str) -> dict[str, str]:
+    """Return the parameters that libpq would connect with; none when it knows no such service.
 
-
-def _this_user() -> str | None:
-    """Name the operating system's user, whom libpq logs in as when nobody is named."""
-    defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
-    user = defaults.get(b"user")
-    return user.decode() if user else None
+    A version of TLS that doesn't exist makes it stop after it has resolved them, before it connects.
+    """
+    attempt = psycopg.pq.PGconn.connect_start(make_conninfo(conninfo, ssl_min_protocol_version="none").encode())
+    try:
+        return {option.keyword.decode(): option.val.decode() for option in attempt.info if option.val}
+    finally:
+        attempt.finish()
 
 
 def place(conninfo: str) -> str:
@@ -206,54 +226,6 @@ def place(conninfo: str) -> str:
 
 
 def ask(connection: psycopg.Connection, query: LiteralString, **parameters: object) -> list[dict[str, Any]]:
-    """Run a query and give its rows by column name. Raises psycopg's errors."""
+    """Run a query and return its rows by column name. Raises psycopg's errors."""
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(query, parameters or None).fetchall()
-
-
-@contextmanager
-def explained(doing: str, safe: str = "") -> Iterator[None]:
-    """Turn the server's errors into ours: `doing` says what failed, `safe` what becomes of the rows."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _ours(error, doing, safe) from error
-
-
-def _ours(error: psycopg.Error, doing: str, safe: str) -> ExactsinkError:
-    diag, state = error.diag, error.sqlstate or ""
-    said = diag.message_primary or " ".join(str(error).split()) or type(error).__name__
-    parts = [
-        f"SQLSTATE {state}" if state else "",
-        diag.message_detail or "",
-        diag.context or "",
-        diag.message_hint or "",
-    ]
-    where = [
-        diag.schema_name and diag.table_name and f"table {diag.schema_name}.{diag.table_name}",
-        diag.column_name and f"column {diag.column_name}",
-    ]
-    where.append(diag.constraint_name and f"constraint {diag.constraint_name}")
-    named = ", ".join(filter(None, where))
-    why = "; ".join(part.rstrip(".").replace("\n", "; ") for part in (*parts, safe) if part)
-    what = f"{doing}: {named + ': ' if named else ''}{said}"
-    entry = _no_entry(error, state)
-    fix = _MEND.get(state) or _MEND.get(state[:2]) or entry
-    if not entry and _may_pass(error, state):
-        return Retryable(what, why=why, next=fix or "see that the server is up, then start the job again")
-    return Fatal(what, why=why, next=fix or "fix what the server names, then start the job again")
-
-
-def _no_entry(error: psycopg.Error, state: str) -> str | None:
-    """Return what helps when nobody is let in, for a reason that stays. Such an error has no state, only words."""
-    said = str(error)
-    if state or not isinstance(error, psycopg.OperationalError) or any(words in said for words in _FULL):
-        return None
-    return next((fix for words, fix in _NO_ENTRY.items() if words in said), None)
-
-
-def _may_pass(error: psycopg.Error, state: str) -> bool:
-    """Return whether trying again may help."""
-    if not state:
-        return isinstance(error, psycopg.OperationalError)
-    return state in _TRY_AGAIN_STATES or state.startswith(_TRY_AGAIN)

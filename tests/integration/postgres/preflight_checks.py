@@ -11,11 +11,11 @@ from psycopg.conninfo import make_conninfo
 from exactsink.contract import Finding, JobContext, Txn
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
+from tests.integration.postgres.sinks import ROWS
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["ROWS", "SLOTS", "check", "context", "participant", "prepare", "reported"]
+__all__ = ["SLOTS", "check", "context", "participant", "prepare", "reported"]
 
-ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 SLOTS = 6
 
 

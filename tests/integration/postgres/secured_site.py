@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exactsink_postgres.options import PostgresOptions
+from tests.servers.certificates import make_authority, make_certificate
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["SECRET", "Site", "Task", "open_site"]
@@ -83,31 +84,15 @@ def open_site(keys: Path) -> Iterator[Site]:
     server = PostgresServer({**settings, "ssl_key_file": "tls.key", "password_encryption": "scram-sha-256"})
     try:
         ca = make_authority(keys / "ca")
-        make_certificate(ca, server.folder / "data")
+        make_certificate(ca, server.folder / "data" / "tls")
+        key = server.folder / "data" / "tls.key"
+        key.chmod(0o600)
+        if os.geteuid() == 0:
+            shutil.chown(key, "postgres", "postgres")
         (server.folder / "data" / "pg_hba.conf").write_text(HBA)
         server.start()
         server.execute("CREATE ROLE sales LOGIN PASSWORD '" + SECRET + "'")
         server.create_database("shop")
-        yield Site(server, ca.with_suffix(".crt"), make_authority(keys / "wrong").with_suffix(".crt"))
+        yield Site(server, ca, make_authority(keys / "wrong"))
     finally:
         server.remove()
-
-
-def openssl(*words: str | Path, given: str = "") -> None:
-    subprocess.run(["openssl", *map(str, words)], input=given.encode(), check=True, capture_output=True)
-
-
-def make_authority(base: Path) -> Path:
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-keyout", base.with_suffix(".key")]
-    openssl("req", "-x509", *key, "-out", base.with_suffix(".crt"), "-days", "2", "-subj", f"/CN={base.name}")
-    return base
-
-
-def make_certificate(ca: Path, data: Path) -> None:
-    """Return the server in `data` a key and a certificate of `ca` for 127.0.0.1."""
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-keyout", data / "tls.key"]
-    signed = ["-CA", ca.with_suffix(".crt"), "-CAkey", ca.with_suffix(".key"), "-addext", "subjectAltName=IP:127.0.0.1"]
-    openssl("req", "-x509", *key, *signed, "-out", data / "tls.crt", "-days", "2", "-subj", "/CN=server")
-    (data / "tls.key").chmod(0o600)
-    if os.geteuid() == 0:
-        shutil.chown(data / "tls.key", "postgres", "postgres")

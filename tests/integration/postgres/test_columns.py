@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -14,12 +14,60 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from exactsink_postgres.rows import Column
-from exactsink_postgres.rows.encoder import RowEncoder, column_type
-from tests.integration.postgres.table_of_rows import filled, made, pieces, read, round_trip
+from exactsink_postgres.commands import TableName, quoted
+from exactsink_postgres.encoder import RowEncoder
+from exactsink_postgres.tables import Table, chosen_columns, problems, read_table
+from exactsink_postgres.type_mapping import column_type
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
+
+
+def made(connection: psycopg.Connection, columns: Mapping[str, str]) -> Table:
+    """Make table `t` anew; `place` numbers the rows as they came."""
+    connection.execute("DROP TABLE IF EXISTS t")
+    listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+    connection.execute(f"CREATE TABLE t ({listed}, place bigserial)".encode())
+    table = read_table(connection, TableName(None, "t"))
+    assert table is not None
+    return table
+
+
+def encoder(table: Table, schema: pa.Schema) -> RowEncoder:
+    assert [found for found in problems(table, schema) if found.severity == "error"] == []
+    return RowEncoder(str(table), schema, chosen_columns(table, schema))
+
+
+def filled(connection: psycopg.Connection, table: Table, batches: Sequence[pa.RecordBatch]) -> None:
+    rows = encoder(table, batches[0].schema)
+    names = ", ".join(map(quoted, rows.names))
+    with connection.cursor().copy(f"COPY {table.sql} ({names}) FROM STDIN WITH (FORMAT binary)".encode()) as copy:
+        copy.write(rows.header())
+        for batch in batches:
+            copy.write(rows.encode(batch))
+        copy.write(rows.finish())
+
+
+def read(connection: psycopg.Connection, what: Iterable[str]) -> list[tuple[Any, ...]]:
+    cursor = connection.cursor(binary=True)
+    return cursor.execute(f"SELECT {', '.join(what)} FROM t ORDER BY place".encode()).fetchall()
+
+
+def pieces(values: pa.Array) -> list[pa.Array]:
+    """Return values as they are, none of them, and the same again from the middle of an array."""
+    around = pa.concat_arrays([values[-2:], values, values[:3]])
+    return [values, values[:0], around.slice(len(values[-2:]), len(values))]
+
+
+def round_trip(connection: psycopg.Connection, kind: str, values: pa.Array, what: str = "c") -> list[Any]:
+    """Send values as three batches into a column of a type; give what the first and the last became, which is equal."""
+    table = made(connection, {"c": kind})
+    filled(connection, table, [pa.record_batch({"c": piece}) for piece in pieces(values)])
+    stored = [value for (value,) in read(connection, [what])]
+    assert len(stored) == 2 * len(values)
+    assert repr(stored[: len(values)]) == repr(stored[len(values) :])
+    return stored[: len(values)]
+
 
 U1, U2 = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff"), uuid.UUID("ffffffff-0000-0000-0000-000000000001")
 MOMENT = datetime(1999, 12, 31, 23, 59, 59, 999_999)
@@ -226,14 +274,3 @@ def test_columns_are_found_by_name_and_odd_names_work(connection: psycopg.Connec
     filled(connection, table, [batch])
     names = [f'"{name}"' for name in ("b", "a", 'Odd ""one""', "with.dot", "Größe", "select", "tick`")]
     assert read(connection, names) == [tuple(f"value of {name}" for name in odd), (None,) * len(odd)]
-
-
-def test_bytes_that_wait_for_more_rows_come_at_the_end(connection: psycopg.Connection) -> None:
-    rows = RowEncoder("t", pa.schema([("c", pa.int64())]), [Column("c", "bigint", "int8")])
-    parts = [rows.header()] + [rows.encode(pa.record_batch({"c": pa.array(range(n, n + 7))})) for n in range(0, 70, 7)]
-    made(connection, {"c": "bigint"})
-    with connection.cursor().copy("COPY t (c) FROM STDIN WITH (FORMAT binary)") as copy:
-        for part in [*parts, rows.finish()]:
-            copy.write(part)
-    assert read(connection, ["c"]) == [(n,) for n in range(70)]
-    assert pieces(pa.array([1, 2, 3]))[2].offset == 2

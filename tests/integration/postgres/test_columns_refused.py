@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import Fatal
-from exactsink_postgres.rows import Column
-from exactsink_postgres.rows.encoder import RowEncoder
+from exactsink_postgres.encoder import RowEncoder
+from exactsink_postgres.type_mapping import Column
 
 NUMERIC_5_2 = (5 << 16 | 2) + 4
 

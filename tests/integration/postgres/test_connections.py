@@ -71,9 +71,10 @@ def test_verify_full_works_with_the_authority_that_signed_and_with_no_other(site
         assert isinstance(error, Fatal)
         assert "certificate" in error.what
         assert "sslrootcert" in error.next
-    error = refused(site.options(f"{there.replace('127.0.0.1', 'localhost')} sslrootcert={site.ca}"))
+    elsewhere = there.replace("host=", "hostaddr=127.0.0.1 host=not.", 1)
+    error = refused(site.options(f"{elsewhere} sslrootcert={site.ca}"))
     assert isinstance(error, Fatal)
-    assert 'does not match host name "localhost"' in error.what
+    assert 'does not match host name "not.127.0.0.1"' in error.what
 
 
 def test_a_session_without_tls_is_refused_where_the_server_wants_it(site: Site) -> None:

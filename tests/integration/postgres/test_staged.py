@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -16,74 +15,43 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from exactsink.contract import Fatal, LineageError, Marker, Retryable, Unknown
-from exactsink_postgres.staged.ledger import Ledger
-from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
-from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until
-from tests.unit.fakes import undecided
+from exactsink_postgres.staging import MarkerTables
+from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink, voted
 
 pytest_plugins = ["tests.servers.fixtures"]
 
 _Answer = TypeVar("_Answer")
 
 
-@pytest.fixture(scope="module")
-def database(postgres: Postgres) -> str:
-    return postgres.new_database("staged")
-
-
 @pytest.fixture
-def sink(database: str) -> Iterator[Sink]:
+def sink(database: str) -> Iterator[Staged]:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
         yield sink
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    """A server of this module's own, that prepares no transactions."""
-    with own_postgres({"max_prepared_transactions": "0"}) as server:
-        yield server
-
-
-@pytest.fixture
-def own(server: PostgresServer) -> Iterator[Sink]:
-    with new_sink(server.new_database("staged"), "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
-        yield sink
-
-
-def test_an_epoch_becomes_visible_at_once_and_is_applied_once(sink: Sink) -> None:
-    votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, None)])
-    assert sink.rows() == []
-    assert sink.in_doubt() == [vote.txn.id for vote in votes]
-    assert sink.commit(1, votes) == ["Committed", "Committed"]
-    for generation in (1, 2):
-        assert sink.commit(1, votes, generation) == ["AlreadyCommitted", "AlreadyCommitted"]
-    assert sink.rows() == [(1, "a"), (2, "b"), (3, None)]
-    assert sink.staging_tables() == sink.registered() == sink.in_doubt() == []
-
-
-def test_epochs_follow_one_another_and_an_older_one_is_never_applied_again(sink: Sink) -> None:
+def test_epochs_follow_one_another_and_an_older_one_is_never_applied_again(sink: Staged) -> None:
     first = sink.vote(1, [(1, "a")])
     sink.commit(1, first)
     assert sink.commit(2, sink.vote(2, [(2, "b")])) == ["Committed"]
     assert sink.commit(1, first) == ["AlreadyCommitted"]
     assert sink.rows() == [(1, "a"), (2, "b")]
     with pytest.raises(LineageError, match="already holds epoch 2"):
-        sink.open(2, generation=3)
+        sink.claim(3).open(2)
     with pytest.raises(LineageError, match="another journal"):
-        Sink(sink.conninfo, lineage="l2").open(3)
+        replace(sink, lineage="l2").open(3)
 
 
 def test_two_drivers_that_both_found_the_epoch_unapplied_apply_it_once(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
+    sink: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both_looked = threading.Barrier(2)
-    lock = Ledger.lock_marker
+    lock = MarkerTables.lock_marker
 
-    def wait_then_lock(self: Ledger, connection: psycopg.Connection, mine: Marker) -> Marker | None:
+    def wait_then_lock(self: MarkerTables, mine: Marker) -> Marker | None:
         both_looked.wait(60)
-        return lock(self, connection, mine)
+        return lock(self, mine)
 
-    monkeypatch.setattr(Ledger, "lock_marker", wait_then_lock)
+    monkeypatch.setattr(MarkerTables, "lock_marker", wait_then_lock)
     for epoch in (1, 2):
         votes = sink.vote(epoch, [(10 * epoch, "a")], [(10 * epoch + 1, "b")])
         answers = _twice(partial(sink.commit, epoch, votes))
@@ -92,21 +60,18 @@ def test_two_drivers_that_both_found_the_epoch_unapplied_apply_it_once(
 
 
 def test_drivers_that_open_the_first_epoch_at_once_all_get_a_ticket(database: str) -> None:
-    for _ in range(3):
-        with new_sink(database, "SELECT", create=True) as sink:
-            together = threading.Barrier(2)
+    with new_sink(database, "SELECT", create=True) as sink:
+        both_connected = threading.Barrier(2)
 
-            def opened(sink: Sink = sink, together: threading.Barrier = together) -> bytes:
-                committer = sink.committer()
+        def opened() -> bytes:
+            with sink.committer() as committer:
                 list(committer.in_doubt())  # connects
-                together.wait(60)
-                ticket = committer.open_epoch(1, SCHEMA, None)
-                committer.close()
-                return ticket
+                both_connected.wait(60)
+                return committer.open_epoch(1, SCHEMA, None)
 
-            one, other = _twice(opened)
-            assert one == other
-            assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
+        one, other = _twice(opened)
+        assert one == other
+        assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
 
 
 def _twice(call: Callable[[], _Answer]) -> list[_Answer]:
@@ -114,84 +79,33 @@ def _twice(call: Callable[[], _Answer]) -> list[_Answer]:
         return [future.result() for future in [pool.submit(call), pool.submit(call)]]
 
 
-def test_the_server_crashes_between_vote_and_commit_and_no_vote_is_lost(own: Sink, server: PostgresServer) -> None:
-    votes = own.vote(1, [(1, "a")], [(2, "b")])
-    committer = own.committer()
-    listed = list(committer.in_doubt())
-    server.stop("immediate")
-    server.start()
-    assert [p.ref for p in committer.in_doubt()] == [p.ref for p in listed]
-    assert [type(outcome).__name__ for outcome in committer.commit(1, votes)] == ["Committed"] * 2
-    committer.close()
-    assert own.rows() == [(1, "a"), (2, "b")]
-
-
-def test_the_server_crashes_while_an_epoch_is_applied_and_nothing_of_it_is_visible(
-    own: Sink, server: PostgresServer
-) -> None:
-    votes = own.vote(1, [(1, "a")])
-    with ThreadPoolExecutor() as pool, closing(psycopg.connect(own.conninfo)) as holder:
-        holder.execute("LOCK TABLE t")
-        applying = pool.submit(own.commit, 1, votes)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO%'"
-        wait_until(lambda: bool(own.sql(waiting)), "the epoch's rows to go over")
-        server.stop("immediate")
-        with pytest.raises(Retryable):
-            applying.result()
-    server.start()
-    assert own.rows() == []
-    assert own.commit(1, votes) == ["Committed"]
-    assert own.rows() == [(1, "a")]
-
-
-def test_the_server_crashes_after_it_committed_and_before_it_answered(own: Sink, server: PostgresServer) -> None:
-    votes = own.vote(1, [(1, "a")])
-    own.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")  # its answer waits for a standby
-    own.sql("SELECT pg_reload_conf()")
-    wait_until(lambda: own.sql("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
-    with ThreadPoolExecutor() as pool:
-        applying = pool.submit(own.commit, 1, votes)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        wait_until(lambda: bool(own.sql(waiting)), "the commit to be on disk")
-        server.stop("immediate")
-        with pytest.raises(Retryable):
-            applying.result()
-    server.start()
-    own.sql("ALTER SYSTEM RESET synchronous_standby_names")
-    own.sql("SELECT pg_reload_conf()")
-    wait_until(lambda: own.sql("SHOW synchronous_standby_names") == [("",)], "the setting")
-    assert own.rows() == [(1, "a")]
-    assert own.commit(1, votes) == ["AlreadyCommitted"]
-    assert own.rows() == [(1, "a")]
-    assert own.staging_tables() == own.registered() == []
-
-
-def test_votes_and_commits_are_durable_where_the_database_says_otherwise(sink: Sink) -> None:
+def test_votes_and_commits_are_durable_where_the_database_says_otherwise(sink: Staged) -> None:
     sink.open(1)
-    careless = Sink(make_conninfo(sink.conninfo, options=f"-csearch_path={sink.schema} -csynchronous_commit=off"))
-    assert careless.sql("SHOW synchronous_commit") == [("off",)]
-    sink.sql("CREATE TABLE seen (place text, setting text)")
-    sink.sql(
+    there = make_conninfo(sink.conninfo, options=f"-csearch_path={sink.schema} -csynchronous_commit=off")
+    careless = replace(sink, conninfo=there)
+    assert careless.run("SHOW synchronous_commit") == [("off",)]
+    sink.run("CREATE TABLE seen (place text, setting text)")
+    sink.run(
         "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN INSERT INTO seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit')); RETURN NEW; END $$"
     )
     for table in ("exactsink_staged", "exactsink_epochs", "t"):
-        sink.sql(
+        sink.run(
             f"CREATE CONSTRAINT TRIGGER see AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
             "FOR EACH ROW EXECUTE FUNCTION see()"
         )
     careless.commit(1, careless.vote(1, [(1, "a")]))
-    assert sorted(sink.sql("SELECT * FROM seen")) == [
+    assert sorted(sink.run("SELECT * FROM seen")) == [
         ("exactsink_epochs", "on"),
         ("exactsink_staged", "on"),
         ("t", "on"),
     ]
 
 
-def test_a_vote_without_its_rows_or_rows_without_their_vote_never_stand(sink: Sink) -> None:
+def test_a_vote_without_its_rows_or_rows_without_their_vote_never_stand(sink: Staged) -> None:
     ticket = sink.open(1)
     writer = sink.task(ticket, sink.txn(1), (1, "a"))
-    sink.sql(
+    sink.run(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;"
         "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON exactsink_staged DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION refuse()"
@@ -201,25 +115,23 @@ def test_a_vote_without_its_rows_or_rows_without_their_vote_never_stand(sink: Si
     assert sink.registered() == sink.staged_rows() == []
 
 
-def test_only_the_decided_attempts_are_applied(sink: Sink) -> None:
-    sink.sql("ALTER TABLE t DROP CONSTRAINT t_pkey")
+def test_only_the_decided_attempts_are_applied(sink: Staged) -> None:
+    sink.run("ALTER TABLE t DROP CONSTRAINT t_pkey")
     ticket = sink.open(1)
     lost, winner, other = sink.txn(1, 0, 7), sink.txn(1, 0, 8), sink.txn(1, 1, 9)
     votes = {txn: sink.task(ticket, txn, (txn.partition, "a")).pre_commit() for txn in (lost, winner, other)}
     assert sink.commit(1, [votes[winner], votes[other]]) == ["Committed"] * 2
     assert sink.rows() == [(0, "a"), (1, "a")]
-    assert sink.in_doubt() == [lost.id]
+    assert sink.listed() == [lost.id]
     assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
-    committer = sink.committer()
-    committer.abort(undecided(lost))
-    committer.close()
-    assert sink.in_doubt() == sink.staging_tables() == []
+    sink.abort(lost)
+    assert sink.listed() == sink.staging_tables() == []
 
 
-def test_an_epoch_that_was_decided_again_is_applied_from_both_staging_tables(sink: Sink) -> None:
+def test_an_epoch_that_was_decided_again_is_applied_from_both_staging_tables(sink: Staged) -> None:
     kept = sink.vote(1, [(1, "a")])
-    again = sink.vote(1, [(2, "b")], generation=2)
-    assert sink.commit(1, [*kept, *again], generation=2) == ["Committed"] * 2
+    again = sink.claim(2).vote(1, [(2, "b")])
+    assert sink.claim(2).commit(1, [*kept, *again]) == ["Committed"] * 2
     assert sink.rows() == [(1, "a"), (2, "b")]
     assert sink.staging_tables() == []
 
@@ -238,33 +150,33 @@ _HOLES: dict[str, str] = {
 
 
 @pytest.mark.parametrize("hole", _HOLES)
-def test_an_epoch_whose_rows_are_not_what_was_voted_is_in_doubt_and_none_of_it_visible(sink: Sink, hole: str) -> None:
+def test_an_epoch_whose_rows_are_not_what_was_voted_is_in_doubt_and_none_of_it_visible(sink: Staged, hole: str) -> None:
     votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
     rows = json.loads(votes[0].payload)["rows_table"]
-    sink.sql(_HOLES[hole].format(rows=rows))
+    sink.run(_HOLES[hole].format(rows=rows))
     for _ in range(2):
-        outcomes = sink.outcomes(1, votes)
+        outcomes = sink.session.commit(1, votes)
         assert [type(outcome) for outcome in outcomes] == [Unknown, Unknown]
         assert "exactsink_" in str(outcomes[0])
     assert sink.rows() == []
     if "marker" not in hole:
-        assert sink.sql("SELECT * FROM exactsink_epochs") == []
+        assert sink.run("SELECT * FROM exactsink_epochs") == []
 
 
-def test_an_epoch_staged_in_another_database_is_in_doubt_and_both_are_named(sink: Sink) -> None:
+def test_an_epoch_staged_in_another_database_is_in_doubt_and_both_are_named(sink: Staged) -> None:
     (vote,) = sink.vote(1, [(1, "a")])
     payload = json.loads(vote.payload)
     for key, value in (("system", "77"), ("database", 78)):
-        (outcome,) = sink.outcomes(1, [replace(vote, payload=json.dumps({**payload, key: value}).encode())])
+        (outcome,) = sink.session.commit(1, [voted(vote, **{key: value})])
         assert isinstance(outcome, Unknown)
         assert str(value) in outcome.evidence
         assert str(payload[key]) in outcome.evidence
     assert sink.commit(1, [vote]) == ["Committed"]
 
 
-def test_a_commit_that_waits_for_a_lock_says_who_holds_it(sink: Sink) -> None:
+def test_a_commit_that_waits_for_a_lock_says_who_holds_it(sink: Staged) -> None:
     votes = sink.vote(1, [(1, "a")])
-    impatient = Sink(sink.conninfo, lock_timeout_seconds=0.3)
+    impatient = sink.with_(lock_timeout_seconds=0.3)
     with psycopg.connect(sink.conninfo) as holder:
         for lock in ("LOCK TABLE t", "SELECT 1 FROM exactsink_staged FOR UPDATE"):
             holder.execute(lock.encode())
@@ -278,14 +190,12 @@ def test_names_that_need_quotes_are_quoted(database: str) -> None:
     make = 'CREATE SCHEMA "My 100%s"; CREATE TABLE "My 100%s"."T ""%s""" (id bigint, v text, UNIQUE (v, id))'
     with new_sink(database, make, table='"My 100%s"."T ""%s"""') as sink:
         votes = sink.vote(1, [(1, "a")], [(2, "b")])
-        assert sink.in_doubt() == [vote.txn.id for vote in votes]
+        assert sink.listed() == [vote.txn.id for vote in votes]
         assert sink.commit(1, votes) == ["Committed"] * 2
         with pytest.raises(Fatal, match='constraint T "%s"_v_id_key'):
             sink.vote(2, [(2, "b")])
         with pytest.raises(Fatal, match="has the key twice"):
-            sink.vote(2, [(3, "b"), (3, "b")], generation=2)
+            sink.claim(2).vote(2, [(3, "b"), (3, "b")])
         assert sink.rows('SELECT * FROM "My 100%s"."T ""%s""" ORDER BY id') == [(1, "a"), (2, "b")]
-        committer = sink.committer(3)
-        committer.abort(undecided(*(vote.txn for vote in votes)))
-        committer.close()
-        sink.sql('DROP SCHEMA "My 100%s" CASCADE')
+        sink.claim(3).abort(*(vote.txn for vote in votes))
+        sink.run('DROP SCHEMA "My 100%s" CASCADE')

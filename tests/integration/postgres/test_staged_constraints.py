@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pyarrow as pa
@@ -11,17 +11,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from exactsink.contract import Fatal, Unknown
-from exactsink_postgres.preflight.late import late_constraints
-from exactsink_postgres.tables import TableName, read_table
-from tests.integration.postgres.staged_sink import SCHEMA, Sink, new_sink
+from exactsink_postgres.commands import TableName
+from exactsink_postgres.tables import deferred_constraints, read_table
+from tests.integration.postgres.sinks import SCHEMA, new_sink
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-
-@pytest.fixture(scope="module")
-def database(postgres: Postgres) -> str:
-    return postgres.new_database("staged")
 
 
 @dataclass(frozen=True)
@@ -113,9 +108,9 @@ def test_broken_rows_fail_in_their_task_by_the_tables_own_names_and_none_is_kept
         )
         if "id < n" in broken.columns:
             fresh = [(2, "t")]
-        votes = sink.vote(1, fresh, generation=2)
+        votes = sink.claim(2).vote(1, fresh)
         if "serial" not in broken.columns:
-            assert sink.commit(1, votes, generation=2) == ["Committed"]
+            assert sink.claim(2).commit(1, votes) == ["Committed"]
             assert len(sink.rows()) == 1 + len(fresh)
 
 
@@ -137,7 +132,7 @@ def test_what_the_table_gives_to_a_row_it_gives_once_and_as_it_was_checked(datab
     """
     with new_sink(database, make) as sink:
         votes = sink.vote(1, [(10 - n, "a") for n in range(5)], [(20, "b")])
-        staged = dict(sink.sql(f"SELECT id, at FROM {sink.rows_table()}"))
+        staged = dict(sink.run(f"SELECT id, at FROM {sink.rows_table()}"))
         assert sink.commit(1, votes) == ["Committed"] * 2
         rows = sink.rows("SELECT n, id, always, by_default, twice FROM t ORDER BY n")
         assert rows == [(1 + k, 10 - k, 5 + k, 50 + k, 20 - 2 * k) for k in range(5)] + [(6, 20, 10, 55, 40)]
@@ -177,17 +172,17 @@ def test_new_columns_come_into_the_staging_table(database: str) -> None:
 def test_what_comes_out_only_after_the_decision_stops_the_job_and_goes_through_when_fixed(database: str) -> None:
     make = "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE t (id bigint REFERENCES p, v text UNIQUE)"
     with new_sink(database, make) as sink:
-        sink.sql("INSERT INTO p VALUES (1)")
+        sink.run("INSERT INTO p VALUES (1)")
         votes = sink.vote(1, [(1, "a")], [(2, "b")])
         for _ in range(2):
             with pytest.raises(Fatal, match=r"(?s)constraint t_id_fkey.*\(id\)=\(2\).*epoch is decided"):
                 sink.commit(1, votes)
             assert sink.rows() == []
-        sink.sql("INSERT INTO p VALUES (2); INSERT INTO t VALUES (1, 'b')")
+        sink.run("INSERT INTO p VALUES (2); INSERT INTO t VALUES (1, 'b')")
         with pytest.raises(Fatal, match="constraint t_v_key"):  # somebody else's row came between
-            sink.commit(1, votes, generation=2)
-        sink.sql("DELETE FROM t")
-        assert sink.commit(1, votes, generation=2) == ["Committed"] * 2
+            sink.claim(2).commit(1, votes)
+        sink.run("DELETE FROM t")
+        assert sink.claim(2).commit(1, votes) == ["Committed"] * 2
         assert sink.rows() == [(1, "a"), (2, "b")]
 
 
@@ -213,27 +208,28 @@ def test_preflight_names_what_can_be_checked_only_after_the_decision(database: s
         for name in ("plain", "t", "cut", "part"):
             table = read_table(connection, TableName(None, name))
             assert table is not None
-            reported = late_constraints(connection, table)
-            assert all(sentence.startswith(f"table {sink.schema}.{name}: ") for sentence in reported)
+            reported = deferred_constraints(connection, table)
             found[name] = "\n".join(reported)
             assert len(reported) == {"plain": 0, "t": 9, "cut": 2, "part": 1}[name]
         for what in (
             "foreign key t_v_fkey",
             "exclusion constraint t_point_excl",
             "deferrable constraint t_pkey",
-            "partial unique index part_of",
-            "expressions lowered",
-            "DISTINCT nulls",
-            "index numbers where",
+            "part_of, which is partial",
+            "lowered on expressions",
+            "nulls with NULLS NOT DISTINCT",
+            "index numbers, whose identity column",
             "trigger acts",
             "rule quiet",
         ):
             assert what in found["t"]
-        committer = sink.committer()
-        warnings = [finding for finding in committer.check(SCHEMA, 2) if "t_v_fkey" in finding.message]
-        committer.close()
-        assert [finding.severity for finding in warnings] == ["warning"]
-        assert "two_phase" in warnings[0].fix
+        with sink.committer() as committer:
+            warnings = [finding for finding in committer.check(SCHEMA, 2) if "t_v_fkey" in finding.message]
+        [warning] = warnings
+        assert warning.severity == "warning"
+        assert warning.message.startswith(f"table {sink.schema}.t: foreign key t_v_fkey is checked only when")
+        assert warning.message.count("table") == 1
+        assert "two_phase" in warning.fix
 
 
 def test_a_row_that_no_partition_takes_is_never_half_applied(database: str) -> None:
@@ -244,14 +240,14 @@ def test_a_row_that_no_partition_takes_is_never_half_applied(database: str) -> N
         with pytest.raises(Fatal, match="no partition"):
             sink.commit(1, votes)
         assert sink.rows() == []
-        sink.sql("CREATE TABLE high PARTITION OF t FOR VALUES FROM (5) TO (9)")
+        sink.run("CREATE TABLE high PARTITION OF t FOR VALUES FROM (5) TO (9)")
         assert sink.commit(1, votes) == ["Committed"]
 
 
 def test_a_rule_that_takes_rows_away_leaves_the_epoch_in_doubt(database: str) -> None:
     make = "CREATE TABLE t (id bigint, v text); CREATE RULE quiet AS ON INSERT TO t WHERE NEW.id < 0 DO INSTEAD NOTHING"
     with new_sink(database, make) as sink:
-        (outcome,) = sink.outcomes(1, sink.vote(1, [(1, "a"), (-1, "b")]))
+        (outcome,) = sink.session.commit(1, sink.vote(1, [(1, "a"), (-1, "b")]))
         assert isinstance(outcome, Unknown)
         assert "took 1 of the 2 rows" in outcome.evidence
         assert sink.rows() == []
@@ -267,14 +263,9 @@ def test_a_role_that_may_only_insert_into_some_columns_leaves_the_others_to_the_
         GRANT SELECT, INSERT (id, v) ON t TO {role}
     """
     with new_sink(database, make) as sink:
-        sink.sql(f"GRANT ALL ON SCHEMA {sink.schema} TO {role}")
-        clerk = Sink(make_conninfo(sink.conninfo, user=role))
+        sink.run(f"GRANT ALL ON SCHEMA {sink.schema} TO {role}")
+        clerk = replace(sink, conninfo=make_conninfo(sink.conninfo, user=role))
         assert clerk.commit(1, clerk.vote(1, [(1, "a")])) == ["Committed"]
         assert sink.rows("SELECT * FROM t") == [(1, "a", role, 3)]
-        sink.sql(f"DROP OWNED BY {role}")
+        sink.run(f"DROP OWNED BY {role}")
     postgres.execute(f"DROP ROLE {role}")
-
-
-def _rows_table(sink: Sink) -> str:
-    (name,) = sink.sql(r"SELECT relname FROM pg_class WHERE relname LIKE 'exactsink\_rows\_%' AND relkind = 'r'")[0]
-    return str(name)

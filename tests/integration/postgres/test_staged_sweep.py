@@ -4,68 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psycopg
 import pytest
 
-from exactsink.contract import Fatal, LineageError, Retryable, Txn
-from exactsink_postgres.staged import rows_table as rows_tables
-from tests.integration.postgres.staged_sink import SCHEMA, Sink, batch, new_sink
+from exactsink.contract import Fatal, LineageError, Retryable
+from exactsink_postgres import staging
+from tests.integration.postgres.sinks import SCHEMA, Staged, batch, new_sink
 from tests.servers.postgres import Postgres, wait_until
-from tests.unit.fakes import undecided
 
 pytest_plugins = ["tests.servers.fixtures"]
 
 
-@pytest.fixture(scope="module")
-def database(postgres: Postgres) -> str:
-    return postgres.new_database("staged")
-
-
 @pytest.fixture
-def sink(database: str) -> Iterator[Sink]:
+def sink(database: str) -> Iterator[Staged]:
     with new_sink(database, "CREATE TABLE t (id bigint, v text)") as sink:
         yield sink
 
 
-def _abort(sink: Sink, *txns: Txn, generation: int = 2) -> None:
-    committer = sink.committer(generation)
-    committer.abort(undecided(*txns))
-    committer.close()
+def others_of(sink: Staged) -> list[Staged]:
+    return [replace(sink, job="orders2"), replace(sink, sink="out2"), replace(sink, job="o")]
 
 
-def test_participants_are_listed_while_they_write_and_when_they_voted(sink: Sink) -> None:
-    assert sink.in_doubt() == []
+def test_participants_are_listed_while_they_write_and_when_they_voted(sink: Staged) -> None:
+    assert sink.listed() == []
     ticket = sink.open(1)
     voted, writing = sink.txn(1, 0), sink.txn(1, 1)
     writer = sink.task(ticket, writing, (2, "b"))
     sink.task(ticket, voted, (1, "a")).pre_commit()
-    for stranger in (
-        Sink(sink.conninfo, job="orders2"),
-        Sink(sink.conninfo, sink="out2"),
-        Sink(sink.conninfo, job="o"),
-    ):
-        stranger.vote(1, [(1, "a")])
-    sink.sql("INSERT INTO exactsink_staged VALUES ('orders.out.mine', 'x', 1), ('orders.out', 'x', 1)")
-    assert sink.in_doubt() == [voted.id, writing.id]
-    committer = sink.committer(2)
-    assert all(p.age_seconds is not None and p.generation == 1 and p.epoch == 1 for p in committer.in_doubt())
-    committer.close()
+    for foreign in others_of(sink):
+        foreign.vote(1, [(1, "a")])
+    sink.run("INSERT INTO exactsink_staged VALUES ('orders.out.mine', 'x', 1), ('orders.out', 'x', 1)")
+    assert sink.listed() == [voted.id, writing.id]
+    listed = sink.session.listed()
+    assert all(p.age_seconds is not None and p.generation == 1 and p.epoch == 1 for p in listed)
     writer.abort()
-    assert sink.in_doubt() == [voted.id]
+    assert sink.listed() == [voted.id]
 
 
-def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(sink: Sink) -> None:
-    strangers = [Sink(sink.conninfo, job="orders2"), Sink(sink.conninfo, sink="out2"), Sink(sink.conninfo, job="o")]
-    theirs = [(stranger, stranger.vote(1, [(1, "x")])) for stranger in strangers]
-    sink.sql("CREATE TABLE exactsink_rows_mine (n int); COMMENT ON TABLE exactsink_rows_mine IS 'orders.out.g0-l1.e0'")
+def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(sink: Staged) -> None:
+    theirs = [(foreign, foreign.vote(1, [(1, "x")])) for foreign in others_of(sink)]
+    sink.run("CREATE TABLE exactsink_rows_mine (n int); COMMENT ON TABLE exactsink_rows_mine IS 'orders.out.g0-l1.e0'")
     ticket = sink.open(1)
     voted, writing = sink.txn(1, 0), sink.txn(1, 1)
     sink.task(ticket, voted, (1, "a")).pre_commit()
     writer = sink.task(ticket, writing, (2, "b"))
     for _ in range(2):
-        _abort(sink, voted, writing)
-        assert sink.in_doubt() == []
+        sink.claim(2).abort(voted, writing)
+        assert sink.listed() == []
         assert sink.staging_tables() == [
             "o.out.g1-l1.e1",
             "orders.out.g0-l1.e0",
@@ -74,35 +61,31 @@ def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(
         ]
     with pytest.raises(Retryable):
         writer.pre_commit()
-    for stranger, votes in theirs:
-        assert stranger.commit(1, votes) == ["Committed"]
+    for foreign, votes in theirs:
+        assert foreign.commit(1, votes) == ["Committed"]
     with pytest.raises(ValueError, match="no participant of sink out"):
-        _abort(sink, strangers[0].txn(1))
+        sink.abort(theirs[0][0].txn(1))
 
 
-def test_a_claims_first_epoch_drops_older_claims_tables_that_hold_nothing(sink: Sink) -> None:
+def test_a_claims_first_epoch_drops_older_claims_tables_that_hold_nothing(sink: Staged) -> None:
     sink.open(1)
-    Sink(sink.conninfo, lineage="l2").open(1)
-    sink.open(1, generation=3)  # begun by a claim that is not older
-    for stranger in (
-        Sink(sink.conninfo, job="orders2"),
-        Sink(sink.conninfo, sink="out2"),
-        Sink(sink.conninfo, job="o"),
-    ):
-        stranger.open(1)
+    replace(sink, lineage="l2").open(1)
+    sink.claim(3).open(1)  # begun by a claim that is not older
+    for foreign in others_of(sink):
+        foreign.open(1)
     held = sink.vote(2, [(1, "a")])
-    sink.open(2, generation=2)
+    sink.claim(2).open(2)
     theirs = ["o.out.g1-l1.e1", "orders.out.g1-l2.e1", "orders.out2.g1-l1.e1", "orders2.out.g1-l1.e1"]
     mine = ["orders.out.g1-l1.e2", "orders.out.g2-l1.e2", "orders.out.g3-l1.e1"]
     assert sink.staging_tables() == sorted(theirs + mine)
-    assert sink.commit(2, held, generation=2) == ["Committed"]
+    assert sink.claim(2).commit(2, held) == ["Committed"]
     assert sink.staging_tables() == theirs
 
 
-def test_a_marker_of_another_journal_says_nothing_of_own_tables(sink: Sink) -> None:
+def test_a_marker_of_another_journal_says_nothing_of_own_tables(sink: Staged) -> None:
     ticket = sink.open(1)
-    sink.sql("INSERT INTO exactsink_epochs VALUES ('orders', 'out', 'l2', 9, 1)")
-    _abort(sink, sink.txn(1), generation=1)
+    sink.run("INSERT INTO exactsink_epochs VALUES ('orders', 'out', 'l2', 9, 1)")
+    sink.abort(sink.txn(1))
     assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
     vote = sink.task(ticket, sink.txn(1), (1, "a")).pre_commit()
     with pytest.raises(LineageError, match="another journal"):
@@ -110,108 +93,104 @@ def test_a_marker_of_another_journal_says_nothing_of_own_tables(sink: Sink) -> N
     assert sink.rows() == []
 
 
-def test_what_an_operator_has_sweep_tokens_goes_with_its_table(sink: Sink) -> None:
-    other = Sink(sink.conninfo, lineage="l2")
-    gone, kept = other.vote(1, [(1, "a")], generation=7), other.vote(2, [(2, "b")], generation=7)
-    _abort(sink, gone[0].txn)
+def test_what_an_operator_has_sweep_tokens_goes_with_its_table(sink: Staged) -> None:
+    other = replace(sink, lineage="l2")
+    gone, kept = other.claim(7).vote(1, [(1, "a")]), other.claim(7).vote(2, [(2, "b")])
+    sink.claim(2).abort(gone[0].txn)
     assert other.staging_tables() == ["orders.out.g7-l2.e2"]
-    assert other.commit(2, kept, generation=7) == ["Committed"]
+    assert other.claim(7).commit(2, kept) == ["Committed"]
 
 
 def test_a_table_in_use_is_left_and_reported_once_and_goes_with_the_next_sweep(
-    sink: Sink, caplog: pytest.LogCaptureFixture
+    sink: Staged, caplog: pytest.LogCaptureFixture
 ) -> None:
     votes = sink.vote(1, [(1, "a")])
     table = sink.rows_table()
     with psycopg.connect(sink.conninfo) as reader:
         reader.execute(f"SELECT 1 FROM {table}".encode())
-        committer = sink.committer()
-        for _ in range(2):
-            committer.commit(1, votes)
-            assert caplog.text.count(f"{table} (orders.out.g1-l1.e1) is left") == 1
+        sink.session.commit(1, votes, times=2)
+        assert caplog.text.count(f"{table} (orders.out.g1-l1.e1) is left") == 1
         assert sink.rows() == [(1, "a")]
         assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
-    committer.abort(undecided(sink.txn(1, 9)))  # a loser's session may have held it
+    sink.abort(sink.txn(1, 9))  # a loser's session may have held it
     assert sink.staging_tables() == []
-    committer.close()
 
 
-def test_a_zombie_task_of_an_older_claim_writes_nowhere(sink: Sink) -> None:
+def test_a_zombie_task_of_an_older_claim_writes_nowhere(sink: Staged) -> None:
     old = sink.open(1)
     stalled = sink.task(old, sink.txn(1, 0), (1, "a"))
-    sink.vote(1, [(1, "b")], generation=2)
+    sink.claim(2).vote(1, [(1, "b")])
     stalled.pre_commit()  # its table was in use: it votes, for a driver that can decide no more
-    assert sink.in_doubt() == [sink.txn(1, 0).id, sink.txn(1, 0, generation=2).id]
-    _abort(sink, sink.txn(1, 0))
+    assert sink.listed() == [sink.txn(1, 0).id, sink.claim(2).txn(1, 0).id]
+    sink.claim(2).abort(sink.txn(1, 0))
     with pytest.raises(Retryable, match=r"staging table exactsink_rows_\w+ is gone.*newer driver"):
         sink.task(old, sink.txn(1, 1), (2, "b"))
     assert sink.rows() == []
 
 
 def test_a_task_that_votes_while_its_table_is_about_to_be_dropped_keeps_it(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
+    sink: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_tables, "_DROP_MILLISECONDS", 60_000)
+    monkeypatch.setattr(staging, "_DROP_MILLISECONDS", 60_000)
     writer = sink.task(sink.open(1), sink.txn(1), (1, "a"))
     with ThreadPoolExecutor() as pool:
-        opened = pool.submit(sink.open, 1, 2)
+        opened = pool.submit(sink.claim(2).open, 1)
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
-        wait_until(lambda: bool(sink.sql(waiting)), "the sweep to wait for the task")
+        wait_until(lambda: bool(sink.run(waiting)), "the sweep to wait for the task")
         vote = writer.pre_commit()
         opened.result()
-    assert sink.commit(1, [vote], generation=2) == ["Committed"]
+    assert sink.claim(2).commit(1, [vote]) == ["Committed"]
     assert sink.rows() == [(1, "a")]
 
 
-def test_status_beside_a_live_driver_changes_nothing(sink: Sink) -> None:
+def test_status_beside_a_live_driver_changes_nothing(sink: Staged) -> None:
     ticket = sink.open(1)
     sink.task(ticket, sink.txn(1, 0), (1, "a")).pre_commit()
     writer = sink.task(ticket, sink.txn(1, 1), (2, "b"))
 
     def everything() -> object:
-        tables = sink.sql(
+        tables = sink.run(
             f"SELECT oid, relname, relfilenode FROM pg_class WHERE relnamespace = '{sink.schema}'::regnamespace"
         )
         return (
             sorted(tables),
-            sink.sql("SELECT xmin, * FROM exactsink_staged"),
-            sink.sql("SELECT * FROM exactsink_epochs"),
+            sink.run("SELECT xmin, * FROM exactsink_staged"),
+            sink.run("SELECT * FROM exactsink_epochs"),
         )
 
     before = everything()
     for generation in (0, 1, 9):
-        committer = sink.committer(generation)
-        assert [f for f in committer.check(SCHEMA, 2) if f.severity == "error"] == []
-        assert len(list(committer.in_doubt())) == 2
-        committer.close()
+        with sink.claim(generation).committer() as committer:
+            assert [f for f in committer.check(SCHEMA, 2) if f.severity == "error"] == []
+            assert len(list(committer.in_doubt())) == 2
     assert everything() == before
     writer.write(batch(SCHEMA, [(3, "c")]))
     assert writer.pre_commit().rows == 2
 
 
-def test_two_phase_leftovers_of_the_sink_are_swept_too(sink: Sink) -> None:
+def test_two_phase_leftovers_of_the_sink_are_swept_too(sink: Staged) -> None:
     """The strategy was changed while an epoch was undecided."""
     txn = sink.txn(1)
     with psycopg.connect(sink.conninfo, autocommit=True) as session:
         session.execute("BEGIN; INSERT INTO t VALUES (1, 'a')")
         session.execute(f"PREPARE TRANSACTION '{txn.id}'".encode())
-    assert sink.in_doubt() == [txn.id]
-    _abort(sink, txn)
-    assert sink.in_doubt() == sink.rows() == []
-    assert sink.sql("SELECT 1 FROM pg_prepared_xacts WHERE database = current_database()") == []
+    assert sink.listed() == [txn.id]
+    sink.claim(2).abort(txn)
+    assert sink.listed() == sink.rows() == []
+    assert sink.run("SELECT 1 FROM pg_prepared_xacts WHERE database = current_database()") == []
 
 
 def test_a_retry_while_the_first_attempt_lives_or_after_it_voted_starts_the_epoch_over(database: str) -> None:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
-        impatient = Sink(sink.conninfo, lock_timeout_seconds=0.3)
+        impatient = sink.with_(lock_timeout_seconds=0.3)
         ticket = sink.open(1)
         first = sink.task(ticket, sink.txn(1, 0, 1), (1, "a"))
         with psycopg.connect(sink.conninfo) as holder, ThreadPoolExecutor() as pool:
             holder.execute("LOCK TABLE exactsink_staged")
             vote = pool.submit(first.pre_commit)
             waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%.a1 */ INSERT%'"
-            wait_until(lambda: bool(sink.sql(waiting)), "the first attempt to hold its keys")
-            with pytest.raises(Retryable, match=r"blocked by session \d+ of orders.out.g1-aa.e1.p0.a1"):
+            wait_until(lambda: bool(sink.run(waiting)), "the first attempt to hold its keys")
+            with pytest.raises(Retryable, match=r"blocked by session \d+ of orders.out.g1-0123456789abcdef.e1.p0.a1"):
                 impatient.task(ticket, sink.txn(1, 0, 2), (1, "a")).pre_commit()
             with pytest.raises(Fatal, match=r"(?s)partitions 0 and 1 .*distribution = .hash.key.*columns: id, v"):
                 impatient.task(ticket, sink.txn(1, 1, 3), (1, "a")).pre_commit()
@@ -220,11 +199,11 @@ def test_a_retry_while_the_first_attempt_lives_or_after_it_voted_starts_the_epoc
         with pytest.raises(Retryable, match="an earlier attempt of partition 0"):
             sink.task(ticket, sink.txn(1, 0, 4), (1, "a")).pre_commit()
         assert sink.registered() == [sink.txn(1, 0, 1).id]
-        assert sink.commit(1, sink.vote(1, [(1, "a")], generation=2), generation=2) == ["Committed"]
+        assert sink.claim(2).commit(1, sink.claim(2).vote(1, [(1, "a")])) == ["Committed"]
 
 
-def test_an_executor_that_reaches_another_database_does_not_write(sink: Sink, postgres: Postgres) -> None:
+def test_an_executor_that_reaches_another_database_does_not_write(sink: Staged, postgres: Postgres) -> None:
     ticket = sink.open(1)
-    other = Sink(postgres.conninfo())
+    other = replace(sink, conninfo=postgres.conninfo())
     with pytest.raises(Fatal, match="another database than the driver"):
         other.task(ticket, other.txn(1), (1, "a"))

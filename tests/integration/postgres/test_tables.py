@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 import pyarrow as pa
@@ -10,16 +11,9 @@ import pytest
 from psycopg.rows import dict_row
 
 from exactsink.contract import Fatal, Finding
-from exactsink_postgres.rows import Column
-from exactsink_postgres.tables import (
-    Table,
-    TableName,
-    add_column_statements,
-    chosen_columns,
-    create_statement,
-    problems,
-    read_table,
-)
+from exactsink_postgres.commands import TableName, create_table
+from exactsink_postgres.tables import Table, added_columns, chosen_columns, problems, read_table
+from exactsink_postgres.type_mapping import Column
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -140,8 +134,6 @@ def test_unique_indexes_report_whether_they_are_plain(session: psycopg.Connectio
         "wide": (("id",), True),
         "nulls": (("a",), False),
     }
-    over = next(index for index in found(session, "t").unique if index.name == "over")
-    assert over.definition == "CREATE UNIQUE INDEX over ON public.t USING btree (lower(a), id)"
 
 
 ROWS = pa.schema(
@@ -180,8 +172,8 @@ TYPES = [
 
 def test_a_table_made_from_the_rows_takes_them(session: psycopg.Connection) -> None:
     name = TableName.parse('sales."New ""one"""')
-    session.execute(create_statement(name, ROWS).encode())
-    session.execute(create_statement(name, ROWS).encode())  # idempotent
+    session.execute(create_table(name, ROWS).encode())
+    session.execute(create_table(name, ROWS).encode())  # idempotent
     table = read_table(session, name)
     assert table is not None
     assert [(column.name, column.type, column.not_null) for column in table.columns] == TYPES
@@ -191,21 +183,21 @@ def test_a_table_made_from_the_rows_takes_them(session: psycopg.Connection) -> N
 
 def test_columns_that_lack_are_added_and_may_be_null(session: psycopg.Connection) -> None:
     session.execute("CREATE TABLE t (id bigint, \"odd NAME\" text); INSERT INTO t VALUES (1, 'x')")
-    statements = add_column_statements(found(session, "t"), ROWS)
+    statements = added_columns(found(session, "t"), ROWS)
     assert statements[0] == 'ALTER TABLE "public"."t" ADD COLUMN IF NOT EXISTS "small" smallint'
     for statement in statements * 2:
         session.execute(statement.encode())
     table = found(session, "t")
     assert len(table.columns) == len(ROWS)
     assert not any(column.not_null for column in table.columns)
-    assert add_column_statements(table, ROWS) == []
+    assert added_columns(table, ROWS) == []
     assert problems(table, ROWS) == []
 
 
 def test_a_type_that_the_server_lacks_is_refused(session: psycopg.Connection) -> None:
     for kind in (pa.null(), pa.list_(pa.list_(pa.int32())), pa.month_day_nano_interval()):
         with pytest.raises(Fatal, match="table orders, column odd: there is no type of the server for the rows' "):
-            create_statement(TableName.parse("orders"), pa.schema({"odd": kind}))
+            create_table(TableName.parse("orders"), pa.schema({"odd": kind}))
     table = table_of(session, "id int")
     (finding,) = problems(table, pa.schema({"id": pa.int32(), "odd": pa.null()}), add_columns=True)
     assert finding.severity == "error"
@@ -257,3 +249,64 @@ def test_what_the_rows_lack_is_an_error_or_reported_once(session: psycopg.Connec
     )
     assert rest.severity == "warning"
     assert rest.message == "table public.t has columns that the rows lack, and what they get: a (3), b (NULL), c (7)"
+
+
+MISFITS = [
+    ("timestamptz", pa.timestamp("us"), "no time zone", "CAST(`c` AS TIMESTAMP)", "timestamp"),
+    (
+        "timestamp",
+        pa.timestamp("us", "UTC"),
+        "forget the time zone",
+        "CAST(`c` AS TIMESTAMP_NTZ)",
+        "timestamp with time zone",
+    ),
+    ("real", pa.float64(), "digits would be lost", "CAST(`c` AS FLOAT)", "double precision"),
+    ("integer", pa.string(), "string does not go into integer", "CAST(`c` AS INT)", "text"),
+    ("integer", pa.float32(), "float does not go into integer", "CAST(`c` AS INT)", "real"),
+    ("integer", pa.decimal128(9, 2), "does not go into integer", "CAST(`c` AS INT)", "numeric(9,2)"),
+    ("text", pa.int64(), "int64 does not go into text", "CAST(`c` AS STRING)", "bigint"),
+    ("text", pa.binary(), "binary does not go into text", "CAST(`c` AS STRING)", "bytea"),
+    ("bytea", pa.string(), "string does not go into bytea", "CAST(`c` AS BINARY)", "text"),
+    ("date", pa.timestamp("us"), "does not go into date", "CAST(`c` AS DATE)", "timestamp"),
+    ("timestamp", pa.date32(), "does not go into timestamp", "CAST(`c` AS TIMESTAMP_NTZ)", "date"),
+    ("boolean", pa.int32(), "int32 does not go into boolean", "CAST(`c` AS BOOLEAN)", "integer"),
+    ("numeric(9,2)", pa.float64(), "double does not go into", "CAST(`c` AS DECIMAL(9,2))", "double precision"),
+    ("uuid", pa.binary(15), "does not go into uuid", None, "bytea"),
+    ("jsonb", pa.int64(), "int64 does not go into jsonb", None, "bigint"),
+    ("timestamptz", pa.bool_(), "bool does not go into timestamp", None, "boolean"),
+    ("integer", pa.date32(), "does not go into integer", None, "date"),
+    ("integer[]", pa.int32(), "an array takes lists", "array(`c`)", "integer"),
+    ("jsonb", pa.list_(pa.int32()), "only an array takes lists", "to_json(`c`)", "integer[]"),
+    ("integer[]", pa.list_(pa.string()), "does not go into integer[]", "CAST(`c` AS ARRAY<INT>)", "text[]"),
+    ("text[]", pa.list_(pa.list_(pa.string())), "does not go into text[]", "CAST(`c` AS ARRAY<STRING>)", None),
+    ("integer", pa.struct([("json", pa.string())]), "only text, json and jsonb take JSON", None, "jsonb"),
+    (
+        "interval year to month",
+        pa.duration("us"),
+        "drops some fields",
+        "CAST(`c` AS INTERVAL DAY TO SECOND)",
+        "interval",
+    ),
+    ("point", pa.string(), "no type of the rows goes into such a column", None, "text"),
+    ("timetz", pa.time64("us"), "no type of the rows goes into such a column", None, "time"),
+]
+
+
+@pytest.mark.parametrize(("kind", "type", "why", "cast", "altered"), MISFITS)
+def test_what_would_lose_something_is_reported_with_the_cast_and_the_statement(
+    session: psycopg.Connection, kind: str, type: pa.DataType, why: str, cast: str | None, altered: str | None
+) -> None:
+    table = table_of(session, f"c {kind}")
+    (finding,) = errors(table, c=type)
+    assert finding.message.startswith("table public.t, column c: the rows' ")
+    assert why in finding.message
+    fixes = [f"write {cast} in the frame"] if cast else []
+    fixes += [f'ALTER TABLE "public"."t" ALTER COLUMN "c" TYPE {altered}'] if altered else []
+    assert finding.fix == ", or ".join(fixes)
+
+
+def test_nothing_but_null_is_refused_where_null_may_not_be(session: psycopg.Connection) -> None:
+    table = table_of(session, "c int NOT NULL")
+    (finding,) = errors(table, c=pa.null())
+    assert "nothing but NULL" in finding.message
+    assert errors(replace(table, columns=(replace(table.columns[0], not_null=False),)), c=pa.null()) == []

@@ -1,0 +1,203 @@
+"""The driver's side of both strategies: the session that is kept, the check, and the sweep of what is not decided.
+
+A sink holds participants in its database that prepared, and sessions that still write. Nobody else's is ever touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from exactsink.contract import Committer, ExactsinkError, Fatal, Finding, InDoubt, JobContext, Retryable, Txn, Undecided
+from exactsink_postgres.commands import AGAIN, end_session
+from exactsink_postgres.errors import shown
+from exactsink_postgres.locks import TAG, Waiting
+from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.preflight import findings
+from exactsink_postgres.server import KeptSession, Session
+
+__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared"]
+
+END_SECONDS = 10
+"""How long to wait for the end of a session that was asked to end."""
+
+_BEFORE, _AFTER = TAG.split("{}")
+_LIST = """
+    SELECT gid, transaction::text::bigint, owner FROM pg_prepared_xacts
+    WHERE gid = ANY (%s) AND database = current_database()
+"""
+_WRITING = r"""
+    SELECT split_part(query, ' ', 3) AS ref, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+        AND starts_with(query, %(before)s || %(prefix)s)
+"""
+_PREPARED = """
+    SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
+    WHERE database = current_database() AND starts_with(gid, %(prefix)s)
+"""
+_END = f"""
+    SELECT ref, pid, pg_terminate_backend(pid, {END_SECONDS * 1000}) FROM ({_WRITING}) AS writing
+    WHERE ref = ANY (%(refs)s)
+"""
+_MAY_BE_LEFT = (
+    psycopg.errors.UndefinedObject,  # somebody else ended it
+    psycopg.errors.ObjectNotInPrerequisiteState,  # somebody else is about to
+    psycopg.errors.InsufficientPrivilege,
+)
+
+
+class PostgresCommitter(Committer):
+    """What the committers of both strategies do alike."""
+
+    def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
+        self._options = options
+        self._ctx = ctx
+        name = f"exactsink {ctx.job}.{ctx.sink} driver"
+        self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
+        self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        with self._using(f"check table {self._options.name}") as session:
+            return list(findings(self._options, self._ctx, session, schema, participants))
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        with self._using("list what is in doubt") as session:
+            return list({participant.ref: participant for participant in self._listed(session)}.values())
+
+    def abort(self, undecided: Undecided) -> None:
+        refs = [participant.ref for participant in undecided]
+        with self._using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
+            self._roll_back(session, refs)
+
+    def close(self) -> None:
+        self._session.close()
+
+    @contextmanager
+    def _using(self, doing: str, safe: str = "", mine: Txn | None = None) -> Iterator[Session]:
+        """Return the kept session for a call; the server's errors become ours, a lock's with its holder."""
+        waiting = Waiting(f"sink {self._ctx.sink}: {doing}", safe, self._options.name.sql, mine)
+        with self._session.use(waiting) as session:
+            yield session
+
+    def _opening(self, epoch: int) -> AbstractContextManager[Session]:
+        """Return the kept session for opening an epoch."""
+        ctx = self._ctx
+        driver = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1)
+        return self._using(f"prepare table {self._options.name} for epoch {epoch}", "the epoch has not begun", driver)
+
+    def _listed(self, session: Session) -> list[InDoubt]:
+        """List this sink's participants in this database, those still writing too; ages in seconds."""
+        # In this order: who prepares between the two listings is in the second one.
+        rows = [(ref, age) for ref, _, age in session.execute(_WRITING, self._known).fetchall()]
+        rows += session.execute(_PREPARED, self._known).fetchall()
+        own = [(txn, age) for ref, age in rows if (txn := Txn.parse(ref)) is not None and self._is_own(txn)]
+        return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in own]
+
+    def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
+        """End the sessions that write for these participants, then roll back what they had prepared. Idempotent.
+
+        Raises ValueError for a ref that is not this sink's, before anything is done; Retryable when one can't be ended.
+        """
+        for ref in refs:
+            txn = Txn.parse(ref)
+            if txn is None or not self._is_own(txn):
+                raise ValueError(f"{ref!r} is no participant of sink {self._ctx.sink} of job {self._ctx.job}")
+        doing = f"sink {self._ctx.sink}: roll back"
+        asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
+        writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
+        finish(session, "ROLLBACK", list_prepared(session, refs).values(), doing)
+        for ref, pid in writing.items():
+            raise Retryable(
+                f"{doing}: session {pid} still writes for {ref}",
+                why=f"it was asked to end, and did not within {END_SECONDS} s" if asked else "it began only now",
+                next=f"{AGAIN}; or end it: {end_session(pid)}",
+            )
+
+    def _is_own(self, txn: Txn) -> bool:
+        return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared transaction: its name, the lower 32 bits of its transaction id, and the role that may end it."""
+
+    gid: str
+    xid: int
+    owner: str
+
+
+def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, Prepared]:
+    """Return those of `gids` that stand prepared in this database."""
+    rows = connection.execute(_LIST, (list(gids),)).fetchall()
+    return {row[0]: Prepared(*row) for row in rows}
+
+
+def finish(
+    connection: psycopg.Connection, how: Literal["COMMIT", "ROLLBACK"], wanted: Iterable[Prepared], doing: str
+) -> set[str]:
+    """Commit or roll back what stands prepared, many in one round trip; return the gids that this call ended.
+
+    An error stops a pipeline: the later ones are sent again. What is gone meanwhile was ended by somebody else, and is
+    the caller's to resolve. Raises Retryable when one is busy, Fatal when it belongs to another role, after all
+    others have had their turn; and psycopg's errors.
+    """
+    done: set[str] = set()
+    stuck: list[tuple[Prepared, psycopg.Error]] = []
+    pending = list(wanted)
+    pipelined = psycopg.Pipeline.is_supported()
+    while pending:
+        ended, error = _send(connection, how, pending, pipelined)
+        done.update(one.gid for one in pending[:ended])
+        if isinstance(error, psycopg.errors.ActiveSqlTransaction) and pipelined:
+            pending, pipelined = pending[ended:], False  # this server takes no two of them in one pipeline
+            continue
+        if error is not None:
+            if not isinstance(error, _MAY_BE_LEFT):
+                raise error
+            stuck.append((pending[ended], error))
+        pending = pending[ended + 1 :]
+    if stuck:
+        there = list_prepared(connection, [one.gid for one, _ in stuck])
+        left = [_left(one, error, doing) for one, error in stuck if one.gid in there]
+        if left:
+            raise max(left, key=lambda error: isinstance(error, Fatal))
+    return done
+
+
+def _send(
+    connection: psycopg.Connection, how: str, pending: Sequence[Prepared], pipelined: bool
+) -> tuple[int, psycopg.Error | None]:
+    """Return how many were ended, from the first on, and the error that stopped the next one."""
+    answers: list[psycopg.Cursor] = []
+    failed = None
+    try:
+        with connection.pipeline() if pipelined else nullcontext():
+            for one in pending:
+                statement = sql.SQL(how + " PREPARED {}").format(sql.Literal(one.gid))
+                answers.append(connection.execute(statement))
+    except psycopg.Error as error:
+        failed = error
+    tags = [answer.statusmessage for answer in answers]
+    ended = tags.count(f"{how} PREPARED")
+    if failed is None and ended < len(pending):
+        raise AssertionError(f"the server answered {tags}")
+    return ended, failed
+
+
+def _left(one: Prepared, error: psycopg.Error, doing: str) -> ExactsinkError:
+    """Return the error for one that is still there."""
+    what = f"{doing}: prepared transaction {one.gid} (transaction id {one.xid}) stays"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return Fatal(
+            what,
+            why=f"{shown(error)}: role {one.owner} prepared it, and no other role but a superuser may end it",
+            next=f"connect as {one.owner} (user={one.owner} in conninfo), as when it was prepared; then start again",
+        )
+    return Retryable(what, why=f"another session is about to end it: {shown(error)}", next=AGAIN)

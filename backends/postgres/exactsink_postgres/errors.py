@@ -1,0 +1,92 @@
+"""The server's errors as ours: what each SQLSTATE means for the job, and what fixes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from exactsink.contract import ExactsinkError, Fatal, Retryable
+from exactsink_postgres.commands import FIX_VALUES
+
+__all__ = ["UNDECIDED", "explained", "shown"]
+
+UNDECIDED = "the epoch is not decided yet, and is written again"
+"""What becomes of the rows when a task fails."""
+
+_TRY_AGAIN = ("08", "40", "53", "57", "58", "25006", "25P03", "25P04", "55P03", "55006", "55000")
+"""The states, or their classes, in which another try may help."""
+
+_FIXES = {
+    "22": FIX_VALUES,
+    "23": "fix the rows, or the constraint, then start the job again",
+    "25006": "connect to the primary (target_session_attrs=read-write in conninfo), then start the job again",
+    "42501": "grant what is missing (`exactsink check` shows the statement), then start the job again",
+    "42P01": "bring the table back, or set create = true, then start the job again",
+    "53200": "raise max_prepared_transactions (ALTER SYSTEM SET, then restart the server), or lower max_participants",
+    "53300": "raise max_connections, or lower max_participants: every running task holds a connection",
+}
+_PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
+_TLS = "fix sslmode, sslrootcert or the server's certificate, for the driver and every executor"
+_SERVICE = "give the driver and every executor a service file with it (PGSERVICEFILE, ~/.pg_service.conf)"
+_FULL = ("too many connections", "remaining connection slots")
+_NO_ENTRY = {
+    "password": _PASSWORD,
+    "authentication": _PASSWORD,
+    "channel binding": _PASSWORD,
+    "pg_hba.conf": "add a line to the server's pg_hba.conf, or see that user, database and sslmode are meant",
+    "certificate": _TLS,
+    "private key": _TLS,
+    "support SSL": _TLS,
+    'service "': _SERVICE,
+    'service file "': _SERVICE,
+    'database "': "make the database, or fix dbname in conninfo",
+    'role "': "make the role, or fix user in conninfo",
+    'value: "': "fix conninfo",
+    "port number": "fix conninfo",
+    "connection option": "fix conninfo",
+}
+"""What an error of connecting, which has no state, says when no other try can help, and what does."""
+
+
+@contextmanager
+def explained(doing: str, safe: str = "") -> Iterator[None]:
+    """Turn the server's errors into ours: `doing` says what failed, `safe` what becomes of the rows."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _ours(error, doing, safe) from error
+
+
+def shown(error: psycopg.Error) -> str:
+    """Show what the server said, with its state."""
+    return f"{error.diag.message_primary or error} (SQLSTATE {error.sqlstate})"
+
+
+def _ours(error: psycopg.Error, doing: str, safe: str) -> ExactsinkError:
+    diag, state = error.diag, error.sqlstate or ""
+    named = {
+        "table": diag.schema_name and diag.table_name and f"{diag.schema_name}.{diag.table_name}",
+        "column": diag.column_name,
+        "constraint": diag.constraint_name,
+    }
+    where = ", ".join(f"{kind} {name}" for kind, name in named.items() if name)
+    said = diag.message_primary or " ".join(str(error).split()) or type(error).__name__
+    parts = [f"SQLSTATE {state}" if state else "", diag.message_detail, diag.context, diag.message_hint, safe]
+    why = "; ".join(part.rstrip(".").replace("\n", "; ") for part in parts if part)
+    what = f"{doing}: {where}: {said}" if where else f"{doing}: {said}"
+    stays = _no_entry(error) if not state and isinstance(error, psycopg.OperationalError) else None
+    fix = _FIXES.get(state) or _FIXES.get(state[:2]) or stays
+    may_pass = state.startswith(_TRY_AGAIN) if state else isinstance(error, psycopg.OperationalError)
+    if may_pass and not stays:
+        return Retryable(what, why=why, next=fix or "see that the server is up, then start the job again")
+    return Fatal(what, why=why, next=fix or "fix what the server names, then start the job again")
+
+
+def _no_entry(error: psycopg.Error) -> str | None:
+    """Return what helps when nobody is let in, for a reason that stays."""
+    said = str(error)
+    if any(words in said for words in _FULL):
+        return None
+    return next((fix for words, fix in _NO_ENTRY.items() if words in said), None)

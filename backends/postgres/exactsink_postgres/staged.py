@@ -1,0 +1,367 @@
+"""Strategy `staged`: rows wait in a staging table, and one transaction applies an epoch together with its marker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    ExactsinkError,
+    Fatal,
+    InDoubt,
+    JobContext,
+    Marker,
+    Outcome,
+    Retryable,
+    Txn,
+    Undecided,
+    Unknown,
+    Writer,
+)
+from exactsink_postgres.commands import AGAIN, quoted
+from exactsink_postgres.committer import PostgresCommitter
+from exactsink_postgres.errors import UNDECIDED
+from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
+from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.server import History, Session
+from exactsink_postgres.staging import ATTEMPT, MarkerTables, StagingTable, UniqueKey, drop_idle, in_query
+from exactsink_postgres.tables import chosen_columns, ensure_table
+from exactsink_postgres.type_mapping import Column
+
+__all__ = ["StagingCommitter", "StagingWriter"]
+
+_ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
+_SCHEMA = """
+    SELECT coalesce((SELECT space.nspname FROM pg_class AS class JOIN pg_namespace AS space
+        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())
+"""
+_DECIDED = "the epoch is decided, and its rows wait in their staging table"
+# Makes a transaction's COMMIT wait for the disk; what asks for more stays.
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+_IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go over in the order in which they came
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedTicket:
+    """What the driver says to every task: `load` for the staging table, and whose place it takes.
+
+    `target` is the sink's table in `schema`; `keys` are its unique indexes that are checked before the decision.
+    """
+
+    load: Ticket
+    schema: str
+    target: str
+    rows_table: str
+    keys: tuple[UniqueKey, ...]
+
+
+_TICKETS = TypeAdapter(_StagedTicket)
+
+
+class StagingWriter(Writer):
+    """COPYs a task attempt's rows into the staging table, each with the attempt's number.
+
+    Rows and registry entry are one transaction, and its COMMIT is the vote. Constraints of the sink's table are
+    checked before it, also against rows that stand there already, so that a decided epoch can be applied.
+    """
+
+    def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
+        self._options = options
+        self._txn = txn
+        self._ticket = ticket_ = _TICKETS.validate_json(ticket)
+        self._schema = pa.schema([pa.field(ATTEMPT, pa.int64()), *schema])
+        self._attempt = pa.scalar(txn.attempt, pa.int64())
+        self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to table {ticket_.load.table}"
+        with self._explained():
+            self._load = Load(options.server, txn, self._schema, ticket_.load, options.lock_timeout_seconds)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        mine = pa.repeat(self._attempt, batch.num_rows)
+        with self._explained():
+            self._load.write(pa.RecordBatch.from_arrays([mine, *batch.columns], schema=self._schema))
+
+    def pre_commit(self) -> Committable:
+        try:
+            with self._explained():
+                return self._vote()
+        finally:
+            self._load.close()
+
+    def abort(self) -> None:
+        self._load.close()
+
+    def _vote(self) -> Committable:
+        load, ticket = self._load, self._ticket
+        rows = load.finish()
+        with load.explained():
+            load.execute(_DURABLE)
+            for key in ticket.keys:
+                self._check_key(key)
+            registry = MarkerTables(load.session, ticket.schema)
+            registry.register(load.tag, self._txn.id, ticket.rows_table, rows)
+            done = load.execute("COMMIT").statusmessage
+        if done != "COMMIT":
+            raise Retryable(f"{self._doing}: the server answered {done} to COMMIT", why=UNDECIDED, next=AGAIN)
+        place = {"system": load.history.system, "database": load.history.database}
+        payload = {"rows_table": ticket.rows_table, "schema": ticket.schema, **place}
+        return Committable(self._txn, rows, json.dumps(payload).encode(), PAYLOAD_VERSION)
+
+    def _check_key(self, key: UniqueKey) -> None:
+        """Look whether one of this attempt's rows has a key that stands in the sink's table already.
+
+        An aggregate, not LIMIT 1: no row is found as a rule, so the plan is to be good for all of them.
+        """
+        listed = ", ".join(f"staged.{quoted(column)}" for column in key.columns)
+        equal = " AND ".join(f"target.{quoted(column)} = staged.{quoted(column)}" for column in key.columns)
+        row = self._load.execute(
+            f"SELECT min(ROW({listed})::text) FROM {self._ticket.load.relation} AS staged "
+            f"JOIN {quoted(self._ticket.schema)}.{quoted(self._ticket.target)} AS target ON {equal} "
+            f"WHERE staged.{ATTEMPT} = {self._txn.attempt}"
+        ).fetchone()
+        if row is not None and row[0] is not None:
+            found = f"key ({', '.join(key.columns)})={row[0]}"
+            raise Fatal(
+                f"{self._doing}: {self._named(key)}: {found} stands in the table already",
+                why=f"SQLSTATE 23505; {UNDECIDED}",
+                next=f"drop such rows before this sink, or take them out of the table, then {AGAIN}",
+            )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Return the server's errors of the table that the user knows."""
+        try:
+            yield
+        except ExactsinkError as error:
+            cause, table = error.__cause__, self._ticket.rows_table
+            if isinstance(cause, psycopg.errors.UndefinedTable) and table in str(cause):
+                why = f"a newer driver has claimed the job and swept what generation {self._txn.generation} had not "
+                why += "decided; or somebody dropped the table"
+                fix = f"{AGAIN}, unless its new driver runs already"
+                raise Retryable(f"{self._doing}: its staging table {table} is gone", why=why, next=fix) from cause
+            if isinstance(cause, psycopg.errors.UniqueViolation):
+                for key in self._ticket.keys:
+                    if cause.diag.constraint_name == key.index:
+                        detail = cause.diag.message_detail or "a key comes twice"
+                        raise self._doubled(key, detail.rstrip(".")) from cause
+            what, why, fix = map(self._renamed, (error.what, error.why, error.next))
+            raise type(error)(what, why=why, next=fix) from cause
+
+    def _doubled(self, key: UniqueKey, detail: str) -> ExactsinkError:
+        """Distinguish a second attempt of the same partition, no mistake in the rows, from a key that comes twice."""
+        self._load.close()
+        mine = self._txn
+        with self._options.server.connect("exactsink: whose key") as session:
+            staged = map(Txn.parse, MarkerTables(session, self._ticket.schema).in_table(self._ticket.rows_table))
+            others = [txn for txn in staged if txn is not None]
+            holders = self._holders(session, key, detail)
+        what = f"{self._doing}: {self._named(key)}: {detail}"
+        if any(txn.partition == mine.partition and txn.attempt != mine.attempt for txn in others):
+            why = f"an earlier attempt of partition {mine.partition} has staged its rows, and its vote got lost"
+            return Retryable(what, why=f"{why}; {UNDECIDED}", next=f"{AGAIN}: the epoch starts over")
+        fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
+        other = next((txn.partition for txn in others if txn.attempt in holders), None)
+        if other is None:
+            why = f"partition {mine.partition} of this epoch has the key twice; {UNDECIDED}"
+            return Fatal(what, why=why, next=fix)
+        seen = 'to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
+        why = f"partitions {other} and {mine.partition} of this epoch have rows with the same unique key; {UNDECIDED}"
+        return Fatal(what, why=why, next=f"{fix}; {seen}")
+
+    def _holders(self, session: Session, key: UniqueKey, detail: str) -> set[int]:
+        """Find whose rows have the key that the server's message shows, whatever language it speaks."""
+        shown = ", ".join(f"{quoted(column)}::text" for column in key.columns)
+        query = in_query(f"SELECT DISTINCT {ATTEMPT} FROM {self._ticket.load.relation} ")
+        query += f"WHERE strpos(%s, ')=(' || concat_ws(', ', {in_query(shown)}) || ')') > 0"
+        return {attempt for (attempt,) in session.execute(query.encode(), (detail,))}
+
+    def _named(self, key: UniqueKey) -> str:
+        return f"table {self._ticket.schema}.{self._ticket.target}, constraint {key.constraint}"
+
+    def _renamed(self, text: str) -> str:
+        for key in reversed(self._ticket.keys):  # _10 before _1
+            text = text.replace(key.index, key.constraint)
+        return text.replace(f"{ATTEMPT}, ", "").replace(self._ticket.rows_table, self._ticket.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Where the rows of some committables wait."""
+
+    schema: str
+    rows_table: str
+    committables: tuple[Committable, ...]
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.rows_table)}"
+
+    @classmethod
+    def of(cls, committables: Sequence[Committable]) -> list[_Staged]:
+        """Sort committables by where their rows wait: an epoch that was decided again may have two such tables."""
+        found: dict[tuple[str, str], list[Committable]] = {}
+        for committable in committables:
+            payload = payload_of(committable)
+            found.setdefault((payload["schema"], payload["rows_table"]), []).append(committable)
+        return [cls(schema, table, tuple(waiting)) for (schema, table), waiting in sorted(found.items())]
+
+    def check_registered(self, marker: MarkerTables) -> None:
+        """Raise _Doubt unless all of them are registered as they voted."""
+        known = marker.registered([committable.txn.id for committable in self.committables])
+        for committable in self.committables:
+            table, rows = known.get(committable.txn.id, (None, 0))
+            if (table, rows) == (self.rows_table, committable.rows):
+                continue
+            gone = "is not in table exactsink_staged any more"
+            raise _Doubt(
+                f"{committable.txn.id}, decided with {committable.rows} rows in table {self.schema}.{self.rows_table}, "
+                f"{gone if table is None else f'has {rows} rows in table {table}'}, "
+                f"and no marker holds epoch {committable.txn.epoch}"
+            )
+
+    def move(self, session: Session, target: str) -> None:
+        """Insert the rows into the sink's table (`target`, quoted) beside the staging table's."""
+        columns = ", ".join(map(quoted, StagingTable.columns(session, self.sql)))
+        if not columns:
+            raise _Doubt(f"staging table {self.sql} is gone, and no marker holds its epoch")
+        target = f"{quoted(self.schema)}.{target}"
+        query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {self.sql}")
+        attempts = [committable.txn.attempt for committable in self.committables]
+        moved = session.execute(f"{query} WHERE {ATTEMPT} = ANY (%s)".encode(), (attempts,)).rowcount
+        voted = sum(committable.rows for committable in self.committables)
+        if moved != voted:
+            raise _Doubt(
+                f"table {target} took {moved} of the {voted} rows that were voted in table {self.sql}: they were "
+                "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
+            )
+
+
+class _Doubt(Exception):
+    """The rows are not there as they were voted: nothing is applied."""
+
+
+class StagingCommitter(PostgresCommitter):
+    """Opens epochs with a staging table each, and applies a decided one together with its marker, once for good."""
+
+    def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
+        super().__init__(options, ctx)
+        self._swept = False
+        self._left: set[str] = set()  # staging tables that could not be dropped: not tried again with every epoch
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        ctx = self._ctx
+        with self._opening(epoch) as session:
+            history = History.of(session)
+            table = ensure_table(session, self._options, ctx.sink, schema)
+            columns = chosen_columns(table, schema)
+            marker = MarkerTables(session, table.schema)
+            with _transaction(session):
+                marker.create()
+            self._marker(epoch, ctx.generation).check_new(marker.marker(ctx.job, ctx.sink))
+            if not self._swept:
+                self._drop_idle(session, marker, set())
+                self._swept = True
+            rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
+            with _transaction(session):
+                keys = rows.create(session, table, [column.name for column in columns])
+            load = Ticket(history, str(table), rows.relation, (_ATTEMPT_COLUMN, *columns))
+            return _TICKETS.dump_json(_StagedTicket(load, table.schema, table.name, rows.name, keys))
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        marker = self._marker(epoch, max(c.txn.generation for c in committables))
+        parts = _Staged.of(committables)
+        with self._using(f"commit epoch {epoch} to table {self._options.name}", _DECIDED) as session:
+            tables = MarkerTables(session, parts[0].schema)
+            try:
+                _check_place(History.of(session), committables)
+                applied = self._apply(session, tables, marker, parts)
+            except _Doubt as doubt:
+                return [Unknown(str(doubt)) for _ in committables]
+            self._drop_idle(session, tables, set())
+        return [Committed() if applied else AlreadyCommitted() for _ in committables]
+
+    def abort(self, undecided: Undecided) -> None:
+        refs = [participant.ref for participant in undecided]
+        with self._using("roll back what was not decided") as session:
+            self._roll_back(session, refs)
+            marker = MarkerTables(session, self._schema(session))
+            with _transaction(session):
+                emptied = marker.forget(refs)
+            self._left.clear()  # the sessions that held them have ended
+            self._drop_idle(session, marker, emptied)
+
+    def _listed(self, session: Session) -> list[InDoubt]:
+        # In this order: who commits its rows between the two listings is in the second one.
+        found = super()._listed(session)
+        return [*found, *MarkerTables(session, self._schema(session)).in_doubt(self._ctx.job, self._ctx.sink)]
+
+    def _apply(self, session: Session, tables: MarkerTables, marker: Marker, parts: Sequence[_Staged]) -> bool:
+        """Apply the epoch and store its marker in one transaction, or find under the marker's lock that it was done."""
+        if not marker.must_apply(tables.marker(marker.job, marker.sink)):
+            return False
+        with _transaction(session):
+            session.execute(_DURABLE)
+            session.execute(_IN_ORDER)
+            try:
+                if not marker.must_apply(tables.lock_marker(marker)):
+                    return False
+                for part in parts:
+                    part.check_registered(tables)
+                for part in parts:
+                    part.move(session, quoted(self._options.name.name))
+            except psycopg.errors.UndefinedTable as error:
+                raise _Doubt(f"{error.diag.message_primary}, and no marker holds epoch {marker.epoch}") from error
+            tables.store_marker(marker)
+            tables.forget([c.txn.id for part in parts for c in part.committables])
+        return True
+
+    def _drop_idle(self, session: Session, marker: MarkerTables, emptied: set[str]) -> None:
+        """Drop own staging tables that nobody will fill or read any more: of older claims, and of applied epochs.
+
+        Those in `emptied`, whose participants are gone, go too, when no other participant is left in them.
+        """
+        ctx = self._ctx
+        stored = marker.marker(ctx.job, ctx.sink)
+        done = stored.epoch if stored is not None and stored.lineage == ctx.lineage else -1
+        idle = []
+        for table in StagingTable.find(session, marker.schema, f"{ctx.job}.{ctx.sink}"):
+            if table.lineage == ctx.lineage:
+                over = table.generation < ctx.generation or table.epoch <= done
+            else:  # another journal's: its participants were aborted because an operator has said so
+                over = table.name in emptied
+            if over and table.name not in self._left:
+                idle.append(table)
+        self._left |= drop_idle(session, marker, idle)
+
+    def _schema(self, session: Session) -> str:
+        row = session.execute(_SCHEMA, (self._options.name.sql, self._options.name.schema)).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def _marker(self, epoch: int, generation: int) -> Marker:
+        return Marker(self._ctx.job, self._ctx.sink, self._ctx.lineage, epoch, generation)
+
+
+def _check_place(here: History, committables: Sequence[Committable]) -> None:
+    """Raise _Doubt when rows wait in another database than this session's."""
+    for committable in committables:
+        payload = payload_of(committable)
+        there = (payload["system"], payload["database"])
+        if there != (here.system, here.database):
+            staged = f"staged in system {there[0]}, database {there[1]}"
+            raise _Doubt(f"{committable.txn.id} is {staged}; this is {here}")
+
+
+@contextmanager
+def _transaction(session: Session) -> Iterator[None]:
+    with session.transaction():
+        session.execute("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        yield

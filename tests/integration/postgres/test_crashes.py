@@ -1,0 +1,137 @@
+"""The server crashes, or the connection is cut, around votes and commits: the next call knows what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+
+import psycopg
+import pytest
+
+from exactsink.contract import ExactsinkError, Retryable
+from tests.integration.postgres.sinks import Branches, Staged, kinds, new_sink
+from tests.servers.cutting_proxy import Trap, cutting_proxy
+from tests.servers.postgres import PostgresServer, wait_until
+
+MANY = 8
+
+
+@pytest.fixture
+def own(server: PostgresServer) -> Iterator[Staged]:
+    with new_sink(server.new_database("staged"), "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
+        yield sink
+
+
+def test_a_crash_between_prepare_and_commit_and_one_in_the_middle_of_the_commit(server: PostgresServer) -> None:
+    branches = Branches(server.conninfo(), "crash").table()
+    epoch = branches.prepare_many(MANY)
+    server.stop("immediate")
+    with pytest.raises(Retryable):
+        branches.commit(*epoch)
+    server.start()
+    assert branches.prepared() == sorted(c.txn.id for c in epoch)
+
+    with cutting_proxy(server) as proxy, Branches(proxy.way.conninfo(), "crash").committer() as committer:
+        trap = proxy.set(Trap(rb"COMMIT PREPARED", nth=MANY // 2, before=lambda: _crash_after(branches, server)))
+        with pytest.raises(Retryable):
+            committer.commit(0, epoch)
+        assert trap.sprung.wait(60)
+        server.start()
+        left = branches.prepared()
+        assert len(left) == MANY - MANY // 2 + 1
+        expected = ["Committed" if c.txn.id in left else "AlreadyCommitted" for c in epoch]
+        assert kinds(committer.commit(0, epoch)) == expected
+    assert branches.ids() == list(range(MANY))
+    assert branches.prepared() == []
+
+
+def _crash_after(branches: Branches, server: PostgresServer) -> None:
+    """Crash when the server has run all that it got."""
+    wait_until(lambda: len(branches.prepared()) == MANY - MANY // 2 + 1, "the first half to be committed")
+    server.stop("immediate")
+
+
+def test_a_connection_that_is_cut_before_the_answer_is_resolved_by_the_next_call(server: PostgresServer) -> None:
+    branches = Branches(server.conninfo(), "cut").table()
+    epoch = branches.prepare_many(3)
+    with cutting_proxy(server) as proxy, Branches(proxy.way.conninfo(), "cut").committer() as committer:
+        trap = proxy.set(Trap(rb"COMMIT PREPARED"))
+        with pytest.raises(Retryable):
+            committer.commit(0, epoch)
+        assert trap.sprung.wait(60)
+        assert kinds(committer.commit(0, epoch)) == ["AlreadyCommitted"] * 3
+    assert branches.ids() == [0, 1, 2]
+
+
+def test_a_vote_whose_answer_was_cut_is_no_vote_and_is_swept(server: PostgresServer) -> None:
+    branches = Branches(server.conninfo(), "lost-vote").table()
+    with cutting_proxy(server) as proxy:
+        trap = proxy.set(Trap(rb"PREPARE TRANSACTION"))
+        with pytest.raises(Retryable):
+            Branches(proxy.way.conninfo(), "lost-vote").prepare(0, 1)
+        assert trap.sprung.wait(60)
+    assert branches.sweep() == [branches.txn(0).id]
+    assert branches.prepared() == []
+
+
+def test_a_server_that_stops_under_a_task_is_tried_again(server: PostgresServer) -> None:
+    branches = Branches(server.conninfo(), "stop").table()
+    writer = branches.writing(0, 1)
+    server.stop("fast")
+    with pytest.raises(Retryable):
+        writer.pre_commit()
+    with suppress(ExactsinkError):
+        writer.abort()
+    server.start()
+    assert branches.sweep() == []
+    assert branches.commit(branches.prepare(0, 1, attempt=1)) == ["Committed"]
+
+
+def test_staged_votes_outlive_a_crash_before_their_commit(own: Staged, server: PostgresServer) -> None:
+    votes = own.vote(1, [(1, "a")], [(2, "b")])
+    with own.committer() as committer:
+        listed = [participant.ref for participant in committer.in_doubt()]
+        server.stop("immediate")
+        server.start()
+        assert [participant.ref for participant in committer.in_doubt()] == listed
+        assert kinds(committer.commit(1, votes)) == ["Committed"] * 2
+    assert own.rows() == [(1, "a"), (2, "b")]
+
+
+def test_the_server_crashes_while_an_epoch_is_applied_and_nothing_of_it_is_visible(
+    own: Staged, server: PostgresServer
+) -> None:
+    votes = own.vote(1, [(1, "a")])
+    with ThreadPoolExecutor() as pool, closing(psycopg.connect(own.conninfo)) as holder:
+        holder.execute("LOCK TABLE t")
+        applying = pool.submit(own.commit, 1, votes)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO%'"
+        wait_until(lambda: bool(own.run(waiting)), "the epoch's rows to go over")
+        server.stop("immediate")
+        with pytest.raises(Retryable):
+            applying.result()
+    server.start()
+    assert own.rows() == []
+    assert own.commit(1, votes) == ["Committed"]
+    assert own.rows() == [(1, "a")]
+
+
+def test_the_server_crashes_after_it_committed_and_before_it_answered(own: Staged, server: PostgresServer) -> None:
+    votes = own.vote(1, [(1, "a")])
+    own.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")  # for whom it waits
+    wait_until(lambda: own.run("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+    with ThreadPoolExecutor() as pool:
+        applying = pool.submit(own.commit, 1, votes)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        wait_until(lambda: bool(own.run(waiting)), "the commit to be on disk")
+        server.stop("immediate")
+        with pytest.raises(Retryable):
+            applying.result()
+    server.start()
+    own.run("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+    wait_until(lambda: own.run("SHOW synchronous_standby_names") == [("",)], "the setting")
+    assert own.rows() == [(1, "a")]
+    assert own.commit(1, votes) == ["AlreadyCommitted"]
+    assert own.rows() == [(1, "a")]
+    assert own.staging_tables() == own.registered() == []
