@@ -12,9 +12,9 @@ import pytest
 
 from exactsink.contract import Backend
 from exactsink.testing import Runner
-from tests.conformance.defects import SABOTAGES
+from tests.conformance.defects_of_commits import OneMarkerForAll
 from tests.conformance.defects_of_work import PublishesEarly
-from tests.conformance.ledger import TABLES, LedgerOptions, LedgerTarget
+from tests.conformance.reference_store import TABLES, ReferenceBackend, ReferenceOptions, ReferenceTarget
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +24,21 @@ def runner() -> Iterator[Runner]:
 
 
 @dataclass(frozen=True)
-class SharedTarget(LedgerTarget):
+class SharedTarget(ReferenceTarget):
     """One ledger for all scenarios, which know their own rows by where they begin."""
 
     store: Path = Path()
     names_jobs: bool = True
 
     def path(self, folder: Path) -> Path:
-        return self.store / "ledger.db"
+        return self.store / "store.db"
 
     def backend(self, folder: Path) -> Backend:
         with closing(sqlite3.connect(self.path(folder))) as connection:
             connection.executescript(TABLES.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
             (last,) = connection.execute("SELECT coalesce(max(n), 0) FROM entries").fetchone()
         (folder / "begins").write_text(str(last))
-        return self.kind(LedgerOptions(path=str(self.path(folder))))
+        return ReferenceBackend(ReferenceOptions(path=str(self.path(folder))), self.defect)
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
         begins = int((folder / "begins").read_text())
@@ -61,7 +61,7 @@ def test_scenarios_meet_in_one_store_when_the_target_names_their_jobs(
     assert names_jobs or "another journal" in others[0].why
 
 
-class WaitingTarget(LedgerTarget):
+class WaitingTarget(ReferenceTarget):
     """Its readers see no row that was begun after one that is undecided."""
 
     holds_readers = True
@@ -88,6 +88,6 @@ def test_readers_that_wait_behind_undecided_rows_break_no_promise(runner: Runner
     waiting = runner.play(name, WaitingTarget(), tmp_path / "waiting")
     assert waiting.outcome == "passed", waiting.why
     assert runner.play(name, SilentTarget(), tmp_path / "silent").outcome == "failed"
-    for defect in (SABOTAGES[name], PublishesEarly):
+    for defect in (OneMarkerForAll, PublishesEarly):
         found = runner.play(name, WaitingTarget(defect), tmp_path / defect.__name__)
         assert found.outcome == "failed", f"{defect.__doc__} It was not caught."

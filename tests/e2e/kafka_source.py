@@ -17,9 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tests.e2e import slow_tasks
-
-__all__ = ["CONF", "SOURCE", "KafkaRanges", "records", "rows", "slow_rows"]
+__all__ = ["CONF", "SOURCE", "KafkaRanges", "rows"]
 
 SOURCE = """
 [source]
@@ -39,22 +37,13 @@ _ROW = "id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>"
 _PATIENCE = 60.0  # seconds for one range, of a broker that is up
 
 
-def records(frame: DataFrame) -> DataFrame:
-    """Return the topic's records: `key` and `value`."""
+def rows(frame: DataFrame) -> DataFrame:
+    """Return the rows that the topic's records hold as JSON."""
     spark = frame.sparkSession
     spark.dataSource.register(KafkaRanges)
     options = {name: spark.conf.get(f"spark.e2e.{name}") for name in _OPTIONS}
-    return spark.readStream.format(KafkaRanges.name()).options(**options).load()
-
-
-def rows(frame: DataFrame) -> DataFrame:
-    """Return the rows that the topic's records hold as JSON."""
-    return records(frame).select(F.from_json(F.col("value").cast("string"), _ROW).alias("row")).select("row.*")
-
-
-def slow_rows(frame: DataFrame) -> DataFrame:
-    """Return them through tasks that hold still, or die, in the middle of a write."""
-    return slow_tasks.in_the_middle(rows(frame))
+    records = spark.readStream.format(KafkaRanges.name()).options(**options).load()
+    return records.select(F.from_json(F.col("value").cast("string"), _ROW).alias("row")).select("row.*")
 
 
 class KafkaRanges(DataSource):
@@ -65,7 +54,7 @@ class KafkaRanges(DataSource):
         return "kafka_ranges"
 
     def schema(self) -> str:
-        return "key BINARY, value BINARY"
+        return "value BINARY"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _Reader({name: str(value) for name, value in self.options.items()})
@@ -103,7 +92,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = start[self._topic], end[self._topic]
         return [_Range(int(number), first[number], last[number]) for number in last if first[number] < last[number]]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[bytes | None]]:
         assert isinstance(partition, _Range)
         consumer = Consumer(
             {
@@ -124,8 +113,8 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             consumer.close()
 
 
-def _until(consumer: Consumer, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Return the committed records before an offset, without aborted ones and the ends of transactions."""
+def _until(consumer: Consumer, end: int) -> Iterator[tuple[bytes | None]]:
+    """Return the values of the committed records before an offset."""
     while True:
         message = consumer.poll(_PATIENCE)
         if message is None:
@@ -136,4 +125,4 @@ def _until(consumer: Consumer, end: int) -> Iterator[tuple[bytes | None, bytes |
         if message.offset() >= end:
             return
         assert error is None, f"the topic ends at {message.offset()}, before {end}"
-        yield message.key(), message.value()
+        yield (message.value(),)

@@ -11,9 +11,8 @@ import pytest
 
 from exactsink.contract import Retryable
 from exactsink.testing import Fault
-from tests.e2e.jobs import write_job, write_source
-from tests.e2e.lives import Lives
-from tests.e2e.rows import THREE_SINKS, leftovers, wrong_rows
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import THREE_SINKS, leftovers, write_job, write_source, wrong_rows
 from tests.e2e.small_disk import SmallDisk
 from tests.e2e.warm_jvm import WarmJvm
 
@@ -33,8 +32,9 @@ def jvm_there(disk: SmallDisk, tmp_path: Path) -> Iterator[WarmJvm]:
         yield started
 
 
+@pytest.mark.proof
 def test_disk_full_before_the_decision_and_after_it(
-    tmp_path: Path, disk: SmallDisk, jvm_there: WarmJvm, lives: Lives
+    tmp_path: Path, disk: SmallDisk, jvm_there: WarmJvm, drivers: Drivers
 ) -> None:
     write_source(tmp_path, 4)
     sinks = THREE_SINKS
@@ -45,13 +45,13 @@ def test_disk_full_before_the_decision_and_after_it(
 
     for point, epoch, reason in [("open_epoch", 1, "No space left on device"), ("decide", 2, "its disk has room")]:
         fault = Fault(point, "after", epoch=epoch)
-        code, reported = lives.run(job, fault, fill=filler, jvm=jvm_there, within=disk.within)
+        code, reported = drivers.run(job, fault, fill=filler, jvm=jvm_there, within=disk.within)
         assert code == Retryable.exit_code, reported
         assert reason in reported.split("exactsink: ")[-1], reported
         assert not (tmp_path / "checkpoint" / "commits" / str(epoch)).exists()
         (disk.seen / "filler").unlink()
 
-    code, reported = lives.run(job, jvm=jvm_there, within=disk.within)
+    code, reported = drivers.run(job, jvm=jvm_there, within=disk.within)
     assert code == 0, reported
     seen = shutil.copytree(disk.seen, tmp_path / "seen")  # SQLite would look for the file's real path, out here
     assert wrong_rows(tmp_path, seen) == {}

@@ -35,6 +35,7 @@ from exactsink.testing import ConformanceTarget
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.clients import Connection
 from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.producers import fast  # noqa: F401 - here once, not in each process that the kit forks
 from exactsink_kafka.vote import Vote
 from exactsink_kafka.wire import Wire
 
