@@ -57,7 +57,8 @@ def test_every_row_is_applied_once(faults: list[Fault], processes: ProcessPoolEx
     report, found = processes.submit(_play, tmp_path, faults).result()
     assert report.problems == []
     assert report.in_doubt == dict.fromkeys(TARGETS, 0)
-    assert found == dict.fromkeys(TARGETS, Counter(range(BATCHES * PARTITIONS * ROWS)))
+    every = Counter(range(BATCHES * PARTITIONS * ROWS))
+    assert found == dict.fromkeys(TARGETS, every)
 
 
 def _play(folder: Path, faults: Sequence[Fault]) -> tuple[Report, Mapping[str, Counter[int]]]:

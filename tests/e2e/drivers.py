@@ -114,7 +114,7 @@ class Drivers:
         return driver
 
     def run(self, job: Path, *faults: Fault, **how: Any) -> tuple[int, str]:
-        """Run a driver to its end; return its exit code and what it printed. A fault that never fired fails the test."""
+        """Run a driver to its end; return its exit code and what it printed. A fault that never fired fails."""
         driver = self.start(job, *faults, **how)
         code = driver.exit_code()
         driver.end(patience=10)

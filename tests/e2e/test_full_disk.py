@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,8 +15,48 @@ from exactsink.contract import Retryable
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.jobs import THREE_SINKS, leftovers, write_job, write_source, wrong_rows
-from tests.e2e.small_disk import SmallDisk
+from tests.e2e.processes import ROOT, Process
 from tests.e2e.warm_jvm import WarmJvm
+
+_ROOT_USER = os.geteuid() == 0
+_UNSHARE = ["unshare", "--mount", *([] if _ROOT_USER else ["--map-root-user"])]
+
+
+class SmallDisk:
+    """A tmpfs of a few megabytes in a mount namespace: only the processes that enter it see it, and it ends with them.
+
+    As root, or in a user namespace too. `within` before a command runs it where the disk is seen.
+    """
+
+    def __init__(self, place: Path, megabytes: int, log: Path) -> None:
+        self.place = place
+        place.mkdir()
+        script = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && echo mounted && exec cat'
+        self._holder = Process([*_UNSHARE, "sh", "-c", script, str(place)], log)
+        try:
+            self._holder.until(lambda: "mounted" in self._holder.reported, "a mounted disk")
+        except BaseException:
+            self._holder.end()
+            raise
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Return whether this user may mount one at all."""
+        tried = [*_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # in a namespace of its own, gone at once
+        return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+    @property
+    def within(self) -> Sequence[str]:
+        user = [] if _ROOT_USER else ["--user", "--preserve-credentials"]
+        return ["nsenter", f"--target={self._holder.pid}", "--mount", *user, "env", f"--chdir={ROOT}"]
+
+    @property
+    def seen(self) -> Path:
+        """The disk's folder as these tests see it, from outside."""
+        return Path("/proc", str(self._holder.pid), "root", *self.place.absolute().parts[1:])
+
+    def close(self) -> None:
+        self._holder.end()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From Kafka to Kafka: the group's offsets are the ends of what is committed, and no epoch fails for them."""
+"""From a Kafka source to Kafka: the group's offsets are the ends of what is committed, and no epoch fails for them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 
 from exactsink.testing import Fault
 from tests.e2e.drivers import KILLED, Drivers
-from tests.e2e.jobs import PARTICIPANTS, ROWS_A_BATCH, SPARK, lines_of, write_job, write_source
+from tests.e2e.jobs import PARTICIPANTS, ROWS_A_BATCH, SPARK, write_job, write_source
 from tests.e2e.kafka_job import KafkaSink
-from tests.e2e.kafka_source import CONF, SOURCE
+from tests.e2e.kafka_source import CONF, EPOCHS, SOURCE, TRANSFORM
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
-
-EPOCHS = 4
 
 
 def test_offsets_are_reported_after_each_commit_and_caught_up_after_a_member_of_the_group_was_in_the_way(
@@ -27,11 +25,9 @@ def test_offsets_are_reported_after_each_commit_and_caught_up_after_a_member_of_
 ) -> None:
     """A group that consumers are members of takes no offsets."""
     write_source(tmp_path, EPOCHS * PARTICIPANTS)  # to compare with
-    topic, group = _filled(kafka), f"group-{uuid.uuid4().hex[:8]}"
-    source = {"bootstrap": kafka.bootstrap, "topic": topic, "of": PARTICIPANTS, "step": ROWS_A_BATCH}
+    topic, group = kafka.new_topic("input", PARTICIPANTS), f"group-{uuid.uuid4().hex[:8]}"
     sink = kafka_sink.sink(f'report_offsets_to = "{group}"')
-    spark = SPARK + CONF.format(**source, batches=EPOCHS)
-    job = write_job(tmp_path, sink, 'transform = "tests.e2e.kafka_source:rows"\n', SOURCE, spark)
+    job = write_job(tmp_path, sink, TRANSFORM, SOURCE, SPARK + CONF.format(topic=topic))
 
     driver = drivers.start(job, Fault("decide", "after", "stall", 1), Fault("complete", "after", "kill", 2), jvm=jvm)
     driver.stopped()
@@ -47,17 +43,6 @@ def test_offsets_are_reported_after_each_commit_and_caught_up_after_a_member_of_
     drivers.whole(job, jvm=jvm)
     assert kafka_sink.amiss(tmp_path) == {}
     assert _committed(kafka, group, topic) == _ends(EPOCHS), "no lag"
-
-
-def _filled(broker: Kafka) -> str:
-    """Make a topic with the rows of the source's files, a task for each of two partitions."""
-    topic = broker.new_topic("input", PARTICIPANTS)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "enable.idempotence": True})
-    for batch in range(EPOCHS * PARTICIPANTS):
-        for line in lines_of(batch):
-            producer.produce(topic, line, partition=batch % PARTICIPANTS)
-    assert producer.flush(30) == 0
-    return topic
 
 
 def _ends(epochs: int) -> dict[int, int]:
