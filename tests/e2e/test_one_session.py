@@ -1,4 +1,4 @@
-"""Jobs in one Spark session: what is refused, what stays whole when a target fails, and the hand-made query."""
+"""Jobs in one Spark session: what is refused, what stays whole when a target fails, and a query made manually."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: S
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
-def test_hand_made_query_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_made_manually_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 3)
     job = Job.from_toml(write_job(tmp_path))
     body = job.foreach_batch()
@@ -79,7 +79,7 @@ def test_hand_made_query_is_the_same(spark: SparkSession, tmp_path: Path) -> Non
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
 
 
-def test_hand_made_query_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_made_manually_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 1)
     job = Job.from_toml(write_job(tmp_path))
     writer = read_source(job.config, spark).writeStream.foreachBatch(job.foreach_batch()).trigger(availableNow=True)

@@ -67,7 +67,7 @@ def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
 def _taken_over(
     job: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
 ) -> Mapping[str, object]:
-    """Run another driver to the end; give what stands then."""
+    """Run another driver to its end and return what stands then."""
     code, reported = drivers.run(job, jvm=jvm)
     assert code == 0, reported
     assert database.amiss(job.parent) == {}

@@ -99,11 +99,11 @@ class CutConnection(ABC, Generic[T]):
 
     @abstractmethod
     def _to_server(self) -> None:
-        """Hand on what the client sends, message by message: each is given to `_spring` first."""
+        """Pass on what the client sends, message by message: each is given to `_spring` first."""
 
     @abstractmethod
     def _to_client(self) -> None:
-        """Hand on what the server sends, but for an answer that is swallowed: there it ends."""
+        """Pass on what the server sends, but for an answer that is swallowed: there it ends."""
 
     @abstractmethod
     def _swallow(self, trap: T, message: bytes) -> None:
