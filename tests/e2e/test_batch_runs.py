@@ -24,7 +24,7 @@ def _rows(spark: SparkSession, first: int, count: int = 300) -> DataFrame:
 
 
 class _Stops:
-    """Raises in the driver when a protocol point is first reached: the driver run ends there, as a kill would end it."""
+    """Raises in the driver when a protocol point is first reached: the driver run ends there, as by a kill."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
         real = getattr(owner, name)
