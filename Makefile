@@ -6,9 +6,11 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PYTHONS := python3 python3.12 python3.13 python3.11 python3.10 python3.14
 GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
+# One run for all: its servers start once. Its own order and groups are in tests/conftest.py; a worker waits often.
+PYTEST_ALL := $(BIN)/pytest -n 3 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo check test bench clean
+.PHONY: help setup demo lint check test proof bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -19,17 +21,21 @@ setup: $(VENV)/.ready  ## Make the virtual environment, and install Python and J
 demo: setup  ## Stream a year of flights into Parquet and SQLite, killing the driver five times, and reconcile
 	@$(BIN)/python examples/flights/demo.py
 
-check: setup  ## Lint, types, import rules, unit and contract tests, simulation
+lint: setup  ## Lint, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
-	$(PYTEST) tests/unit tests/contract tests/simulation $(PYTEST_ARGS)
 
-test: check  ## All tests: the above, real servers, the conformance kit, Spark, and what the docs show
-	$(PYTEST) tests/integration tests/conformance $(PYTEST_ARGS)
-	$(PYTEST) --dist worksteal tests/e2e tests/docs $(PYTEST_ARGS)
+check: lint  ## The quick loop: the above, unit and contract tests, simulation
+	$(PYTEST) -m "not proof" tests/unit tests/contract tests/simulation $(PYTEST_ARGS)
+
+test: lint  ## Before a push: the above, real servers, the conformance kit, Spark, and what the docs show
+	$(PYTEST_ALL) -m "not proof" $(PYTEST_ARGS)
+
+proof: lint  ## Before a release: all of that, and the long tests marked proof
+	$(PYTEST_ALL) $(PYTEST_ARGS)
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,8 +1,43 @@
-"""What all tests share: the report of how many schedules the simulation ran."""
+"""What all tests share: servers and Spark as fixtures, what runs together and first, and simulation's count."""
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+pytest_plugins = ["tests.servers.fixtures", "tests.e2e.fixtures"]
+
+_FIRST = ("e2e", "docs", "simulation", "integration", "contract", "unit", "conformance")
+"""Folders by their longest tests: those that come last fill what gaps are left."""
+_ALONE = ("simulation", "conformance")
+"""Folders whose tests are handed out one by one; elsewhere a file's tests, which share servers, stay together."""
+_SESSION = ("adopt", "batch_runs", "one_pass", "one_session", "postgres_shapes", "routes", "text_files")
+"""Tests of `e2e` with a Spark session in the test process; all others attach to the warm JVM, as the pages do."""
+
+
+class _Scheduler(LoadScopeScheduling):
+    """For `--dist loadgroup`, by path: one worker has the warm JVM, one has the session."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        config.option.loadscopereorder = False  # the order is the collection's
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = PurePath(nodeid.partition("::")[0])
+        if path.parts[1] in ("e2e", "docs"):
+            return "session" if path.stem.removeprefix("test_") in _SESSION else "jvm"
+        return nodeid if path.parts[1] in _ALONE else str(path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduler | None:
+    return _Scheduler(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _FIRST.index(PurePath(item.nodeid).parts[1]))
 
 
 class _ScheduleCount:

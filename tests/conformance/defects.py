@@ -2,113 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
 
+import pyarrow as pa
+
+from exactsink.contract import Applier, Backend, Marker
 from exactsink.testing import ConformanceTarget
-from tests.conformance.defects_of_appliers import AppliesBlindly
-from tests.conformance.defects_of_commits import (
-    CallsAllLost,
-    CallsLostCommitted,
-    CallsUnknownLost,
-    ChecksThenActs,
-    CommitsFromMemory,
-    DoublesInOneLife,
-    DoublesOnRepeat,
-    NoGaps,
-    OneByOne,
-    OneMarkerForAll,
-    ReadsItsVersionOnly,
-    RemembersOneEpoch,
-    RowsThenMark,
-    SwallowsUnknown,
-)
-from tests.conformance.defects_of_work import (
-    AbortsEverything,
-    DropsManyRows,
-    HidesOrphans,
-    LeavesALock,
-    LeavesOrphans,
-    ListsByPrefix,
-    ListsOlderOnly,
-    NeedsItsModule,
-    OpensOnce,
-    PublishesEarly,
-    Reverses,
-)
-from tests.conformance.ledger import LedgerBackend
+from exactsink.testing.wrapped import WrappedApplier
+from exactsink_idempotent_upsert.backend import UpsertBackend
+from exactsink_idempotent_upsert.conformance import TableTarget
+from tests.conformance import defects_of_commits as commits
+from tests.conformance import defects_of_work as work
+from tests.conformance.reference_store import Defect, ReferenceTarget
 
-__all__ = ["SABOTAGES", "STAGED_SABOTAGES"]
+__all__ = ["SABOTAGES", "what"]
 
-SABOTAGES: Mapping[str, type[LedgerBackend]] = {
-    "killed-before-claim": CommitsFromMemory,
-    "killed-after-claim": CommitsFromMemory,
-    "killed-before-recommit": CommitsFromMemory,
-    "killed-after-recommit": CommitsFromMemory,
-    "killed-before-sweep": LeavesOrphans,
-    "killed-after-sweep": LeavesOrphans,
-    "killed-before-open_epoch": DoublesOnRepeat,
-    "killed-after-open_epoch": OpensOnce,
-    "killed-before-write": DoublesOnRepeat,
-    "killed-after-write": LeavesOrphans,
-    "killed-before-pre_commit": LeavesOrphans,
-    "killed-after-pre_commit": PublishesEarly,
-    "killed-before-vote": PublishesEarly,
-    "killed-after-vote": LeavesOrphans,
-    "killed-before-decide": PublishesEarly,
-    "killed-after-decide": CommitsFromMemory,
-    "killed-before-commit": CommitsFromMemory,
-    "killed-after-commit": DoublesOnRepeat,
-    "killed-before-complete": DoublesOnRepeat,
-    "killed-after-complete": DoublesOnRepeat,
-    "killed-before-return": DoublesOnRepeat,
-    "killed-after-return": DoublesOnRepeat,
-    "stalled-before-claim": CommitsFromMemory,
-    "stalled-after-claim": CommitsFromMemory,
-    "stalled-before-recommit": RemembersOneEpoch,
-    "stalled-after-recommit": CommitsFromMemory,
-    "stalled-before-sweep": LeavesOrphans,
-    "stalled-after-sweep": LeavesOrphans,
-    "stalled-before-open_epoch": OpensOnce,
-    "stalled-after-open_epoch": OpensOnce,
-    "stalled-before-write": PublishesEarly,
-    "stalled-after-write": LeavesOrphans,
-    "stalled-before-pre_commit": LeavesOrphans,
-    "stalled-after-pre_commit": PublishesEarly,
-    "stalled-before-vote": LeavesOrphans,
-    "stalled-after-vote": PublishesEarly,
-    "stalled-before-decide": LeavesOrphans,
-    "stalled-after-decide": RemembersOneEpoch,
-    "stalled-before-commit": RemembersOneEpoch,
-    "stalled-after-commit": DoublesOnRepeat,
-    "stalled-before-complete": DoublesOnRepeat,
-    "stalled-after-complete": DoublesOnRepeat,
-    "stalled-before-return": DoublesOnRepeat,
-    "stalled-after-return": DoublesOnRepeat,
-    "empty-epoch": NoGaps,
-    "many-rows": DropsManyRows,
-    "order-kept": Reverses,
-    "undecided-invisible": PublishesEarly,
-    "one-moment": OneByOne,
-    "other-process": NeedsItsModule,
-    "commits-at-once": ChecksThenActs,
-    "commit-replayed": DoublesOnRepeat,
-    "answer-lost": DoublesInOneLife,
-    "killed-inside-commit": RowsThenMark,
-    "stalled-inside-commit": RowsThenMark,
-    "killed-inside-sweep": LeavesALock,
-    "all-votes-lost": CallsLostCommitted,
-    "one-vote-lost": CallsAllLost,
-    "unknown-before-commit": SwallowsUnknown,
-    "unknown-after-commit": CallsUnknownLost,
-    "loser-swept": HidesOrphans,
-    "previous-release": ReadsItsVersionOnly,
-    "others-untouched": ListsByPrefix,
-    "foreign-untouched": AbortsEverything,
-    "another-journal": ListsOlderOnly,
-    "two-jobs-in-turn": OneMarkerForAll,
-    "two-jobs-interleaved": OneMarkerForAll,
+
+class _Blind(Marker):
+    def must_apply(self, stored: Marker | None) -> bool:
+        return True
+
+
+class _BlindApplier(WrappedApplier):
+    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
+        return super().apply(_Blind(*(getattr(marker, field.name) for field in fields(marker))), batches)
+
+
+class _BlindBackend(UpsertBackend):
+    def applier(self) -> Applier:
+        return _BlindApplier(super().applier())
+
+
+@dataclass(frozen=True)
+class AppliesBlindly(TableTarget):
+    """Applies an epoch without looking at its marker under the lock."""
+
+    strategy: str = "staged"
+
+    def backend(self, folder: Path) -> Backend:
+        return _BlindBackend(super().backend(folder).options)  # type: ignore[arg-type]
+
+
+_CAUGHT_BY: Mapping[Defect, str] = {
+    commits.CommitsFromMemory: (
+        "killed-before-claim killed-after-claim killed-before-recommit killed-after-recommit "
+        "killed-after-decide killed-before-commit stalled-before-claim stalled-after-claim "
+        "stalled-after-recommit"
+    ),
+    work.LeavesOrphans: (
+        "killed-before-sweep killed-after-sweep killed-after-write killed-before-pre_commit killed-after-vote "
+        "stalled-before-sweep stalled-after-sweep stalled-after-write stalled-before-pre_commit "
+        "stalled-before-vote stalled-before-decide"
+    ),
+    commits.DoublesOnRepeat: (
+        "killed-before-open_epoch killed-before-write killed-after-commit killed-before-complete "
+        "killed-after-complete killed-before-return killed-after-return stalled-after-commit "
+        "stalled-before-complete stalled-after-complete stalled-before-return stalled-after-return "
+        "commit-replayed"
+    ),
+    work.OpensOnce: "killed-after-open_epoch stalled-before-open_epoch stalled-after-open_epoch",
+    work.PublishesEarly: (
+        "killed-after-pre_commit killed-before-vote killed-before-decide stalled-before-write "
+        "stalled-after-pre_commit stalled-after-vote undecided-invisible"
+    ),
+    commits.RemembersOneEpoch: "stalled-before-recommit stalled-after-decide stalled-before-commit",
+    commits.NoGaps: "empty-epoch",
+    work.DropsManyRows: "many-rows",
+    work.Reverses: "order-kept",
+    commits.OneByOne: "one-moment",
+    work.NeedsItsModule: "other-process",
+    commits.ChecksThenActs: "commits-at-once",
+    commits.DoublesInOneProcess: "answer-lost",
+    commits.RowsThenMark: "killed-inside-commit stalled-inside-commit",
+    work.LeavesALock: "killed-inside-sweep",
+    commits.CallsLostCommitted: "all-votes-lost",
+    commits.CallsAllLost: "one-vote-lost",
+    commits.SwallowsUnknown: "unknown-before-commit",
+    commits.CallsUnknownLost: "unknown-after-commit",
+    work.HidesOrphans: "loser-swept",
+    commits.ReadsItsVersionOnly: "previous-release",
+    work.ListsByPrefix: "others-untouched",
+    work.AbortsEverything: "foreign-untouched",
+    work.ListsOlderOnly: "another-journal",
+    commits.OneMarkerForAll: "two-jobs-in-turn two-jobs-interleaved",
 }
-"""Scenario and the defect that it must catch."""
+SABOTAGES: Mapping[str, ConformanceTarget] = {
+    **{name: ReferenceTarget(defect) for defect, names in _CAUGHT_BY.items() for name in names.split()},
+    "applied-late": AppliesBlindly(),
+}
+"""Scenario and the target whose defect it must catch."""
 
-STAGED_SABOTAGES: Mapping[str, type[ConformanceTarget]] = {"applied-late": AppliesBlindly}
-"""The same for scenarios that only a staged backend can be tried with."""
+
+def what(target: ConformanceTarget) -> str:
+    """Return what the defect is."""
+    return str((target.defect if isinstance(target, ReferenceTarget) else type(target)).__doc__)

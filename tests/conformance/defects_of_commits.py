@@ -9,27 +9,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Lost, Outcome, Unknown
-from tests.conformance.ledger import LedgerBackend, LedgerCommitter, NotingCommitter, transaction
-
-__all__ = [
-    "DoublesOnRepeat",
-    "DoublesInOneLife",
-    "CommitsFromMemory",
-    "RemembersOneEpoch",
-    "NoGaps",
-    "OneByOne",
-    "ChecksThenActs",
-    "RowsThenMark",
-    "CallsLostCommitted",
-    "CallsAllLost",
-    "SwallowsUnknown",
-    "CallsUnknownLost",
-    "ReadsItsVersionOnly",
-    "OneMarkerForAll",
-]
+from tests.conformance.reference_store import NotingCommitter, ReferenceCommitter, transaction
 
 
-class _DoublesOnRepeat(LedgerCommitter):
+class DoublesOnRepeat(ReferenceCommitter):
+    """Applies the rows again when it commits again."""
+
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         outcomes = super().commit(epoch, committables)
         self.again([c for c, o in zip(committables, outcomes, strict=True) if isinstance(o, AlreadyCommitted)])
@@ -42,13 +27,9 @@ class _DoublesOnRepeat(LedgerCommitter):
                 self.enter(connection, connection.execute(query, (self.name(committable),)).fetchone()[0])
 
 
-class DoublesOnRepeat(LedgerBackend):
-    """Applies the rows again when it commits again."""
+class DoublesInOneProcess(DoublesOnRepeat):
+    """Applies the rows again when the very same committer commits again."""
 
-    committer_type = _DoublesOnRepeat
-
-
-class _DoublesInOneLife(_DoublesOnRepeat):
     last = -1
 
     def again(self, committables: Sequence[Committable]) -> None:
@@ -61,13 +42,9 @@ class _DoublesInOneLife(_DoublesOnRepeat):
         return outcomes
 
 
-class DoublesInOneLife(LedgerBackend):
-    """Applies the rows again when the very same committer commits again."""
+class CommitsFromMemory(ReferenceCommitter):
+    """Knows only what its own process has opened, and says of everything else that it is committed."""
 
-    committer_type = _DoublesInOneLife
-
-
-class _CommitsFromMemory(LedgerCommitter):
     opened = -1
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
@@ -78,13 +55,9 @@ class _CommitsFromMemory(LedgerCommitter):
         return super().commit(epoch, committables) if epoch == self.opened else [Committed() for _ in committables]
 
 
-class CommitsFromMemory(LedgerBackend):
-    """Knows only what its own life has opened, and says of everything else that it is committed."""
+class RemembersOneEpoch(NotingCommitter):
+    """Knows the last applied epoch only: an older one, of a driver that was stalled, is applied again."""
 
-    committer_type = _CommitsFromMemory
-
-
-class _RemembersOneEpoch(NotingCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         name = f"last {self.ctx.job} {self.ctx.sink}"
         if self.note(name) == epoch:
@@ -92,18 +65,14 @@ class _RemembersOneEpoch(NotingCommitter):
         with transaction(self.path) as connection:
             for committable in committables:
                 connection.execute("UPDATE work SET state = 'prepared' WHERE name = ?", (self.name(committable),))
-                self.settle(connection, self.name(committable))
+                self.resolve(connection, self.name(committable))
         self.take_note(name, epoch)
         return [Committed() for _ in committables]
 
 
-class RemembersOneEpoch(LedgerBackend):
-    """Knows the last applied epoch only: an older one, of a driver that was stalled, is applied again."""
+class NoGaps(NotingCommitter):
+    """Takes an epoch without rows for one that is missing."""
 
-    committer_type = _RemembersOneEpoch
-
-
-class _NoGaps(NotingCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         last = self.note(f"last {self.ctx.job} {self.ctx.sink}")
         if last is not None and epoch > last + 1:
@@ -112,42 +81,30 @@ class _NoGaps(NotingCommitter):
         return super().commit(epoch, committables)
 
 
-class NoGaps(LedgerBackend):
-    """Takes an epoch without rows for one that is missing."""
-
-    committer_type = _NoGaps
-
-
-class _OneByOne(LedgerCommitter):
-    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        return [super(_OneByOne, self).commit(epoch, [committable])[0] for committable in committables]
-
-
-class OneByOne(LedgerBackend):
+class OneByOne(ReferenceCommitter):
     """Applies the participants one after another, though it claims one moment."""
 
-    committer_type = _OneByOne
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        return [super(OneByOne, self).commit(epoch, [committable])[0] for committable in committables]
 
 
-class _ChecksThenActs(_DoublesOnRepeat):
+class ChecksThenActs(DoublesOnRepeat):
+    """Looks and applies in two steps: two processes at once apply twice."""
+
     """Looks first, and applies what it saw, whatever happened since."""
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         waiting = set(self.names())
         seen = [committable for committable in committables if self.name(committable) in waiting]
         time.sleep(0.02)  # the window that a slow store leaves
-        outcomes = LedgerCommitter.commit(self, epoch, committables)
+        outcomes = ReferenceCommitter.commit(self, epoch, committables)
         self.again([c for c, o in zip(committables, outcomes, strict=True) if c in seen and o == AlreadyCommitted()])
         return outcomes
 
 
-class ChecksThenActs(LedgerBackend):
-    """Looks and applies in two steps: two processes at once apply twice."""
+class RowsThenMark(ReferenceCommitter):
+    """Applies in one transaction, and notes in another that it did."""
 
-    committer_type = _ChecksThenActs
-
-
-class _RowsThenMark(LedgerCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         return [self.one(self.name(committable)) for committable in committables]
 
@@ -162,74 +119,50 @@ class _RowsThenMark(LedgerCommitter):
         return Committed()
 
 
-class RowsThenMark(LedgerBackend):
-    """Applies in one transaction, and notes in another that it did."""
+class CallsLostCommitted(ReferenceCommitter):
+    """Takes work that the store dropped for committed work."""
 
-    committer_type = _RowsThenMark
-
-
-class _CallsLostCommitted(LedgerCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         outcomes = super().commit(epoch, committables)
         return [AlreadyCommitted() if isinstance(outcome, Lost) else outcome for outcome in outcomes]
 
 
-class CallsLostCommitted(LedgerBackend):
-    """Takes work that the store dropped for committed work."""
+class CallsAllLost(ReferenceCommitter):
+    """Says that all is lost when one is."""
 
-    committer_type = _CallsLostCommitted
-
-
-class _CallsAllLost(LedgerCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         outcomes = super().commit(epoch, committables)
         lost = [outcome for outcome in outcomes if isinstance(outcome, Lost)]
         return [lost[0]] * len(committables) if lost else outcomes
 
 
-class CallsAllLost(LedgerBackend):
-    """Says that all is lost when one is."""
+class SwallowsUnknown(ReferenceCommitter):
+    """Takes what it does not know for committed work."""
 
-    committer_type = _CallsAllLost
-
-
-class _SwallowsUnknown(LedgerCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         outcomes = super().commit(epoch, committables)
         return [AlreadyCommitted() if isinstance(outcome, Unknown) else outcome for outcome in outcomes]
 
 
-class SwallowsUnknown(LedgerBackend):
-    """Takes what it does not know for committed work."""
+class CallsUnknownLost(ReferenceCommitter):
+    """Takes expired evidence for a proof of loss."""
 
-    committer_type = _SwallowsUnknown
-
-
-class _CallsUnknownLost(LedgerCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         outcomes = super().commit(epoch, committables)
         return [Lost(o.evidence) if isinstance(o, Unknown) else o for o in outcomes]
 
 
-class CallsUnknownLost(LedgerBackend):
-    """Takes expired evidence for a proof of loss."""
+class ReadsItsVersionOnly(ReferenceCommitter):
+    """Can't read the payload of its own first version."""
 
-    committer_type = _CallsUnknownLost
-
-
-class _ReadsItsVersionOnly(LedgerCommitter):
     def name(self, committable: Committable) -> str:
         name: str = json.loads(committable.payload)["name"]
         return name
 
 
-class ReadsItsVersionOnly(LedgerBackend):
-    """Can't read the payload of its own first version."""
+class OneMarkerForAll(NotingCommitter):
+    """Marks the target's last epoch, whoever's it was."""
 
-    committer_type = _ReadsItsVersionOnly
-
-
-class _OneMarkerForAll(NotingCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         last = self.note("last epoch")
         if last is not None and last >= epoch:
@@ -237,9 +170,3 @@ class _OneMarkerForAll(NotingCommitter):
         outcomes = super().commit(epoch, committables)
         self.take_note("last epoch", epoch)
         return outcomes
-
-
-class OneMarkerForAll(LedgerBackend):
-    """Marks the target's last epoch, whoever's it was."""
-
-    committer_type = _OneMarkerForAll

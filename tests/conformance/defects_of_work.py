@@ -1,4 +1,4 @@
-"""Ledgers with a defect in what they do beside the commit: opening, writing, listing, aborting."""
+"""Reference stores with a defect in what they do beside the commit: opening, writing, listing, aborting."""
 
 from __future__ import annotations
 
@@ -7,48 +7,28 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal, InDoubt, JobContext, Retryable, Txn, Undecided
-from tests.conformance.ledger import LedgerBackend, LedgerCommitter, LedgerWriter, NotingCommitter, transaction
-
-__all__ = [
-    "PublishesEarly",
-    "LeavesOrphans",
-    "OpensOnce",
-    "DropsManyRows",
-    "Reverses",
-    "NeedsItsModule",
-    "HidesOrphans",
-    "ListsByPrefix",
-    "AbortsEverything",
-    "ListsOlderOnly",
-    "LeavesALock",
-]
+from tests.conformance.reference_store import NotingCommitter, ReferenceCommitter, ReferenceWriter, transaction
 
 
-class _PublishesEarly(LedgerWriter):
+class PublishesEarly(ReferenceWriter):
+    """Applies the rows at the vote."""
+
     def pre_commit(self) -> Committable:
         committable = super().pre_commit()
-        LedgerCommitter(self.path, JobContext(self.txn.job, self.txn.sink, "")).commit(self.txn.epoch, [committable])
+        ReferenceCommitter(self.path, JobContext(self.txn.job, self.txn.sink, "")).commit(self.txn.epoch, [committable])
         return committable
 
 
-class PublishesEarly(LedgerBackend):
-    """Applies the rows at the vote."""
+class LeavesOrphans(ReferenceCommitter):
+    """Aborts nothing."""
 
-    writer_type = _PublishesEarly
-
-
-class _LeavesOrphans(LedgerCommitter):
     def abort(self, undecided: Undecided) -> None:
         """Leave everything in place."""
 
 
-class LeavesOrphans(LedgerBackend):
-    """Aborts nothing."""
+class OpensOnce(NotingCommitter):
+    """Can't open an epoch again."""
 
-    committer_type = _LeavesOrphans
-
-
-class _OpensOnce(NotingCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         name = f"opened {self.ctx.job} {self.ctx.sink} {epoch}"
         if self.note(name) is not None:
@@ -57,113 +37,79 @@ class _OpensOnce(NotingCommitter):
         return super().open_epoch(epoch, schema, participants)
 
 
-class OpensOnce(LedgerBackend):
-    """Can't open an epoch again."""
+class DropsManyRows(ReferenceWriter):
+    """Writes no more than so many rows, and counts all of them."""
 
-    committer_type = _OpensOnce
-
-
-class _DropsManyRows(LedgerWriter):
     def pre_commit(self) -> Committable:
         dropped, self.ids = self.ids[20_000:], self.ids[:20_000]
         kept = super().pre_commit()
         return Committable(kept.txn, kept.rows + len(dropped), kept.payload, kept.version, kept.deadline)
 
 
-class DropsManyRows(LedgerBackend):
-    """Writes no more than so many rows, and counts all of them."""
+class Reverses(ReferenceWriter):
+    """Turns the order of a partition's rows around."""
 
-    writer_type = _DropsManyRows
-
-
-class _Reverses(LedgerWriter):
     def pre_commit(self) -> Committable:
         self.ids.reverse()
         return super().pre_commit()
 
 
-class Reverses(LedgerBackend):
-    """Turns the order of a partition's rows around."""
-
-    writer_type = _Reverses
-
-
 OPENED: set[str] = set()
 
 
-class _NeedsItsModule(LedgerCommitter):
+class _NeedsItsModule(ReferenceWriter):
+    def __init__(self, path: str, txn: Txn, timeout: float) -> None:
+        if path not in OPENED:
+            raise Fatal("no epoch was opened")
+        super().__init__(path, txn, timeout)
+
+
+class NeedsItsModule(ReferenceCommitter):
+    """Leaves in its module, for forks of the driver alone, what writers need."""
+
+    writer_type = _NeedsItsModule
+
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         OPENED.add(self.path)
         return super().open_epoch(epoch, schema, participants)
 
 
-class NeedsItsModule(LedgerBackend):
-    """Leaves in its module, for forks of the driver alone, what writers need."""
+class HidesOrphans(ReferenceCommitter):
+    """Lists nothing."""
 
-    committer_type = _NeedsItsModule
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> LedgerWriter:
-        if self.options.path not in OPENED:
-            raise Fatal("no epoch was opened")
-        return self.writer_type(self.options.path, txn, self.options.timeout_seconds)
-
-
-class _HidesOrphans(LedgerCommitter):
     def in_doubt(self) -> Iterable[InDoubt]:
         return []
 
 
-class HidesOrphans(LedgerBackend):
-    """Lists nothing."""
+class ListsByPrefix(ReferenceCommitter):
+    """Lists what begins with the job's name."""
 
-    committer_type = _HidesOrphans
-
-
-class _ListsByPrefix(LedgerCommitter):
     def in_doubt(self) -> Iterable[InDoubt]:
         txns = [Txn.parse(name) for name in self.names() if name.startswith(self.ctx.job)]
         return [InDoubt.of(txn) for txn in txns if txn is not None]
 
 
-class ListsByPrefix(LedgerBackend):
-    """Lists what begins with the job's name."""
+class AbortsEverything(ReferenceCommitter):
+    """Aborts all there is, not what it was given."""
 
-    committer_type = _ListsByPrefix
-
-
-class _AbortsEverything(LedgerCommitter):
     def abort(self, undecided: Undecided) -> None:
         with transaction(self.path) as connection:
             connection.execute("DELETE FROM work WHERE state IN ('begun', 'prepared')")
 
 
-class AbortsEverything(LedgerBackend):
-    """Aborts all there is, not what it was reported to."""
+class ListsOlderOnly(ReferenceCommitter):
+    """Hides what a later generation began."""
 
-    committer_type = _AbortsEverything
-
-
-class _ListsOlderOnly(LedgerCommitter):
     def in_doubt(self) -> Iterable[InDoubt]:
         return [participant for participant in super().in_doubt() if participant.generation <= self.ctx.generation]
 
 
-class ListsOlderOnly(LedgerBackend):
-    """Hides what a later generation began."""
+class LeavesALock(NotingCommitter):
+    """Locks its sweep with a note, which stays when it dies."""
 
-    committer_type = _ListsOlderOnly
-
-
-class _LeavesALock(NotingCommitter):
     def abort(self, undecided: Undecided) -> None:
         if self.note("sweeping") is not None:
             raise Retryable("somebody else is sweeping")
         self.take_note("sweeping", 1)
         super().abort(undecided)
         self.drop_note("sweeping")
-
-
-class LeavesALock(LedgerBackend):
-    """Locks its sweep with a note, which stays when it dies."""
-
-    committer_type = _LeavesALock

@@ -1,29 +1,38 @@
-"""The whole kill matrix for files and SQLite in one job: every named point, before and after, killed and stalled.
+"""The whole kill matrix with several sinks in one job: every named point, before and after, killed and stalled.
 
-Real processes, real SIGKILL and SIGSTOP; rows compared one by one.
+Parquet by kind, JSON lines and an SQLite table; real processes, real SIGKILL and SIGSTOP; every application of a row
+counts, not its last state.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
+import pyarrow as pa
 import pytest
 
 from exactsink.protocol.events import POINTS
-from exactsink.testing import Fault, Report, run_scenario
-from tests.conformance import sabotage
-from tests.conformance.targets import expected, found, make_script
+from exactsink.protocol.sinks import Sink
+from exactsink.testing import Fault, Report, Script, run_scenario
+from exactsink.testing.scenarios.matrix import Action, Edge
+from exactsink_files.conformance import FilesTarget
+from exactsink_idempotent_upsert.conformance import TableTarget
 
-Action = Literal["kill", "stall"]
-Edge = Literal["before", "after"]
 START = ("claim", "recommit", "sweep")
-SINKS = ("lake", "lines", "table")
-NAMED = [p for point in POINTS for p in ([f"commit:{s}" for s in SINKS] if point == "commit:<sink>" else [point])]
+TARGETS = {
+    "lake": FilesTarget.of("parquet", partition_by=["kind"]),
+    "lines": FilesTarget.of("json"),
+    "table": TableTarget("staged"),
+}
+COLUMNS = {"lake": ("id", "kind", "amount"), "lines": ("value",), "table": ("id", "kind", "amount")}
+NAMED = [p for point in POINTS for p in ([f"commit:{s}" for s in TARGETS] if point == "commit:<sink>" else [point])]
+BATCHES, PARTITIONS, ROWS = 3, 2, 120
 
 
 def _matrix() -> Iterator[list[Fault]]:
@@ -37,45 +46,31 @@ def _matrix() -> Iterator[list[Fault]]:
 
 
 @pytest.fixture(scope="module")
-def players() -> Iterator[ProcessPoolExecutor]:
-    """A process without threads, from which lives are forked."""
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """A process without threads, from which driver runs are forked."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
 
 
-def _play(folder: Path, faults: Sequence[Fault], sabotaged: str | None) -> Report:
-    script = make_script(folder)
-    if sabotaged is not None:
-        script = replace(script, sinks=sabotage.plant(sabotaged, script.sinks))
-    return run_scenario(script, faults)
-
-
 @pytest.mark.parametrize("faults", list(_matrix()), ids=lambda faults: str(faults[-1]))
-def test_every_row_is_applied_once(faults: list[Fault], players: ProcessPoolExecutor, tmp_path: Path) -> None:
-    report = players.submit(_play, tmp_path, faults, None).result()
+def test_every_row_is_applied_once(faults: list[Fault], processes: ProcessPoolExecutor, tmp_path: Path) -> None:
+    report, found = processes.submit(_play, tmp_path, faults).result()
     assert report.problems == []
-    assert report.in_doubt == dict.fromkeys(SINKS, 0)
-    assert found(tmp_path) == dict.fromkeys(SINKS, expected())
+    assert report.in_doubt == dict.fromkeys(TARGETS, 0)
+    every = Counter(range(BATCHES * PARTITIONS * ROWS))
+    assert found == dict.fromkeys(TARGETS, every)
 
 
-@pytest.mark.parametrize(
-    ("sabotaged", "fault"),
-    [
-        ("publishes early", Fault("decide", "before", "kill", 1)),
-        ("not idempotent", Fault("commit:lake", "after", "kill", 1)),
-        ("swallows commits", Fault("complete", "after", "kill", 1)),
-        ("leaves orphans", Fault("vote", "after", "kill", 1)),
-    ],
-    ids=lambda value: str(value),
-)
-def test_sabotaged_backend_is_caught(
-    sabotaged: str, fault: Fault, players: ProcessPoolExecutor, tmp_path: Path
-) -> None:
-    report = players.submit(_play, tmp_path, [fault], sabotaged).result()
-    right = dict.fromkeys(SINKS, expected())
-    assert report.problems or report.in_doubt["lake"] or found(tmp_path) != right
+def _play(folder: Path, faults: Sequence[Fault]) -> tuple[Report, Mapping[str, Counter[int]]]:
+    sinks = {}
+    for name, target in TARGETS.items():
+        (folder / name).mkdir()
+        sinks[name] = Sink(name, name, target.backend(folder / name), str(folder / name / "staging"), COLUMNS[name])
+    batches = [[_table(batch * PARTITIONS + number) for number in range(PARTITIONS)] for batch in range(BATCHES)]
+    report = run_scenario(Script("matrix", folder / "job", sinks, batches), faults)
+    return report, {name: target.applied(folder / name) for name, target in TARGETS.items()}
 
 
-def test_fault_that_never_fired_is_a_problem(players: ProcessPoolExecutor, tmp_path: Path) -> None:
-    report = players.submit(_play, tmp_path, [Fault("decide", "before", "kill", 99)], None).result()
-    assert any("never fired" in problem for problem in report.problems)
+def _table(number: int) -> pa.Table:
+    rows = [{"id": number * ROWS + n, "kind": f"k{n % 3}", "amount": n / 4} for n in range(ROWS)]
+    return pa.Table.from_pylist([{**row, "value": json.dumps(row)} for row in rows])

@@ -22,8 +22,9 @@ from exactsink.testing.context import Broken, Context
 from exactsink.testing.interrupt import Interruption
 from exactsink.testing.processes import ask_fresh_process, ended
 from exactsink.testing.target import HOOKS
+from exactsink.testing.wrapped import WrappedBackend
 from tests.conformance.defects_of_work import LeavesOrphans
-from tests.conformance.ledger import LedgerBackend, LedgerTarget
+from tests.conformance.reference_store import ReferenceTarget
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def runner() -> Iterator[Runner]:
 
 
 @dataclass(frozen=True)
-class _OnStage:
+class _InAProcess:
     """Pieces of scenarios, for an interpreter without threads; gives what broke each."""
 
     folder: Path
@@ -42,7 +43,7 @@ class _OnStage:
         return [self.broken(number, play) for number, play in enumerate(PIECES)]
 
     def broken(self, number: int, play: Callable[[Context, Script], None]) -> str:
-        context = Context(LedgerTarget(), self.folder / str(number))
+        context = Context(ReferenceTarget(), self.folder / str(number))
         try:
             play(context, context.script([2], [2]))
         except Broken as broken:
@@ -84,7 +85,7 @@ PIECES: Sequence[Callable[[Context, Script], None]] = (
 
 
 def test_a_fault_that_never_fires_breaks_its_scenario_or_fires_at_the_end_of_the_call(tmp_path: Path) -> None:
-    assert ask_fresh_process(_OnStage(tmp_path)) == [
+    assert ask_fresh_process(_InAProcess(tmp_path)) == [
         "kill-before-decide-e99 ended 0; it was to end -9",
         "stall-before-decide-e99 never fired: the driver run ended 0",
         "kill-after-pre_commit-e99 never fired",
@@ -93,7 +94,7 @@ def test_a_fault_that_never_fires_breaks_its_scenario_or_fires_at_the_end_of_the
     ]
 
 
-class WeakBackend(LedgerBackend):
+class _Weak(WrappedBackend):
     @property
     def traits(self) -> Traits:
         return Traits(visible_early=True, needs_epoch_order=True)
@@ -101,15 +102,16 @@ class WeakBackend(LedgerBackend):
 
 @dataclass(frozen=True)
 class BareTarget(ConformanceTarget):
-    """The two methods that a target must have, and no trait but the weak ones."""
+    """The two methods that a target must have, and, unless it is strong, no trait but the weak ones."""
 
-    kind: type[LedgerBackend] = WeakBackend
+    strong: bool = False
 
     def backend(self, folder: Path) -> Backend:
-        return LedgerTarget(self.kind).backend(folder)
+        real = ReferenceTarget().backend(folder)
+        return real if self.strong else _Weak(real)
 
     def applied(self, folder: Path) -> Counter[int]:
-        return LedgerTarget().applied(folder)
+        return ReferenceTarget().applied(folder)
 
 
 def test_scenarios_are_skipped_by_a_capability_that_is_named(runner: Runner, tmp_path: Path) -> None:
@@ -121,17 +123,17 @@ def test_scenarios_are_skipped_by_a_capability_that_is_named(runner: Runner, tmp
 
 
 def test_a_full_target_has_nothing_skipped() -> None:
-    assert all(LedgerTarget().gives(hook) for hook in HOOKS)
+    assert all(ReferenceTarget().gives(hook) for hook in HOOKS)
     assert not any(BareTarget().gives(hook) for hook in HOOKS)
 
 
 def test_a_store_that_loses_votes_must_say_how(runner: Runner, tmp_path: Path) -> None:
-    result = runner.play("empty-epoch", BareTarget(LedgerBackend), tmp_path)
+    result = runner.play("empty-epoch", BareTarget(strong=True), tmp_path)
     assert result.outcome == "failed"
     assert "must give lose_votes()" in result.why
 
 
-class HangingTarget(LedgerTarget):
+class HangingTarget(ReferenceTarget):
     def backend(self, folder: Path) -> Backend:
         folder.joinpath("pid").write_text(Path("/proc/self").resolve().name)
         signal.pause()
@@ -143,24 +145,24 @@ def test_a_scenario_that_hangs_fails_and_leaves_no_process(tmp_path: Path) -> No
         result = runner.play("many-rows", HangingTarget(), tmp_path)
         assert (result.outcome, result.why.partition(":")[0]) == ("failed", "it hangs")
         assert not Path("/proc", (tmp_path / "target" / "pid").read_text()).exists()
-        assert runner.play("order-kept", LedgerTarget(), tmp_path / "next").outcome == "passed"
+        assert runner.play("order-kept", ReferenceTarget(), tmp_path / "next").outcome == "passed"
 
 
-def ledger_targets() -> Mapping[str, ConformanceTarget]:
-    return {"good": LedgerTarget(), "bare": BareTarget(), "bad": LedgerTarget(LeavesOrphans)}
+def targets() -> Mapping[str, ConformanceTarget]:
+    return {"good": ReferenceTarget(), "bare": BareTarget(), "bad": ReferenceTarget(LeavesOrphans)}
 
 
 def some_backends() -> list[BackendSpec]:
-    here = f"{__name__}:ledger_targets"
+    here = f"{__name__}:targets"
     return [
-        BackendSpec("ledger", "x:X", "pip install ledger", conformance=here),
+        BackendSpec("reference", "x:X", "pip install store", conformance=here),
         BackendSpec("shy", "x:X", "pip install shy"),
         BackendSpec("lost", "x:X", "pip install lost", conformance="nowhere.at.all:targets"),
     ]
 
 
 class _EntryPoint:
-    name = "ledger"
+    name = "reference"
 
     def load(self) -> object:
         return type("plugin", (), {"exactsink_backends": staticmethod(some_backends)})
@@ -173,8 +175,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_command_names_what_fired_and_fails_with_a_failed_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Fatal, match="1 of 3 scenarios failed on backend ledger: bad: loser-swept") as failed:
-        command.conformance("ledger", ["loser-swept"], as_json=False)
+    with pytest.raises(Fatal, match="1 of 3 scenarios failed on backend store: bad: loser-swept") as failed:
+        command.conformance("reference", ["loser-swept"], as_json=False)
     assert failed.value.exit_code == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0][:3] + lines[0][5:] == ["good", "loser-swept", "passed", "2", "faults"]
@@ -185,7 +187,7 @@ def test_the_command_names_what_fired_and_fails_with_a_failed_scenario(capsys: p
 
 @pytest.mark.usefixtures("installed")
 def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
-    command.conformance("ledger", ["killed-after-decide"], as_json=True)
+    command.conformance("reference", ["killed-after-decide"], as_json=True)
     reported = json.loads(capsys.readouterr().out)
     assert [(each["target"], each["outcome"], each["faults"]) for each in reported] == [
         (target, "passed", ["kill-after-decide-e1"]) for target in ("good", "bare", "bad")
@@ -196,10 +198,10 @@ def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "scenarios", "said"),
     [
-        ("legder", [], "no backend legder is installed"),
+        ("stroe", [], "no backend stroe is installed"),
         ("shy", [], "backend shy ships no targets for the conformance kit"),
         ("lost", [], "the targets of backend lost can't be had: ModuleNotFoundError"),
-        ("ledger", ["many-row"], "there is no scenario many-row; did you mean many-rows?"),
+        ("reference", ["many-row"], "there is no scenario many-row; did you mean many-rows?"),
     ],
 )
 def test_the_command_refuses_what_is_not_there(name: str, scenarios: list[str], said: str) -> None:

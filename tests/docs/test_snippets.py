@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.docs.conftest import LazyJvm, LazyKafka, LazyPostgres
 from tests.docs.pages import ROOT, Command, pages, shown, steps
 from tests.docs.reader import Reader
+from tests.servers.postgres import Postgres
 
 _PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
 
 
 @pytest.mark.parametrize("name", list(_PAGES))
 def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(
-    name: str, tmp_path: Path, jvm: LazyJvm, postgres: LazyPostgres, kafka: LazyKafka
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    reader = Reader(
-        tmp_path,
-        spark=jvm.address,
-        postgres=lambda: postgres.environment(f"docs {name}"),
-        kafka=kafka.environment,
-    )
+    """A server is started for the first page that needs it; a page has a database of its own."""
+
+    def spark() -> Mapping[str, str]:
+        address: Mapping[str, str] = request.getfixturevalue("jvm").address
+        return address
+
+    def postgres() -> Mapping[str, str]:
+        server: Postgres = request.getfixturevalue("postgres")
+        server.create_database(f"docs {name}")
+        return {"PGHOST": str(server.folder), "PGUSER": "postgres", "PGDATABASE": f"docs {name}"}
+
+    def kafka() -> Mapping[str, str]:
+        return {"KAFKA": request.getfixturevalue("kafka").bootstrap}
+
+    reader = Reader(tmp_path, spark=spark, postgres=postgres, kafka=kafka)
     for step in steps(_PAGES[name]):
         try:
             reader.do(step)
         finally:
             if "spark" in step.needs:
-                jvm.settle()
+                request.getfixturevalue("jvm").settle()
 
 
 def test_a_block_that_does_not_say_how_it_is_run_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small streaming jobs in a folder of their own: their files, their lives, and what their sinks hold."""
+"""Small streaming jobs in a folder of their own: their files, what their source gave, and what their sinks hold."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import json
 import os
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset as ds
 
+Row = tuple[object, ...]
+
 ROWS_A_BATCH = 500
+PARTICIPANTS = 2
+ROWS_AN_EPOCH = PARTICIPANTS * ROWS_A_BATCH
 SPARK = """
 [spark]
 master = "local[2]"
 [spark.conf]
 "spark.ui.enabled" = false
 "spark.log.level" = "ERROR"
+"spark.python.daemon.module" = "tests.e2e.python_daemon"
 "spark.sql.shuffle.partitions" = 2
 "spark.sql.session.timeZone" = "UTC"
 """
@@ -28,6 +34,8 @@ schema = "id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>"
 path = "{folder}/source"
 options = {{ maxFilesPerTrigger = 1 }}
 """
+TWO_FILES = SOURCE.replace("maxFilesPerTrigger = 1", f"maxFilesPerTrigger = {PARTICIPANTS}")
+"""A source whose epochs have a task for each of two files, and so two participants a sink."""
 SINKS = """
 [sinks.lake]
 backend = "files"
@@ -42,19 +50,30 @@ keys = ["id"]
 columns = ["id", "kind", "amount"]
 create = true
 """
+LINES = """
+[sinks.lines]
+backend = "files"
+path = "{folder}/lines"
+format = "json"
+"""
+THREE_SINKS = SINKS + LINES
+"""Parquet, an SQLite table, and JSON lines: every row goes to all three."""
 
 
 def write_source(folder: Path, batches: int) -> None:
     """Write one JSON file a batch, in the order of their times."""
     (folder / "source").mkdir(parents=True, exist_ok=True)
     for batch in range(batches):
-        rows = [
-            {"id": batch * ROWS_A_BATCH + n, "kind": f"k{n % 3}", "amount": n / 4, "tags": {"n": n}}
-            for n in range(ROWS_A_BATCH)
-        ]
         path = folder / "source" / f"{batch}.json"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path.write_text("".join(line + "\n" for line in lines_of(batch)))
         os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
+
+
+def lines_of(batch: int) -> list[str]:
+    """Return the rows of one file as JSON."""
+    first = batch * ROWS_A_BATCH
+    rows = ({"id": first + n, "kind": f"k{n % 3}", "amount": n / 4, "tags": {"n": n}} for n in range(ROWS_A_BATCH))
+    return [json.dumps(row) for row in rows]
 
 
 def write_job(folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE, spark: str = SPARK) -> Path:
@@ -63,6 +82,11 @@ def write_job(folder: Path, sinks: str = SINKS, job: str = "", source: str = SOU
     head = f'[job]\nname = "e2e"\ncheckpoint = "{folder}/checkpoint"\n{job}'
     path.write_text(head + "".join(part.format(folder=folder) for part in (spark, source, sinks)))
     return path
+
+
+def ids(batches: int) -> Counter[int]:
+    """Every row of so many batches, once."""
+    return Counter(range(batches * ROWS_A_BATCH))
 
 
 def in_lake(folder: Path) -> Counter[int]:
@@ -77,6 +101,56 @@ def in_table(folder: Path) -> Counter[int]:
         return Counter(row[0] for row in connection.execute("SELECT id FROM rows"))
 
 
-def ids(batches: int) -> Counter[int]:
-    """Every row of so many batches, once."""
-    return Counter(range(batches * ROWS_A_BATCH))
+def wrong_rows(
+    folder: Path, target: Path | None = None, also: Mapping[str, Counter[Row]] | None = None
+) -> Mapping[str, Mapping[str, list[Row]]]:
+    """Hold the rows of THREE_SINKS against the source's, every column: what is missing, and what is there too often.
+
+    `target` holds the sinks when it is another folder than the source's; `also` is what sinks elsewhere hold. Empty
+    when all is well.
+    """
+    source = [json.loads(line) for path in (folder / "source").glob("*.json") for line in path.read_text().splitlines()]
+    assert source
+    whole = Counter(map(row_of, source))
+    narrow: Counter[Row] = Counter((row["id"], row["kind"], row["amount"]) for row in source)
+    target = target or folder
+    held = {"lake": _lake(target), "lines": _lines(target), "table": _table(target), **(also or {})}
+    wanted = {sink: narrow if sink == "table" else whole for sink in held}
+    return {
+        sink: {"missing": _some(wanted[sink] - found), "too often": _some(found - wanted[sink])}
+        for sink, found in held.items()
+        if found != wanted[sink]
+    }
+
+
+def leftovers(folder: Path, target: Path | None = None) -> list[str]:
+    """List the temp and staged files that no epoch needs any more."""
+    hidden = [(target or folder) / sink / "_exactsink" for sink in ("lake", "lines")]
+    places = [*hidden, folder / "checkpoint.exactsink" / "staging" / "table"]
+    return [str(path) for place in places for path in place.rglob("*") if path.is_file() or path.parent in hidden]
+
+
+def row_of(row: Mapping[str, object]) -> Row:
+    """Make rows comparable, whichever way a sink keeps a map."""
+    tags = row["tags"]
+    pairs: Iterable[object] = tags.items() if isinstance(tags, dict) else tags  # type: ignore[assignment]
+    return row["id"], row["kind"], row["amount"], tuple(pairs)
+
+
+def _lake(folder: Path) -> Counter[Row]:
+    rows = ds.dataset(str(folder / "lake"), format="parquet", partitioning="hive").to_table()
+    return Counter(map(row_of, rows.to_pylist()))
+
+
+def _lines(folder: Path) -> Counter[Row]:
+    files = (folder / "lines").glob("*.json")
+    return Counter(row_of(json.loads(line)) for path in files for line in path.read_text().splitlines())
+
+
+def _table(folder: Path) -> Counter[Row]:
+    with closing(sqlite3.connect(folder / "table.db")) as connection:
+        return Counter(connection.execute("SELECT id, kind, amount FROM rows"))
+
+
+def _some(rows: Counter[Row]) -> list[Row]:
+    return sorted(rows.elements())[:5]

@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LONGEST = 300.0
 """Seconds after which a condition counts as never coming true; far more than anything here takes."""
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # lives are short: start fast, compile little
-_ENVIRONMENT = {
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # driver runs are short: start fast, compile little
+ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
     "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     "SPARK_LOCAL_IP": "127.0.0.1",
@@ -27,20 +27,25 @@ class Process:
     """A program with all that it starts, in one session. Its output goes to `log`; closing its input may end it."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        temporary = {"JAVA_TOOL_OPTIONS": f"{_JAVA} -Djava.io.tmpdir={log.parent}", "TMPDIR": str(log.parent)}
         with open(log, "ab") as out:
-            self._popen = subprocess.Popen(
+            popen = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_ENVIRONMENT, **temporary, **(environment or {})},
+                env={**os.environ, **ENVIRONMENT, **temporary(log), **(environment or {})},
                 cwd=ROOT,
                 start_new_session=True,
             )
-        self.pid = self._popen.pid
+        self._attach(popen.pid, log, popen)
+
+    def _attach(self, pid: int, log: Path, popen: subprocess.Popen[bytes] | None = None) -> None:
+        """Be this child of the test process, the leader of its session."""
+        self.pid = pid
+        self.log = log
+        self._popen = popen
+        self._reaped = False
 
     @property
     def reported(self) -> str:
@@ -73,9 +78,9 @@ class Process:
 
     def end(self, patience: float = 0.0) -> None:
         """End the whole session: by itself within `patience` seconds, else with SIGKILL. Idempotent."""
-        if self._popen.returncode is not None:  # reaped: its process id, and so its session, may be another's now
+        if self._reaped:  # its process id, and so its session, may be another's now
             return
-        if self._popen.stdin is not None:
+        if self._popen is not None and self._popen.stdin is not None:
             with suppress(BrokenPipeError):
                 self._popen.stdin.close()
         _wait_gone(_session(self.pid), patience)
@@ -84,7 +89,11 @@ class Process:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             _wait_gone(members, LONGEST)
-        self._popen.wait()
+        self._reaped = True
+        if self._popen is None:
+            os.waitpid(self.pid, 0)
+        else:
+            self._popen.wait()
 
     def _code(self) -> int | None:
         """Look whether the program has ended, but don't reap it: its process id stays its own."""
@@ -92,6 +101,11 @@ class Process:
         if seen is None:
             return None
         return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+
+
+def temporary(log: Path) -> Mapping[str, str]:
+    """Return the environment of a process whose temporary files are beside its log."""
+    return {"JAVA_TOOL_OPTIONS": f"{_JAVA} -Djava.io.tmpdir={log.parent}", "TMPDIR": str(log.parent)}
 
 
 def _session(leader: int) -> Iterator[int]:

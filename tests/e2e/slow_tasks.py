@@ -32,7 +32,7 @@ CONF = """
 
 
 def in_the_middle(frame: DataFrame) -> DataFrame:
-    """Hand the frame on, through tasks that act once they have written something."""
+    """Pass the frame on, through tasks that act once they have written something."""
     reported = {
         name: frame.sparkSession.conf.get(f"spark.e2e.{name}") or "" for name in ("folder", "act", "partitions")
     }

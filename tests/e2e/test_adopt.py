@@ -29,8 +29,9 @@ def test_epochs_go_on_with_a_new_checkpoint(spark: SparkSession, tmp_path: Path)
     path = write_job(tmp_path)
     _run(path, spark)
     shutil.move(tmp_path / "checkpoint", tmp_path / "old")
-    with pytest.raises(LineageError, match="exactsink adopt"):
+    with pytest.raises(LineageError, match=r"(?s)is gone.*bring the checkpoint back.*exactsink adopt"):
         _run(path, spark)
+    assert not (tmp_path / "checkpoint").exists(), "refused before the query started"
 
     assert main(["adopt", str(path)]) == 0
     write_source(tmp_path, 4)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.contract import ConfigError, Event, Fatal, PreflightError, Retryable
 from exactsink.job.history import JobHistory
+from exactsink.protocol.journal.journal import Journal
 from exactsink.spark import Job
+from exactsink.spark.one_pass import OnePass
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
+from exactsink_idempotent_upsert.backend import UpsertBackend
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
 
 
@@ -24,7 +28,7 @@ def _rows(spark: SparkSession, first: int, count: int = 300) -> DataFrame:
 
 
 class _Stops:
-    """Raises in the driver when a protocol point is first reached: the life ends there, as a kill would end it."""
+    """Raises in the driver when a protocol point is first reached: the driver run ends there, as by a kill."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
         real = getattr(owner, name)
@@ -82,7 +86,7 @@ def test_run_whose_driver_ended_is_finished_or_starts_over(
     """Ended before the decision, it starts over; decided and committed, it is only finished."""
     path = write_job(tmp_path)
     with monkeypatch.context() as patch:
-        stops = _Stops(patch, __import__("exactsink.protocol.journal.journal", fromlist=["Journal"]).Journal, step)
+        stops = _Stops(patch, Journal, step)
         with pytest.raises(Fatal, match="ends here"):
             Job.from_toml(path).write(_rows(spark, 0), run="r")
         assert stops.stopped == 1
@@ -101,8 +105,6 @@ def test_retryable_is_tried_again_with_a_new_claim(
 ) -> None:
     path = write_job(tmp_path)
     monkeypatch.setattr("exactsink.spark.batch.backoff", lambda attempt: None)
-    from exactsink.spark.one_pass import OnePass
-
     real, failed = OnePass.write, []
 
     def away_once(self: OnePass, *args: object) -> object:
@@ -133,10 +135,6 @@ def test_what_is_no_batch_run_is_refused(spark: SparkSession, tmp_path: Path) ->
 def test_sink_whose_rows_are_guarded_by_epoch_takes_no_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
-    from exactsink_idempotent_upsert.backend import UpsertBackend
-
     job = Job.from_toml(write_job(tmp_path))
     traits = replace(job.sinks["table"].backend.traits, needs_epoch_order=True)
     monkeypatch.setattr(UpsertBackend, "traits", traits)

@@ -8,15 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.e2e import slow_tasks
-from tests.e2e.jobs import SPARK, write_job, write_source
-from tests.e2e.kafka_flow import Flow
-from tests.e2e.lives import Lives
-from tests.e2e.postgres_job import TWO_FILES, Database
-from tests.e2e.prepare_gate import gate_of
-from tests.e2e.rows import LINES, THREE_SINKS, leftovers, wrong_rows
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import SPARK, THREE_SINKS, TWO_FILES, leftovers, write_job, write_source, wrong_rows
+from tests.e2e.kafka_job import KafkaSink
+from tests.e2e.postgres_job import Database, gate_of
 from tests.e2e.standalone import Standalone
-
-pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures", "tests.e2e.kafka_fixtures"]
 
 SPECULATION = """
 "spark.speculation" = true
@@ -29,33 +25,35 @@ SPECULATION = """
 
 
 def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_sink_has_voted(
-    tmp_path: Path, lives: Lives, database: Database, flow: Flow
+    tmp_path: Path, drivers: Drivers, database: Database, kafka_sink: KafkaSink
 ) -> None:
     write_source(tmp_path, 6)
     spark = SPARK.replace("local[2]", "local-cluster[2,1,1024]") + slow_tasks.CONF % ("hold", "0,1")
-    sinks = flow.rows_sink() + database.sinks() + LINES
+    sinks = kafka_sink.sink() + database.sinks()
     job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, TWO_FILES, spark)
     with gate_of(database) as gate:
-        life = lives.start(job)
+        driver = drivers.start(job)
         marks = [slow_tasks.mark(tmp_path, partition) for partition in (0, 1)]
-        life.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
+        driver.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
         victim, other = (slow_tasks.acting(tmp_path, partition) for partition in (0, 1))
         assert victim.jvm != other.jvm
-        orphans = flow.open
+        orphans = kafka_sink.open
         assert len(orphans) == 2
         gate.shut()
         _kill(victim.jvm)
         (tmp_path / "go").touch()
 
-        life.until(lambda: gate.waiting > 0, "a task in its pre_commit")
-        assert set(orphans) <= set(flow.open), "nobody ends a dead task's transaction before the epoch is committed"
+        driver.until(lambda: gate.waiting > 0, "a task in its pre_commit")
+        assert set(orphans) <= set(kafka_sink.open), (
+            "nobody ends a dead task's transaction before the epoch is committed"
+        )
         _kill(other.jvm)
         gate.open()
-        assert life.exit_code() == 0, life.reported
+        assert driver.exit_code() == 0, driver.reported
     assert not victim.has_won(tmp_path)
     assert not other.has_won(tmp_path)
-    assert database.amiss(tmp_path, lines=True) == {}
-    assert flow.amiss_rows(tmp_path) == {}
+    assert database.amiss(tmp_path) == {}
+    assert kafka_sink.amiss(tmp_path) == {}
 
 
 def _kill(executor: int) -> None:
@@ -63,12 +61,12 @@ def _kill(executor: int) -> None:
     os.kill(executor, signal.SIGKILL)
 
 
-def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_path: Path, lives: Lives) -> None:
+def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_path: Path, drivers: Drivers) -> None:
     write_source(tmp_path, 6)
     with closing(Standalone(tmp_path / "cluster")) as cluster:
         spark = SPARK.replace("local[2]", cluster.url) + slow_tasks.CONF % ("hold", "1") + SPECULATION
         job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, TWO_FILES, spark)
-        code, reported = lives.run(job)
+        code, reported = drivers.run(job)
     assert code == 0, reported
     assert not (tmp_path / "go").exists(), "nothing but its end could stop the slow task"
     assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)

@@ -1,4 +1,4 @@
-"""Jobs in one Spark session: what is refused, what stays whole when a target fails, and the hand-made query."""
+"""Jobs in one Spark session: what is refused, what stays whole when a target fails, and a query made manually."""
 
 from __future__ import annotations
 
@@ -33,32 +33,6 @@ class _Once:
 
 def _run(job: Job, spark: SparkSession) -> None:
     supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
-
-
-def test_deleted_checkpoint_is_refused_and_brought_back_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    write_source(tmp_path, 2)
-    path = write_job(tmp_path)
-    _run(Job.from_toml(path), spark)
-    shutil.move(tmp_path / "checkpoint", tmp_path / "kept")
-
-    with pytest.raises(LineageError, match="is gone") as refused:
-        _run(Job.from_toml(path), spark)
-    assert "bring the checkpoint back" in str(refused.value)
-    assert not (tmp_path / "checkpoint").exists(), "refused before the query started"
-
-    shutil.move(tmp_path / "kept", tmp_path / "checkpoint")
-    write_source(tmp_path, 3)
-    _run(Job.from_toml(path), spark)
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-
-
-def test_replaced_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    write_source(tmp_path, 2)
-    path = write_job(tmp_path)
-    _run(Job.from_toml(path), spark)
-    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"00000000-0000-0000-0000-000000000000"}')
-    with pytest.raises(LineageError, match="belongs to query"):
-        Job.from_toml(path).start(read_source(Job.from_toml(path).config, spark))
 
 
 def test_unwritable_target_is_refused_before_the_first_row(spark: SparkSession, tmp_path: Path) -> None:
@@ -114,21 +88,7 @@ def test_run_restarts_on_retryable_and_every_restart_claims(
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
-def test_restarts_end(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_source(tmp_path, 1)
-    job = Job.from_toml(write_job(tmp_path, job="restarts = 1\n"))
-
-    def away(self: object, query_id: str, source_done: object) -> None:
-        raise Retryable("a store is away")
-
-    monkeypatch.setattr("exactsink.protocol.coordinator.Coordinator.start", away)
-    waited: list[int] = []
-    with pytest.raises(Retryable, match="a store is away"):
-        supervise(job, lambda: read_source(job.config, spark), wait=waited.append)
-    assert waited == [0]
-
-
-def test_hand_made_query_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_made_manually_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 3)
     job = Job.from_toml(write_job(tmp_path))
     body = job.foreach_batch()
@@ -140,7 +100,7 @@ def test_hand_made_query_is_the_same(spark: SparkSession, tmp_path: Path) -> Non
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
 
 
-def test_hand_made_query_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_made_manually_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 1)
     job = Job.from_toml(write_job(tmp_path))
     query = job.foreach_batch()

@@ -6,18 +6,16 @@ import signal
 from pathlib import Path
 
 from exactsink.testing import Fault
-from tests.e2e.jobs import write_job, write_source
-from tests.e2e.lives import Lives
-from tests.e2e.postgres_job import PARTICIPANTS, TWO_FILES, Database
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import PARTICIPANTS, TWO_FILES, write_job, write_source
+from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import PostgresServer, wait_until
 
-pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures"]
-
 
 def test_server_that_crashes_before_during_and_between_the_commits_is_waited_for(
-    tmp_path: Path, lives: Lives, jvm: WarmJvm, own_server: PostgresServer, own_database: Database
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, own_server: PostgresServer, own_database: Database
 ) -> None:
     write_source(tmp_path, 5 * PARTICIPANTS)
     ends: list[int] = []
@@ -31,31 +29,31 @@ def test_server_that_crashes_before_during_and_between_the_commits_is_waited_for
         trap = proxy.set(Trap(rb"COMMIT PREPARED '[^']+\.e3\.", nth=2, before=crash_after_the_first))
         job = write_job(tmp_path, own_database.sinks(proxy.way), source=TWO_FILES)
         decided, committing = Fault("decide", "after", "stall", 1), Fault("commit:db", "before", "stall", 2)
-        life = lives.start(job, decided, committing, jvm=jvm)
+        driver = drivers.start(job, decided, committing, jvm=jvm)
 
-        life.stopped()
-        assert life.unfired == [committing]
+        driver.stopped()
+        assert driver.unfired == [committing]
         assert len(own_database.prepared) == PARTICIPANTS
         own_server.stop("immediate")
         own_server.start()
-        life.send(signal.SIGCONT)
+        driver.send(signal.SIGCONT)
 
-        life.until(lambda: life.unfired == [], "a second epoch's decision")
-        life.stopped()
+        driver.until(lambda: driver.unfired == [], "a second epoch's decision")
+        driver.stopped()
         own_server.stop("immediate")
-        life.send(signal.SIGCONT)
-        life.until(lambda: _retried(life.reported, "db", 2), "an attempt at a commit while the server is down")
+        driver.send(signal.SIGCONT)
+        driver.until(lambda: _retried(driver.reported, "db", 2), "an attempt at a commit while the server is down")
         own_server.start()
 
-        life.until(trap.sprung.is_set, "a crash between two COMMIT PREPARED")
+        driver.until(trap.sprung.is_set, "a crash between two COMMIT PREPARED")
         assert ends == [PARTICIPANTS - 1]
         own_server.start()
-        assert life.exit_code() == 0, life.reported
-    assert own_database.amiss(tmp_path) == {}, life.reported
+        assert driver.exit_code() == 0, driver.reported
+    assert own_database.amiss(tmp_path) == {}, driver.reported
 
 
 def test_commit_whose_answer_is_lost_and_prepared_rows_that_an_administrator_rolls_back(
-    tmp_path: Path, lives: Lives, jvm: WarmJvm, database: Database
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database
 ) -> None:
     """Gone from the list of what stands prepared, both look alike: the one is committed, the other is written again."""
     write_source(tmp_path, 5 * PARTICIPANTS)
@@ -63,25 +61,25 @@ def test_commit_whose_answer_is_lost_and_prepared_rows_that_an_administrator_rol
         prepared = proxy.set(Trap(rb"COMMIT PREPARED '[^']+\.e1\."))
         job = write_job(tmp_path, database.sinks(proxy.way), source=TWO_FILES)
         committing, decided = Fault("commit:later", "before", "stall", 2), Fault("decide", "after", "stall", 3)
-        life = lives.start(job, committing, decided, jvm=jvm)
-        life.stopped()
+        driver = drivers.start(job, committing, decided, jvm=jvm)
+        driver.stopped()
         assert prepared.sprung.is_set()
-        assert _retried(life.reported, "db", 1), life.reported
+        assert _retried(driver.reported, "db", 1), driver.reported
 
         applied = proxy.set(Trap(rb"[\x00-\x1f]COMMIT\x00"))
-        life.send(signal.SIGCONT)
-        life.until(lambda: life.unfired == [], "the next epoch's decision")
-        life.stopped()
+        driver.send(signal.SIGCONT)
+        driver.until(lambda: driver.unfired == [], "the next epoch's decision")
+        driver.stopped()
         assert applied.sprung.is_set()
-        assert _retried(life.reported, "later", 2), life.reported
-        assert "vote_lost" not in life.reported
+        assert _retried(driver.reported, "later", 2), driver.reported
+        assert "vote_lost" not in driver.reported
 
         lost = database.prepared[0]
         database.execute(f"ROLLBACK PREPARED '{lost}'")
-        life.send(signal.SIGCONT)
-        assert life.exit_code() == 0, life.reported
-    assert f"vote_lost job=e2e epoch=3 sink=db txn={lost}" in life.reported
-    assert life.reported.count("vote_lost") == 1
+        driver.send(signal.SIGCONT)
+        assert driver.exit_code() == 0, driver.reported
+    assert f"vote_lost job=e2e epoch=3 sink=db txn={lost}" in driver.reported
+    assert driver.reported.count("vote_lost") == 1
     assert database.amiss(tmp_path) == {}
 
 

@@ -23,8 +23,6 @@ from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.tables import chosen_columns, problems, read_table
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 ROWS = """
     SELECT 1L AS id, 'it''s' AS word, array(1, NULL) AS plain,
         struct(CAST(NULL AS INT) AS none, CAST('12345678901234567890.0123456789' AS DECIMAL(38,10)) AS d,

@@ -11,14 +11,11 @@ import pytest
 from exactsink.contract import Fenced
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
+from tests.e2e.drivers import Driver, Drivers
 from tests.e2e.jobs import SPARK, write_job, write_source
-from tests.e2e.kafka_flow import Flow
-from tests.e2e.lives import Life, Lives
+from tests.e2e.kafka_job import KafkaSink
 from tests.e2e.postgres_job import Database
-from tests.e2e.rows import LINES
 from tests.e2e.warm_jvm import WarmJvm
-
-pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures", "tests.e2e.kafka_fixtures"]
 
 
 @pytest.mark.parametrize(
@@ -28,63 +25,65 @@ pytest_plugins = ["tests.servers.fixtures", "tests.e2e.postgres_fixtures", "test
 )
 def test_stalled_driver_wakes_fenced_and_writes_nothing(
     tmp_path: Path,
-    lives: Lives,
+    drivers: Drivers,
     jvm: WarmJvm,
     other_jvm: WarmJvm,
     database: Database,
-    flow: Flow,
+    kafka_sink: KafkaSink,
     point: str,
     edge: str,
 ) -> None:
     write_source(tmp_path, 3)
-    job = write_job(tmp_path, flow.rows_sink() + database.sinks() + LINES)
-    stalled = lives.start(job, Fault(point, edge, "stall", 1), jvm=jvm)  # type: ignore[arg-type]
+    job = write_job(tmp_path, kafka_sink.sink() + database.sinks())
+    stalled = drivers.start(job, Fault(point, edge, "stall", 1), jvm=jvm)  # type: ignore[arg-type]
     stalled.stopped()
     assert not stalled.unfired
-    before = _taken_over(job, lives, other_jvm, database, flow)
+    before = _taken_over(job, drivers, other_jvm, database, kafka_sink)
 
     stalled.send(signal.SIGCONT)
-    _fenced(stalled, job, database, flow, before)
+    _fenced(stalled, job, database, kafka_sink, before)
     assert "decide after job=e2e epoch=0" in stalled.reported
     assert ("decide after job=e2e epoch=1" in stalled.reported) == (edge == "after"), "what is fenced can't decide"
 
 
 def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
-    tmp_path: Path, lives: Lives, jvm: WarmJvm, other_jvm: WarmJvm, database: Database, flow: Flow
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, other_jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
 ) -> None:
     write_source(tmp_path, 3)
-    sinks = flow.rows_sink() + database.sinks() + LINES
+    sinks = kafka_sink.sink() + database.sinks()
     job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
-    stalled = lives.start(job, jvm=jvm)
+    stalled = drivers.start(job, jvm=jvm)
     stalled.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
     stalled.send(signal.SIGSTOP)
     stalled.stopped()
-    before = _taken_over(job, lives, other_jvm, database, flow)
+    before = _taken_over(job, drivers, other_jvm, database, kafka_sink)
 
     (tmp_path / "go").touch()
     jvm.wait_idle()
     stalled.send(signal.SIGCONT)
-    _fenced(stalled, job, database, flow, before)
+    _fenced(stalled, job, database, kafka_sink, before)
 
 
-def _taken_over(job: Path, lives: Lives, jvm: WarmJvm, database: Database, flow: Flow) -> Mapping[str, object]:
-    """Run another driver to the end; give what stands then."""
-    code, reported = lives.run(job, jvm=jvm)
+def _taken_over(
+    job: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
+) -> Mapping[str, object]:
+    """Run another driver to its end and return what stands then."""
+    code, reported = drivers.run(job, jvm=jvm)
     assert code == 0, reported
-    assert database.amiss(job.parent, lines=True) == {}
-    assert flow.amiss_rows(job.parent) == {}
-    return _standing(job.parent, database, flow)
+    assert database.amiss(job.parent) == {}
+    assert kafka_sink.amiss(job.parent) == {}
+    return _standing(job.parent, database, kafka_sink)
 
 
-def _fenced(woken: Life, job: Path, database: Database, flow: Flow, before: Mapping[str, object]) -> None:
+def _fenced(woken: Driver, job: Path, database: Database, kafka_sink: KafkaSink, before: Mapping[str, object]) -> None:
     assert woken.exit_code() == Fenced.exit_code, woken.reported
     assert "has claimed the job" in woken.reported
-    assert _standing(job.parent, database, flow) == before, "the woken driver wrote something"
-    assert database.amiss(job.parent, lines=True) == {}
-    assert flow.amiss_rows(job.parent) == {}
+    assert _standing(job.parent, database, kafka_sink) == before, "the woken driver wrote something"
+    assert database.amiss(job.parent) == {}
+    assert kafka_sink.amiss(job.parent) == {}
 
 
-def _standing(folder: Path, database: Database, flow: Flow) -> Mapping[str, object]:
+def _standing(folder: Path, database: Database, kafka_sink: KafkaSink) -> Mapping[str, object]:
     """Every file of the targets, the journal and the staged rows, with its inode and the time of its last change; and
     every row version in the database; and every record of the topic, with what last became of each transactional id.
     """
@@ -93,4 +92,4 @@ def _standing(folder: Path, database: Database, flow: Flow) -> Mapping[str, obje
     ]
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
     stats = {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in [*files, folder / "table.db"]}
-    return {**stats, **database.trace(), **flow.trace()}
+    return {**stats, **database.trace(), **kafka_sink.trace()}

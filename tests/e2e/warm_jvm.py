@@ -1,4 +1,4 @@
-"""One JVM for many driver runs: a life attaches to it, and what a dead one left in it is ended before the next."""
+"""One JVM for many driver runs: they attach to it, and what a dead one left in it is ended before the next."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from tests.e2e.processes import Process
 
 SPARK_HOME = Path(pyspark.__file__).parent
+_CONF = ("--conf", "spark.python.daemon.module=tests.e2e.python_daemon")
 
 
 class WarmJvm:
@@ -26,7 +27,7 @@ class WarmJvm:
         folder.mkdir(parents=True, exist_ok=True)
         info = folder / "gateway"
         environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder)}
-        command = [*within, str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}"]
+        command = [*within, str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
         self._process = Process([*command, "pyspark-shell"], folder / "jvm.log", environment)
         try:
             self._process.until(info.exists, "reporting its port")
@@ -39,7 +40,7 @@ class WarmJvm:
 
     @property
     def address(self) -> Mapping[str, str]:
-        """What a life needs in its environment to attach."""
+        """What a driver run needs in its environment to attach."""
         return {"PYSPARK_GATEWAY_PORT": str(self._port), "PYSPARK_GATEWAY_SECRET": self._secret}
 
     def wait_idle(self) -> None:
@@ -51,7 +52,7 @@ class WarmJvm:
             self._process.until(lambda: not len(context.statusTracker().getActiveJobIds()), "an end of its tasks")
 
     def settle(self) -> None:
-        """End what dead lives left: queries, their tasks, the Spark context. A life still at work would be cut off."""
+        """End what dead driver runs left: queries, tasks, the Spark context. One still at work would be cut off."""
         if self._closed:
             return
         with self._gateway() as gateway:

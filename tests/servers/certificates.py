@@ -11,7 +11,7 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc
 
 
 def make_authority(base: Path) -> Path:
-    """Make an authority: `base`.crt, and `base`.key beside it; give the certificate."""
+    """Make an authority: `base`.crt, and `base`.key beside it and return the certificate."""
     _request(base, f"/CN={base.name}")
     return base.with_suffix(".crt")
 

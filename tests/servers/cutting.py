@@ -1,4 +1,4 @@
-"""What proxies share that can cut a connection at a message: a trap, and one client's connection both ways."""
+"""A proxy before a server that can cut a connection at a message: what is the same for all protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-__all__ = ["CutConnection", "Trap"]
+__all__ = ["CutConnection", "CuttingProxy", "Trap"]
 
 
 class Trap:
@@ -39,6 +39,51 @@ class Trap:
 T = TypeVar("T", bound=Trap)
 
 
+class CuttingProxy(Generic[T]):
+    """Stands before one server, for any number of connections at a time, also while the server is down.
+
+    `turned_away` counts the connections that came while it was.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        connect: Callable[[], socket.socket],
+        connection: Callable[[socket.socket, socket.socket, Sequence[T]], CutConnection[T]],
+    ) -> None:
+        self.turned_away = 0
+        self._traps: list[T] = []
+        self._listening = listening
+        self._connect = connect
+        self._connection = connection
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def set(self, trap: T) -> T:
+        """Arm a trap, for the messages that come from now on."""
+        self._traps.append(trap)
+        return trap
+
+    def close(self) -> None:
+        """Take no more connections; those that are open end with their clients."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = self._connect()
+            except OSError:  # it is down, which the client sees as a lost connection
+                self.turned_away += 1
+                client.close()
+                continue
+            self._connection(client, server, self._traps).start()
+
+
 class CutConnection(ABC, Generic[T]):
     """One client's connection: a thread each way. Whichever ends first cuts both."""
 
@@ -54,11 +99,11 @@ class CutConnection(ABC, Generic[T]):
 
     @abstractmethod
     def _to_server(self) -> None:
-        """Hand on what the client sends, message by message: each is given to `_spring` first."""
+        """Pass on what the client sends, message by message: each is given to `_spring` first."""
 
     @abstractmethod
     def _to_client(self) -> None:
-        """Hand on what the server sends, but for an answer that is swallowed: there it ends."""
+        """Pass on what the server sends, but for an answer that is swallowed: there it ends."""
 
     @abstractmethod
     def _swallow(self, trap: T, message: bytes) -> None:

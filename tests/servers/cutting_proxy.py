@@ -6,68 +6,42 @@ springs between two messages or between a statement and its answer, never somewh
 
 from __future__ import annotations
 
-import shutil
 import socket
 import struct
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.cutting import CutConnection, Trap
+from tests.servers.cutting import CutConnection, CuttingProxy, Trap
 from tests.servers.postgres import PORT, Postgres
 
-__all__ = ["CuttingProxy", "Trap", "cutting_proxy"]
+__all__ = ["PostgresProxy", "Trap", "cutting_proxy"]
 
 _SOCKET = ".s.PGSQL.{}"
 _STATEMENT = (b"Q", b"P")  # the messages that hold a statement's text: simple query, parse
 _READY = b"Z"  # the server's last word on what it was asked
 
 
-class CuttingProxy:
-    """Stands before one server, for any number of connections at a time, also while the server is down."""
+class PostgresProxy(CuttingProxy[Trap]):
+    """`way` is the server as those see it who come this way."""
 
-    def __init__(self, server: Postgres) -> None:
-        self._server = server.folder / _SOCKET.format(server.port)
-        self._folder = Path(tempfile.mkdtemp(prefix="exactsink-cut-"))  # a socket's path is short
-        self._traps: list[Trap] = []
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(str(self._folder / _SOCKET.format(PORT)))
-        self._listening.listen()
-        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+    def __init__(self, server: Postgres, folder: Path) -> None:
+        self.way = Postgres(folder)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(folder / _SOCKET.format(PORT)))
+        listening.listen()
+        super().__init__(listening, lambda: _connected(server.folder / _SOCKET.format(server.port)), _Connection)
 
-    @property
-    def way(self) -> Postgres:
-        """The server as those see it who come this way."""
-        return Postgres(self._folder)
 
-    def set(self, trap: Trap) -> Trap:
-        """Arm a trap, for the statements that come from now on."""
-        self._traps.append(trap)
-        return trap
-
-    def close(self) -> None:
-        """Take no more connections; those that are open end with their clients."""
-        with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listening.close()
-        shutil.rmtree(self._folder)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = socket.socket(socket.AF_UNIX)
-            try:
-                server.connect(str(self._server))
-            except OSError:  # it is down, which the client sees as a lost connection
-                client.close()
-                server.close()
-                continue
-            _Connection(client, server, self._traps).start()
+def _connected(path: Path) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.connect(str(path))
+    except OSError:
+        server.close()
+        raise
+    return server
 
 
 class _Connection(CutConnection[Trap]):
@@ -107,10 +81,11 @@ def _messages(read: Callable[[int], bytes], *, first: bool) -> Iterator[tuple[by
 
 
 @contextmanager
-def cutting_proxy(server: Postgres) -> Iterator[CuttingProxy]:
+def cutting_proxy(server: Postgres) -> Iterator[PostgresProxy]:
     """Return a proxy before a server, gone at the end."""
-    proxy = CuttingProxy(server)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
+    with tempfile.TemporaryDirectory(prefix="exactsink-cut-") as folder:  # a socket's path is short
+        proxy = PostgresProxy(server, Path(folder))
+        try:
+            yield proxy
+        finally:
+            proxy.close()

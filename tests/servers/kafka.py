@@ -94,7 +94,7 @@ class KafkaServer(Kafka):
             raise RuntimeError(f"the broker's data folder could not be formatted:\n{log}")
 
     def address(self, listener: str) -> str:
-        """Return a listener's host:port, the same for this server's life."""
+        """Return a listener's host:port, the same after each restart."""
         return f"127.0.0.1:{self._numbers[listener]}"
 
     @property

@@ -85,7 +85,7 @@ def secure_kafka(settings: Mapping[str, str] | None = None) -> Iterator[SecureKa
     """Return a started broker to one owner. It takes some seconds to make."""
     with tempfile.TemporaryDirectory(prefix="exactsink-kafka-keys-") as folder:
         keys = Path(folder)
-        authority, stranger = make_authority(keys / "ca"), make_authority(keys / "wrong")
+        authority, foreign = make_authority(keys / "ca"), make_authority(keys / "wrong")
         certificate = make_certificate(authority, keys / "server")
         keystore = keys / "server.pem"
         keystore.write_text(certificate.with_suffix(".key").read_text() + certificate.read_text())
@@ -96,7 +96,7 @@ def secure_kafka(settings: Mapping[str, str] | None = None) -> Iterator[SecureKa
         server = KafkaServer(secured, listeners={_LISTENER: "SASL_SSL"}, formatting=credentials)
         try:
             server.start()
-            yield SecureKafka(server, authority, stranger)
+            yield SecureKafka(server, authority, foreign)
         finally:
             server.remove()
 

@@ -43,7 +43,7 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # its calls raise
 
     def new_topic(self, stem: str, partitions: int = 2, **configs: str) -> str:
-        """Make a topic that no other test has, and wait until it takes records; give its name.
+        """Make a topic that no other test has, and wait until it takes records; return its name.
 
         A config's dots are underscores here: `max_message_bytes="1000"`.
         """

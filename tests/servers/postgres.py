@@ -51,19 +51,19 @@ class Postgres:
         return f"host={self.folder} dbname={database} user={role}{there}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run a statement, in autocommit and as the server's superuser; give its rows."""
+        """Run a statement, in autocommit and as the server's superuser; return its rows."""
         with psycopg.connect(self.conninfo(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def create_database(self, name: str) -> str:
-        """Make a database; give its URL."""
+        """Make a database and return its URL."""
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url(name)
 
     def new_database(self, stem: str) -> str:
-        """Make a database that no other test has; give its connection string."""
+        """Make a database that no other test has and return its connection string."""
         name = f"{stem}_{uuid.uuid4().hex[:12]}"
         self.create_database(name)
         return self.conninfo(name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset  # here once, not in each process that the kit forks
 import pyarrow.parquet as pq
 
 from exactsink.contract import Backend, Committable

@@ -9,8 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
+
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
+from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
 __all__ = ["StagedTarget", "TableTarget", "targets"]

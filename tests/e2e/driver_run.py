@@ -1,6 +1,7 @@
 """One driver run: `exactsink run`, with faults at protocol points, each of them once.
 
-It attaches to the JVM that PYSPARK_GATEWAY_PORT names, or starts its own.
+It attaches to the JVM that PYSPARK_GATEWAY_PORT names, or starts its own. `serve` forks driver runs from a process
+that has imported all that they need; a fresh interpreter would take seconds for that.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from exactsink.cli.main import main
 from exactsink.cli.run import run
 from exactsink.contract import Event, ExactsinkError
+from tests.e2e import python_daemon  # noqa: F401 - imported before the fork
 
 Place = tuple[str, str, "int | None"]
 
@@ -59,16 +63,14 @@ def _fill(file: Path) -> None:
                 pass
 
 
-def _arguments() -> argparse.Namespace:
+def drive(arguments: Sequence[str]) -> int:
+    """Be the driver run that these arguments describe; return its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job")
     parser.add_argument("--fault", action="append", type=json.loads, default=[], help="where, what, and its mark: JSON")
     parser.add_argument("--first", help="a point whose `after` must have come before")
     parser.add_argument("--fill", type=Path, help="the file to fill its file system with, instead of the action")
-    return parser.parse_args()
-
-
-def _live(given: argparse.Namespace) -> int:
+    given = parser.parse_args(arguments)
     if not given.fault:
         return main(["run", given.job])
     acts: Mapping[str, Callable[[], object]] = {
@@ -94,5 +96,44 @@ def _live(given: argparse.Namespace) -> int:
     return 0
 
 
+def serve() -> None:
+    """Fork a driver run for each line of the input, and print its process id.
+
+    A driver run is an orphan, and so a child of the process that asked for it: that one is a subreaper.
+    """
+    for line in sys.stdin:
+        request = json.loads(line)
+        reading, writing = os.pipe()
+        between = os.fork()
+        if between == 0:
+            if os.fork() == 0:
+                os.setsid()
+                os.write(writing, f"{os.getpid()}\n".encode())
+                _be_driver(**request)
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(between, 0)
+        with os.fdopen(reading) as pipe:
+            print(pipe.readline().strip(), flush=True)
+
+
+def _be_driver(arguments: Sequence[str], environment: Mapping[str, str], log: str) -> None:
+    code = 1
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        for number, there in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+            os.dup2(there, number)
+        os.environ.update(environment)
+        code = drive(arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # a programming mistake: it shows in the log and the exit code
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(_live(_arguments()))
+    serve() if sys.argv[1:] == ["--serve"] else sys.exit(drive(sys.argv[1:]))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 
-from tests.servers.cutting import CutConnection, Trap
+from tests.servers.cutting import CutConnection, CuttingProxy, Trap
 from tests.servers.kafka import KafkaServer
 from tests.servers.ports import Ports
 
-__all__ = ["CutKafka", "CuttingProxy", "EndTxnTrap", "cut_kafka"]
+__all__ = ["CutKafka", "EndTxnTrap", "cutting_kafka"]
 
 _END_TXN = 26
 _WAY = "CUT"  # the listener whose address is reported as the proxy's
@@ -30,46 +29,6 @@ class EndTxnTrap(Trap):
 
     def takes(self, message: bytes) -> bool:
         return struct.unpack_from(">h", message, 4) == (_END_TXN,) and super().takes(message)
-
-
-class CuttingProxy:
-    """Stands before one broker, for any number of connections at a time, also while the broker is down.
-
-    `turned_away` counts the connections that came while it was.
-    """
-
-    def __init__(self, port: int) -> None:
-        self.target = 0  # the broker's port, once it is known
-        self.turned_away = 0
-        self._traps: list[EndTxnTrap] = []
-        self._listening = socket.create_server(("127.0.0.1", port))
-        self.address = f"127.0.0.1:{port}"
-        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
-
-    def set(self, trap: EndTxnTrap) -> EndTxnTrap:
-        """Arm a trap, for the requests that come from now on."""
-        self._traps.append(trap)
-        return trap
-
-    def close(self) -> None:
-        """Take no more connections; those that are open end with their clients."""
-        with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listening.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:  # it is down, which the client sees as a lost connection
-                self.turned_away += 1
-                client.close()
-                continue
-            _Connection(client, server, self._traps).start()
 
 
 class _Connection(CutConnection[EndTxnTrap]):
@@ -96,32 +55,30 @@ class _Connection(CutConnection[EndTxnTrap]):
 class CutKafka(KafkaServer):
     """A broker that is reached by `bootstrap` as ever, and by `proxy`, where its clients are reported to stay."""
 
-    def __init__(self, proxy: CuttingProxy) -> None:
-        self.proxy = proxy
+    def __init__(self, port: int) -> None:
+        self.way = f"127.0.0.1:{port}"
         super().__init__(listeners={_WAY: "PLAINTEXT"})
-        proxy.target = int(self.address(_WAY).rpartition(":")[2])
+        there = ("127.0.0.1", int(self.address(_WAY).rpartition(":")[2]))
+        listening = socket.create_server(("127.0.0.1", port))
+        self.proxy = CuttingProxy[EndTxnTrap](listening, lambda: socket.create_connection(there), _Connection)
 
     def _network(self, protocols: Mapping[str, str]) -> dict[str, str]:
         found = super()._network(protocols)
-        reported = found["advertised.listeners"].replace(self.address(_WAY), self.proxy.address)
+        reported = found["advertised.listeners"].replace(self.address(_WAY), self.way)
         return {**found, "advertised.listeners": reported}
 
 
 @contextmanager
-def cut_kafka() -> Iterator[CutKafka]:
+def cutting_kafka() -> Iterator[CutKafka]:
     """Return a started broker with a proxy before it, to one owner."""
-    ports = Ports(1)
-    proxy = CuttingProxy(ports.numbers[0])
-    try:
-        server = CutKafka(proxy)
+    with closing(Ports(1)) as ports:
+        server = CutKafka(ports.numbers[0])
         try:
             server.start()
             yield server
         finally:
+            server.proxy.close()
             server.remove()
-    finally:
-        proxy.close()
-        ports.close()
 
 
 def _packets(read: Callable[[int], bytes]) -> Iterator[bytes]:

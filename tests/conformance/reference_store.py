@@ -1,6 +1,6 @@
 """A small reference store with every capability: an SQLite file that knows prepared, lost and committed work.
 
-It shows an epoch at one moment, drops prepared work when reported to (as a timeout would), and keeps the order of rows.
+It shows an epoch at one moment, drops prepared work on request (as a timeout would), and keeps the order of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -40,11 +40,12 @@ from exactsink.contract import (
 from exactsink.testing import ConformanceTarget
 
 __all__ = [
-    "LedgerBackend",
-    "LedgerCommitter",
-    "LedgerOptions",
-    "LedgerTarget",
-    "LedgerWriter",
+    "Defect",
+    "ReferenceBackend",
+    "ReferenceCommitter",
+    "ReferenceOptions",
+    "ReferenceTarget",
+    "ReferenceWriter",
     "NotingCommitter",
     "transaction",
 ]
@@ -57,14 +58,14 @@ TABLES = """
 FOREIGN = "somebody's own"
 
 
-class LedgerOptions(BackendOptions):
+class ReferenceOptions(BackendOptions):
     path: str
     timeout_seconds: float = 3600
 
 
 @contextmanager
 def transaction(path: str) -> Iterator[sqlite3.Connection]:
-    """Hold the ledger's write lock. Not synced: no power cut is played here."""
+    """Hold the store's write lock. Not synced: no power cut is played here."""
     with closing(sqlite3.connect(path, timeout=0.05, isolation_level=None)) as connection:
         try:
             connection.execute("PRAGMA synchronous = OFF")
@@ -72,10 +73,10 @@ def transaction(path: str) -> Iterator[sqlite3.Connection]:
             yield connection
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            raise Retryable(f"the ledger is busy: {error}") from error
+            raise Retryable(f"the store is busy: {error}") from error
 
 
-class LedgerWriter(Writer):
+class ReferenceWriter(Writer):
     def __init__(self, path: str, txn: Txn, timeout: float) -> None:
         self.path = path
         self.txn = txn
@@ -100,7 +101,9 @@ class LedgerWriter(Writer):
             connection.execute("DELETE FROM work WHERE name = ?", (self.txn.id,))
 
 
-class LedgerCommitter(Committer):
+class ReferenceCommitter(Committer):
+    writer_type: ClassVar[type[ReferenceWriter]] = ReferenceWriter
+
     def __init__(self, path: str, ctx: JobContext) -> None:
         self.path = path
         self.ctx = ctx
@@ -120,16 +123,16 @@ class LedgerCommitter(Committer):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         with transaction(self.path) as connection:
-            return [self.settle(connection, self.name(committable)) for committable in committables]
+            return [self.resolve(connection, self.name(committable)) for committable in committables]
 
-    def settle(self, connection: sqlite3.Connection, name: str) -> Outcome:
+    def resolve(self, connection: sqlite3.Connection, name: str) -> Outcome:
         found = connection.execute("SELECT state, ids FROM work WHERE name = ?", (name,)).fetchone()
         if found is None:
-            return Unknown(f"the ledger does not know {name}")
+            return Unknown(f"the store does not know {name}")
         if found[0] == "committed":
             return AlreadyCommitted()
         if found[0] == "lost":
-            return Lost(f"the ledger dropped {name} at its deadline")
+            return Lost(f"the store dropped {name} at its deadline")
         if found[0] != "prepared":
             raise Fatal(f"{name} is {found[0]}")
         self.enter(connection, found[1])
@@ -161,8 +164,8 @@ class LedgerCommitter(Committer):
         """Hold nothing."""
 
 
-class NotingCommitter(LedgerCommitter):
-    """A committer that keeps notes in the ledger, under names of its own: for the defects."""
+class NotingCommitter(ReferenceCommitter):
+    """A committer that keeps notes in the store, under names of its own: for the defects."""
 
     def note(self, name: str) -> int | None:
         with transaction(self.path) as connection:
@@ -178,44 +181,51 @@ class NotingCommitter(LedgerCommitter):
             connection.execute("DELETE FROM work WHERE name = ?", (name,))
 
 
-class LedgerBackend(Backend):
-    Options = LedgerOptions
-    options: LedgerOptions
-    writer_type: ClassVar[type[LedgerWriter]] = LedgerWriter
-    committer_type: ClassVar[type[LedgerCommitter]] = LedgerCommitter
+Defect: TypeAlias = "type[ReferenceWriter | ReferenceCommitter]"
+
+
+class ReferenceBackend(Backend):
+    Options = ReferenceOptions
+    options: ReferenceOptions
+
+    def __init__(self, options: ReferenceOptions, defect: Defect | None = None) -> None:
+        super().__init__(options)
+        writes = defect is not None and issubclass(defect, ReferenceWriter)
+        self._committer: type[ReferenceCommitter] = ReferenceCommitter if defect is None or writes else defect  # type: ignore[assignment]
+        self._writer: type[ReferenceWriter] = defect if writes else self._committer.writer_type  # type: ignore[assignment]
 
     @property
     def strategy(self) -> str:
-        return "ledger"
+        return "reference"
 
     @property
     def target(self) -> str:
-        return f"ledger:{self.options.path}"
+        return f"reference:{self.options.path}"
 
     @property
     def traits(self) -> Traits:
         return Traits(atomic_visibility=True, can_lose_votes=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        return self.writer_type(self.options.path, txn, self.options.timeout_seconds)
+        return self._writer(self.options.path, txn, self.options.timeout_seconds)
 
     def committer(self, ctx: JobContext) -> Committer:
-        return self.committer_type(self.options.path, ctx)
+        return self._committer(self.options.path, ctx)
 
 
 @dataclass(frozen=True)
-class LedgerTarget(ConformanceTarget):
-    """The ledger for the kit, with every hook; its backend can be one with a defect."""
+class ReferenceTarget(ConformanceTarget):
+    """The store for the kit, with every hook; its writers or its committers can be ones with a defect."""
 
-    kind: type[LedgerBackend] = LedgerBackend
+    defect: Defect | None = None
 
     def path(self, folder: Path) -> Path:
-        return folder / "ledger.db"
+        return folder / "store.db"
 
     def backend(self, folder: Path) -> Backend:
         with closing(sqlite3.connect(self.path(folder))) as connection:
             connection.executescript(TABLES)
-        return self.kind(LedgerOptions(path=str(self.path(folder))))
+        return ReferenceBackend(ReferenceOptions(path=str(self.path(folder))), self.defect)
 
     def applied(self, folder: Path) -> Counter[int]:
         return Counter(row for ids in self.order(folder) for row in ids)

@@ -1,0 +1,129 @@
+"""One job with all sinks, its driver killed with SIGKILL step after step, its tasks in their writes."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from exactsink.testing import Fault
+from tests.e2e import slow_tasks
+from tests.e2e.drivers import KILLED, Drivers
+from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
+from tests.e2e.kafka_job import KafkaSink
+from tests.e2e.postgres_job import SLOTS, Database, gate_of
+from tests.e2e.warm_jvm import WarmJvm
+from tests.servers.postgres import PostgresServer
+from tests.servers.waiting import wait_until
+
+
+def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
+    tmp_path: Path,
+    drivers: Drivers,
+    jvm: WarmJvm,
+    own_server: PostgresServer,
+    own_database: Database,
+    kafka_sink: KafkaSink,
+) -> None:
+    """Slots held by orphans, or by what is decided, don't keep the next driver from its start.
+
+    No rule of the start looks at a clock: what has stood prepared for a second is treated as after a week.
+    """
+    write_source(tmp_path, 7 * PARTICIPANTS)
+    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks(), source=TWO_FILES)
+    held: list[tuple[str, ...]] = []
+
+    def killed(point: str, edge: str, epoch: int | None, first: str | None = None) -> tuple[float, float, int]:
+        """Return what `db` and `lake` show then, in epochs, and how many of the job's transactions stand prepared."""
+        drivers.killed(job, Fault(point, edge, "kill", epoch), first=first, jvm=jvm)  # type: ignore[arg-type]
+        held.append(tuple(own_database.prepared))
+        return own_database.epochs("db"), in_lake(tmp_path).total() / ROWS_AN_EPOCH, len(held[-1])
+
+    def in_kafka() -> tuple[float, int, bool]:
+        """Return what a reader sees, in epochs, how many transactions are open, and whether they hold readers."""
+        return kafka_sink.epochs, len(kafka_sink.open), kafka_sink.held
+
+    orphans = (PARTICIPANTS, True)
+    with gate_of(own_database) as gate:
+        gate.shut()
+        driver = drivers.start(job, jvm=jvm)
+        driver.until(lambda: gate.waiting == PARTICIPANTS, "tasks in their pre_commit, with Kafka's votes given")
+        assert in_kafka() == (0, *orphans)
+        driver.send(signal.SIGKILL)
+        assert driver.exit_code() == KILLED
+        gate.open()
+        wait_until(lambda: len(own_database.prepared) == PARTICIPANTS, "the end of what the dead tasks had begun")
+        driver.end()
+
+    assert killed("decide", "before", 1) == (1, 1, PARTICIPANTS)
+    assert in_kafka() == (1, *orphans)
+    assert own_server.execute("SELECT count(*) FROM pg_prepared_xacts") == [(SLOTS,)], "orphans hold every slot"
+    assert killed("sweep", "before", None) == (1, 1, PARTICIPANTS)
+    assert in_kafka() == (1, *orphans), "what is undecided is not committed"
+    assert killed("sweep", "after", None) == (1, 1, 0)
+    assert in_kafka() == (1, 0, False), "the sweep lets readers go"
+    assert killed("decide", "after", 1) == (1, 1, PARTICIPANTS)
+    assert own_server.execute("SELECT count(*) FROM pg_prepared_xacts") == [(SLOTS,)], "so does what is decided"
+    assert held[0] == held[1] != held[3], "the orphans were swept, and the batch was written again"
+    assert killed("commit:db", "after", 1)[0] == 2, "committed by the recovery"
+    assert killed("recommit", "after", None)[:2] == (2, 2)
+    assert in_kafka() == (2, 0, False)
+    assert killed("commit:lake", "before", 2, "commit:db") == (3, 2, 0)
+    assert killed("commit:db", "before", 3, "commit:lake") == (3, 4, PARTICIPANTS)
+    assert killed(f"commit:{kafka_sink.name}", "before", 4, "commit:db")[0] == 5
+    assert in_kafka() == (4, *orphans)
+    assert killed("complete", "before", 4) == (5, 5, 0)
+    assert killed("return", "before", 5) == (6, 6, 0)
+    assert in_kafka() == (6, 0, False)
+    assert not (tmp_path / "checkpoint" / "commits" / "5").exists(), "Spark has the batch still to do"
+
+    drivers.whole(job, jvm=jvm)
+    assert own_database.amiss(tmp_path) == {}
+    assert kafka_sink.amiss(tmp_path) == {}
+
+
+def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of_its_write(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
+) -> None:
+    write_source(tmp_path, 3 * PARTICIPANTS)
+
+    def job(act: str, partition: int) -> Path:
+        spark = SPARK.replace("local[2]", "local[2,4]") + slow_tasks.CONF % (act, partition)
+        return write_job(tmp_path, kafka_sink.sink() + database.sinks(), slow_tasks.TRANSFORM, TWO_FILES, spark)
+
+    driver = drivers.start(job("hold", 0), jvm=jvm)
+    driver.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
+    ends = f".e{slow_tasks.EPOCH}.p0.a{slow_tasks.acting(tmp_path, 0).attempt}"
+    begun = {name.split(".g")[0] for name in database.writing if name.endswith(ends)}
+    assert begun == {"e2e.db", "e2e.later"}, "its task holds both Postgres sinks' COPY open"
+    assert kafka_sink.open
+    driver.send(signal.SIGKILL)
+    assert driver.exit_code() == KILLED
+    driver.end()
+
+    drivers.whole(job("die", 1), jvm=jvm)
+    assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)
+    assert database.amiss(tmp_path) == {}
+    assert kafka_sink.amiss(tmp_path) == {}
+
+
+def test_stateful_query_whose_jvm_dies_between_commit_and_sparks_commit_log(tmp_path: Path, drivers: Drivers) -> None:
+    """The only driver runs with a JVM of their own, which dies with them: what Spark keeps in memory is gone."""
+    write_source(tmp_path, 4)
+    (tmp_path / "counting.py").write_text("def by_kind(frame):\n    return frame.groupBy('kind').count()\n")
+    sink = """
+[sinks.counts]
+backend = "idempotent_upsert"
+url = "sqlite:///{folder}/table.db"
+table = "counts"
+keys = ["kind"]
+create = true
+"""
+    job = write_job(tmp_path, sink, 'transform = "counting:by_kind"\noutput_mode = "update"\n')
+    drivers.killed(job, Fault("return", "before", "kill", 1))
+    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
+    drivers.whole(job)
+    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
+        counts = dict(connection.execute("SELECT kind, count FROM counts").fetchall())
+    assert counts == {"k0": 4 * 167, "k1": 4 * 167, "k2": 4 * 166}
