@@ -155,7 +155,7 @@ def targets() -> Mapping[str, ConformanceTarget]:
 def some_backends() -> list[BackendSpec]:
     here = f"{__name__}:targets"
     return [
-        BackendSpec("reference", "x:X", "pip install store", conformance=here),
+        BackendSpec("reference", "x:X", "pip install reference", conformance=here),
         BackendSpec("shy", "x:X", "pip install shy"),
         BackendSpec("lost", "x:X", "pip install lost", conformance="nowhere.at.all:targets"),
     ]
@@ -175,7 +175,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_command_names_what_fired_and_fails_with_a_failed_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Fatal, match="1 of 3 scenarios failed on backend store: bad: loser-swept") as failed:
+    with pytest.raises(Fatal, match="1 of 3 scenarios failed on backend reference: bad: loser-swept") as failed:
         command.conformance("reference", ["loser-swept"], as_json=False)
     assert failed.value.exit_code == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -198,7 +198,7 @@ def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "scenarios", "said"),
     [
-        ("stroe", [], "no backend stroe is installed"),
+        ("refrence", [], "no backend refrence is installed"),
         ("shy", [], "backend shy ships no targets for the conformance kit"),
         ("lost", [], "the targets of backend lost can't be had: ModuleNotFoundError"),
         ("reference", ["many-row"], "there is no scenario many-row; did you mean many-rows?"),
