@@ -140,7 +140,6 @@ def test_a_broker_that_stalls_for_longer_than_the_patience_is_asked_again_later(
         assert participants.values() == sorted(f"{slot}-{row}" for slot in range(3) for row in "ab")
 
 
-@pytest.mark.proof
 def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_than_a_timeout(
     server: KafkaServer,
 ) -> None:
