@@ -1,7 +1,7 @@
 """A strategy to come: one XA branch per participant, on MySQL or MariaDB.
 
 An xid holds 64 + 64 bytes, `Txn.id` up to 199 characters: the branch's name is the txn's fields packed, which read
-back. The server remembers no outcome: a row written in the branch itself tells a committed one from one rolled back.
+back. The server remembers no outcome: a row written in the branch itself proves that it was committed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ONE, OTHER = Transaction("a.b.g1-ab.s1", 1, 0), Transaction("a.b.g1-ab.s2", 2, 0
 
 @dataclass
 class Brokers:
-    """Channels that answer as told: `coordinators` and `codes` by id, one after the other, the last stays."""
+    """Channels that answer as scripted: `coordinators` and `codes` by id, one after the other, the last stays."""
 
     coordinators: dict[str, list[int]] = field(default_factory=dict)
     codes: dict[tuple[int, str], list[int]] = field(default_factory=dict)

@@ -196,7 +196,7 @@ def _temp_root(root: str) -> Path:
 
 
 def _place(vote: Vote, file: VotedFile) -> Outcome:
-    """Give one file its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
+    """Link one file to its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
     temp, final = vote.temp(file), vote.final(file)
     for _ in range(_TRIES):
         sealed = None
@@ -229,7 +229,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
 
 
 def _link(temp: Path, final: Path) -> None:
-    """Give `temp` the name `final` as well, or, where links are not supported, instead. Raises FileExistsError."""
+    """Link `temp` to `final`, or rename it where links are not supported. Raises FileExistsError."""
     try:
         os.link(temp, final)
     except OSError as error:

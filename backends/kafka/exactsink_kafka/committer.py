@@ -202,7 +202,7 @@ class KafkaCommitter(Committer):
 
     @contextmanager
     def _doing(self, doing: str, safe: str) -> Iterator[None]:
-        """Say in errors what was being done, and what that leaves."""
+        """Name in errors what was being done, and what that leaves."""
         try:
             yield
         except ExactsinkError as error:

@@ -184,7 +184,7 @@ def _tls_context(options: KafkaOptions) -> ssl.SSLContext:
 
 @contextmanager
 def _reading(option: str, path: str) -> Iterator[None]:
-    """Say which option's file could not be read, and why."""
+    """Return the error of an option's file that could not be read."""
     fix = "name a PEM file that is on the driver and on every executor"
     try:
         Path(path).read_bytes()

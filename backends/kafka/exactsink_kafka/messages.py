@@ -149,7 +149,7 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
 
 
 def versions_request() -> Any:
-    """Ask what a broker takes; one that is not told who asks answers with an error."""
+    """Ask what a broker takes; one that does not know who asks answers with an error."""
     return ApiVersionsRequest(client_software_name="exactsink", client_software_version="1")
 
 

@@ -162,7 +162,7 @@ def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
 
 def _history(connection: psycopg.Connection) -> Iterator[Finding]:
     for closed in ask(connection, _CLOSED, functions=_HISTORY):
-        message = f"role {closed['role']} may not call {closed['signature']}, which tells one database from another"
+        message = f"role {closed['role']} may not call {closed['signature']}, which identifies a database"
         yield Finding("error", message, grant("EXECUTE", f"FUNCTION {closed['signature']}", closed["role"]))
 
 

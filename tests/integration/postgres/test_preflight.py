@@ -144,7 +144,7 @@ def test_what_a_role_may_not_be_reported_is_a_warning(shop: PostgresServer) -> N
     shop.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC", "closed")
     [error] = check(shop, "closed", role="writer")
     assert error.severity == "error"
-    assert "which tells one database from another" in error.message
+    assert "which identifies a database" in error.message
     shop.execute(error.fix, "closed")
     shop.execute("REVOKE EXECUTE ON FUNCTION pg_is_in_recovery() FROM PUBLIC", "closed")
     for view in ("pg_prepared_xacts", "pg_settings", "pg_stat_database"):

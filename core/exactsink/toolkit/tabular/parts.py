@@ -23,7 +23,7 @@ ROW_GROUP_ROWS = 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024
 
 _Out = TypeVar("_Out", bound=io.RawIOBase)
-"""Where the bytes of one file go: written from front to back; `tell` counts them."""
+"""Where the bytes of one file go: written from front to back; its position counts them."""
 
 
 class Parts(Generic[_Out]):
