@@ -27,7 +27,7 @@ MOST_FILES = {"files": 12, "idempotent_upsert": 12, "kafka": 20, "postgres": 18}
 MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2200, "postgres": 2030}  # postgres: 1,500 is the goal
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 420, "postgres": 400}  # kafka: 400 is the goal
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 21_700  # 18,000 is the goal
+MOST_LINES_OF_TESTS = 22_000  # 18,000 is the goal
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",

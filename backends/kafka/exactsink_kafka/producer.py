@@ -75,7 +75,7 @@ class Client(ABC):
 class RowProducer:
     """A producer with one open transaction, which it never ends: not on failure, not when it is dropped.
 
-    A closed producer of librdkafka's would abort, and an abort of one protocol version can't be distinguished from a commit of
+    A closed producer of librdkafka's would abort, and an abort of one protocol version can look like a commit of
     another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
     """
 
