@@ -43,6 +43,9 @@ def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) ->
     assert sink.left() == [PROOF.format(2)]
     proof = json.loads((sink.staging / PROOF.format(2)).read_text())
     assert proof == {"job": "orders", "sink": "keyed", "lineage": "L1", "epoch": 2, "generation": 3}
+    (sink.staging / PROOF.format(1)).write_text(json.dumps(proof | {"epoch": 1}))  # by a driver that died cleaning up
+    with pytest.raises(LineageError, match="already holds epoch 2"):
+        sink.vote(2, [(1, "f")])
 
 
 def test_an_older_epoch_never_overwrites_a_newer_one(tmp_path: Path) -> None:

@@ -140,6 +140,17 @@ def test_a_connection_cut_while_idle_costs_one_error_and_no_entry(url: str, post
         store.put(1, b"x")
 
 
+def test_one_connection_is_kept_until_an_error(url: str) -> None:
+    with opened(url) as store, at_commit("SELECT pg_backend_pid()") as backends:
+        store.put(0, b"x")
+        store.put(1, b"x")
+        with pytest.raises(SeqTaken):
+            store.put(1, b"x")
+        store.put(2, b"x")
+    before, after = dict.fromkeys(backends)  # the second one looked for the entry, and is kept
+    assert backends == sorted(backends, key=[before, after].index)
+
+
 # refused
 
 
