@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from exactsink.cli import conformance as command
-from exactsink.contract import Backend, BackendSpec, ConfigError, Fatal, Traits
+from exactsink.contract import Backend, BackendSpec, ConfigError, Fatal, Traits, hookimpl
 from exactsink.testing import SCENARIOS, ConformanceTarget, Fault, Runner, Script
 from exactsink.testing.capabilities import CAPABILITIES
 from exactsink.testing.context import Broken, Context
@@ -152,7 +152,8 @@ def targets() -> Mapping[str, ConformanceTarget]:
     return {"good": ReferenceTarget(), "bare": BareTarget(), "bad": ReferenceTarget(LeavesOrphans)}
 
 
-def some_backends() -> list[BackendSpec]:
+@hookimpl
+def exactsink_backends() -> list[BackendSpec]:
     here = f"{__name__}:targets"
     return [
         BackendSpec("reference", "x:X", "pip install reference", conformance=here),
@@ -165,7 +166,7 @@ class _EntryPoint:
     name = "reference"
 
     def load(self) -> object:
-        return type("plugin", (), {"exactsink_backends": staticmethod(some_backends)})
+        return type("plugin", (), {"exactsink_backends": staticmethod(exactsink_backends)})
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
-from tests.simulation.world import Schedule
 from tests.unit.test_coordinator import Bench
 
 from exactsink.contract import Event, ExactsinkError, Retryable
@@ -31,8 +30,8 @@ class _Relay(list[Event]):
 class Observed(Bench):
     """A bench whose drivers have these subscribers."""
 
-    def __init__(self, *subscribers: Subscriber, schedule: Schedule | None = None) -> None:
-        super().__init__(schedule)
+    def __init__(self, *subscribers: Subscriber, losses: Iterable[tuple[str, int, int]] = ()) -> None:
+        super().__init__(*losses)
         self.reported = _Relay(subscribers)
 
     def crash_before_the_commit(self, driver: Coordinator, epoch: int) -> None:
@@ -86,7 +85,7 @@ def decided_by_another(*subscribers: Subscriber) -> Observed:
 
 def lost_votes(*subscribers: Subscriber) -> Observed:
     """Lose both votes of sink lake after the decision; the start meets that, and a replay cut otherwise fixes it."""
-    bench = Observed(*subscribers, schedule=Schedule(losses=frozenset({("lake", 0, 0), ("lake", 0, 1)})))
+    bench = Observed(*subscribers, losses=[("lake", 0, 0), ("lake", 0, 1)])
     bench.crash_before_the_commit(bench.driver(), 0)
     assert bench.driver().run_epoch(bench.batch(0, cut=1)).skipped
     return bench

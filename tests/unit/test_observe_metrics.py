@@ -115,7 +115,7 @@ def test_the_time_left_to_the_earliest_deadline_is_reported_by_sink() -> None:
 
     reported = Sum()
     bench = runs.Observed(reported)
-    bench.driver(now=1000.0).run_epoch(bench.batch(0, spoil=due))
+    bench.driver(now=1000.0).run_epoch(bench.batch(0, change=due))
     assert reported.of("seconds_to_deadline") == {("sim", sink): 900.0 for sink in ("lake", "table")}
 
 
