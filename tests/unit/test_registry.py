@@ -121,6 +121,18 @@ def test_a_hook_under_another_name_is_heard(plugins: Plugins) -> None:
     assert [event] == sys.modules["plugin_ear"].HEARD
 
 
+def test_a_plugin_that_fails_on_an_event_keeps_no_other_from_hearing_it(
+    plugins: Plugins, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("aa", "zz"):  # whichever is called first
+        plugins.plugin(name, PLUGIN.format(specs="").replace("HEARD.append(event)", "raise RuntimeError('down')"))
+    plugins.plugin("ear", PLUGIN.format(specs=""))
+    event = Event("claimed", "orders")
+    plugins.registry().send(event)
+    assert sys.modules["plugin_ear"].HEARD == [event]
+    assert caplog.text.count("RuntimeError: down") == 2
+
+
 def test_no_plugins_is_no_error() -> None:
     registry = Registry([])
     assert registry.listings() == []
