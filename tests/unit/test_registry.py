@@ -129,7 +129,7 @@ def test_a_plugin_that_fails_on_an_event_keeps_no_other_from_hearing_it(
     plugins.plugin("ear", PLUGIN.format(specs=""))
     event = Event("claimed", "orders")
     plugins.registry().send(event)
-    assert sys.modules["plugin_ear"].HEARD == [event]
+    assert [event] == sys.modules["plugin_ear"].HEARD
     assert caplog.text.count("RuntimeError: down") == 2
 
 
