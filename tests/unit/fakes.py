@@ -20,7 +20,7 @@ from exactsink.contract import (
     Writer,
 )
 
-__all__ = ["IdleBackend", "IdleCommitter", "undecided"]
+__all__ = ["IdleBackend", "IdleCommitter"]
 
 
 class IdleBackend(Backend):
@@ -55,10 +55,3 @@ class IdleCommitter(Committer):
 
     def close(self) -> None:
         raise NotImplementedError
-
-
-def undecided(*txns: Txn) -> Undecided:
-    """Build what only the journal may build."""
-    proof: Undecided = object.__new__(Undecided)  # type: ignore[arg-type]  # its constructor refuses everyone
-    object.__setattr__(proof, "_participants", tuple(InDoubt.of(txn) for txn in txns))
-    return proof

@@ -12,17 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import ConfigError, Fatal
+from exactsink.toolkit.json_columns import JSON_OPTIONS, check_map_keys
+from exactsink.toolkit.spark_sql import quoted_name, text_map
 from exactsink_kafka.options import KafkaOptions
 
 __all__ = ["Records", "plain_only", "shaped"]
 
-_JSON_OPTIONS = {  # Spark's defaults leave out NULLs, cut times to milliseconds, and zones to minutes
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 _is = pa.types
-_TEXT_KEYS = (_is.is_string, _is.is_large_string, _is.is_integer, _is.is_decimal, _is.is_boolean, _is.is_floating)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -128,13 +124,7 @@ def _check_names(options: KafkaOptions, names: Sequence[str]) -> None:
 def _json_record(keys: Sequence[str], schema: pa.Schema) -> list[str]:
     if not schema.names:
         raise ConfigError("the rows have no columns", next="name some in `columns`, or fix the job's transform")
-    for field in schema:
-        bad = _bad_key(field.type)
-        if bad is not None:
-            raise ConfigError(
-                f"column {field.name} holds a map with keys of type {bad}, which Spark writes as no JSON text",
-                next=f"make them strings in the frame, with transform_keys({_quoted(field.name)}, (k, v) -> ...) say",
-            )
+    check_map_keys(schema)
     if unknown := [key for key in keys if key not in schema.names]:
         raise ConfigError(
             f"key: there is no column {', '.join(unknown)}", next=f"name some of {', '.join(schema.names)}"
@@ -148,34 +138,17 @@ def _key(names: Sequence[str], schema: pa.Schema) -> str:
         return _json(names)
     kind = schema.field(names[0]).type
     if _is_bytes(kind):
-        return _quoted(names[0])
+        return quoted_name(names[0])
     if _is.is_nested(kind):
         raise ConfigError(
             f"key: column {names[0]} is of Arrow type {kind}, of which Spark makes no text that can be read back",
             next="name plain columns, or make the text in the frame, with to_json say",
         )
-    return f"CAST({_quoted(names[0])} AS STRING)"
+    return f"CAST({quoted_name(names[0])} AS STRING)"
 
 
 def _json(names: Sequence[str]) -> str:
-    options = ", ".join(f"{_literal(key)}, {_literal(value)}" for key, value in _JSON_OPTIONS.items())
-    return f"to_json(struct({', '.join(map(_quoted, names))}), map({options}))"
-
-
-def _bad_key(kind: pa.DataType) -> pa.DataType | None:
-    """Find the type of a map's keys, at any depth, that come out as a bare number, or as the name of an object."""
-    if _is.is_map(kind) and not any(test(kind.key_type) for test in _TEXT_KEYS):
-        return kind.key_type
-    inner = (_bad_key(kind.field(index).type) for index in range(kind.num_fields))
-    return next((bad for bad in inner if bad is not None), None)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"to_json(struct({', '.join(map(quoted_name, names))}), {text_map(JSON_OPTIONS)})"
 
 
 class Records:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pyarrow as pa
 from psycopg import postgres
 
-from exactsink.toolkit.json_columns import element_of, is_json_text, spark_quoted
+from exactsink.toolkit.json_columns import element_of, is_json_text
+from exactsink.toolkit.spark_sql import quoted_name
 
 __all__ = ["ELEMENTS", "TEXTS", "Column", "cast_for", "column_type", "matches", "misfit"]
 
@@ -190,7 +191,7 @@ def misfit(field: pa.Field, column: Column) -> str | None:
 
 def cast_for(field: pa.Field, column: Column) -> str | None:
     """Return the expression of Spark SQL that makes a field fit a column; None when there is none."""
-    name, list_of, kind = spark_quoted(field.name), element_of(field.type), _kind_of(column)
+    name, list_of, kind = quoted_name(field.name), element_of(field.type), _kind_of(column)
     if list_of is not None and not column.array:
         return f"to_json({name})" if column.base in TEXTS else None
     if list_of is None and column.array:

@@ -21,6 +21,7 @@ from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import first_line
+from exactsink.toolkit.spark_sql import quoted_name
 
 __all__ = ["OnePass", "expanded"]
 
@@ -151,7 +152,7 @@ def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
 def _shape(frame: DataFrame, sink: Sink) -> _Shape:
     """Return a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
     names = sink.columns or tuple(frame.columns)
-    expressions = tuple(map(_quoted, names))
+    expressions = tuple(map(quoted_name, names))
     wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
     if wanted is not None:
         expressions = tuple(expanded(expression, expressions) for expression in wanted)
@@ -187,7 +188,8 @@ def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
         return frame.repartition(asked if most is None else min(asked, most))
     if asked != "none":
         keys = [
-            F.col(_quoted(key.strip().strip("`"))) for key in asked.removeprefix("hash(").removesuffix(")").split(",")
+            F.col(quoted_name(key.strip().strip("`")))
+            for key in asked.removeprefix("hash(").removesuffix(")").split(",")
         ]
         return frame.repartition(*keys) if most is None else frame.repartition(most, *keys)
     return frame if most is None else frame.coalesce(most)
@@ -199,7 +201,3 @@ def _has_map(kind: DataType) -> bool:
     if isinstance(kind, ArrayType):
         return _has_map(kind.elementType)
     return isinstance(kind, MapType)
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from exactsink.contract import ConfigError
+from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, quoted_text, text_map
 
-__all__ = ["element_of", "is_json_text", "json_expressions", "spark_quoted"]
+__all__ = ["JSON_OPTIONS", "check_map_keys", "element_of", "is_json_text", "json_expressions"]
 
 _FIELD = "json"  # the one field of a struct that marks JSON text: once shaped, rows have no other structs
-_OPTIONS = {  # Spark's defaults leave out NULLs, cut times to milliseconds, and zones to minutes
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
+JSON_OPTIONS: Mapping[str, str] = {"ignoreNullFields": "false", **EXACT_TIMES}
+"""Options of to_json: by default it leaves out NULLs, too."""
 _is = pa.types
 _TEXTS = (_is.is_string, _is.is_large_string, _is.is_string_view)
 _KEYS = (_is.is_string, _is.is_large_string, _is.is_integer, _is.is_decimal, _is.is_boolean, _is.is_floating)
@@ -28,15 +28,8 @@ def json_expressions(schema: pa.Schema) -> list[str] | None:
     """
     if not any(map(_is_nested, schema.types)):
         return None
-    for field in schema:
-        bad = _bad_key(field.type)
-        if bad is not None:
-            raise ConfigError(
-                f"column {field.name} holds a map with keys of type {bad}, which Spark writes as no JSON text",
-                next="make them strings in the frame, with "
-                f"transform_keys({spark_quoted(field.name)}, (k, v) -> ...) say",
-            )
-    return [_json(field.name) if _is_nested(field.type) else spark_quoted(field.name) for field in schema]
+    check_map_keys(schema)
+    return [_json(field.name) if _is_nested(field.type) else quoted_name(field.name) for field in schema]
 
 
 def is_json_text(type: pa.DataType) -> bool:
@@ -51,15 +44,21 @@ def element_of(type: pa.DataType) -> pa.DataType | None:
     return type.value_type if any(test(type) for test in _LISTS) else None
 
 
-def spark_quoted(name: str) -> str:
-    """Quote a column's name for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
+def check_map_keys(schema: pa.Schema) -> None:
+    """Raise ConfigError for maps whose keys Spark would not write into JSON as they are."""
+    for field in schema:
+        bad = _bad_key(field.type)
+        if bad is not None:
+            raise ConfigError(
+                f"column {field.name} holds a map with keys of type {bad}, which Spark writes as no JSON text",
+                next="make them strings in the frame, with "
+                f"transform_keys({quoted_name(field.name)}, (k, v) -> ...) say",
+            )
 
 
 def _json(name: str) -> str:
-    options = ", ".join(f"{_literal(key)}, {_literal(value)}" for key, value in _OPTIONS.items())
-    text = f"to_json({spark_quoted(name)}, map({options}))"
-    return f"named_struct({_literal(_FIELD)}, {text}) AS {spark_quoted(name)}"
+    text = f"to_json({quoted_name(name)}, {text_map(JSON_OPTIONS)})"
+    return f"named_struct({quoted_text(_FIELD)}, {text}) AS {quoted_name(name)}"
 
 
 def _is_nested(type: pa.DataType) -> bool:
@@ -74,7 +73,3 @@ def _bad_key(type: pa.DataType) -> pa.DataType | None:
         return type.key_type
     inner = (_bad_key(type.field(index).type) for index in range(type.num_fields))
     return next((bad for bad in inner if bad is not None), None)
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

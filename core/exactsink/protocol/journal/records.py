@@ -34,8 +34,19 @@ __all__ = [
 FORMAT_VERSION = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """What every record has, as the module says; the journal fills it in when it appends one."""
+
+    seq: int = -1
+    nonce: str = ""
+    names: tuple[int, ...] = ()
+    before: int = -1
+    at: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(_Placed):
     """A driver's fencing token: whoever appends it owns the job until the next claim.
 
     `lineage` is the journal's own name, the token of its first claim. An empty `query_id` binds the journal to the next
@@ -50,11 +61,6 @@ class Claim:
     lineage: str
     base: int = 0
     first_epoch: int = 0
-    seq: int = -1
-    nonce: str = ""
-    names: tuple[int, ...] = ()
-    before: int = -1
-    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,72 +78,47 @@ class DecidedSink:
 
 
 @dataclass(frozen=True, slots=True)
-class Decide:
+class Decide(_Placed):
     """The commit point of an epoch, for all sinks at once."""
 
     epoch: int
     generation: int
     fingerprint: str
     sinks: Mapping[str, DecidedSink]
-    seq: int = -1
-    nonce: str = ""
-    names: tuple[int, ...] = ()
-    before: int = -1
-    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Redecide:
+class Redecide(_Placed):
     """Replace one sink's whole set of committables, after some were lost and written again."""
 
     epoch: int
     sink: str
     generation: int
     committables: tuple[Committable, ...]
-    seq: int = -1
-    nonce: str = ""
-    names: tuple[int, ...] = ()
-    before: int = -1
-    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(_Placed):
     """A text, kept for good: earlier releases noted so what `Complete` and `Action` say now."""
 
     text: str
-    seq: int = -1
-    nonce: str = ""
-    names: tuple[int, ...] = ()
-    before: int = -1
-    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(_Placed):
     """Every sink has committed this epoch, and no other will follow: a batch run is done."""
 
     epoch: int
-    seq: int = -1
-    nonce: str = ""
-    names: tuple[int, ...] = ()
-    before: int = -1
-    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Action(_Placed):
     """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it."""
 
     who: str
     command: str
     reason: str
     outcome: str
-    seq: int = -1
-    nonce: str = ""
-    names: tuple[int, ...] = ()
-    before: int = -1
-    at: float = 0.0
 
 
 Kept = Note | Complete | Action
