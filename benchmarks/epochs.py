@@ -45,7 +45,10 @@ class EpochDriver:
 
     def epoch(self, schemas: Mapping[str, pa.Schema], write: Write) -> Mapping[str, int]:
         """Run one epoch; give each sink's rows, durable and visible."""
-        result = self._coordinator.run_epoch(Batch(self._next, f"input {self._next}", schemas, write))
+        previous = f"input {self._next - 1}" if self._next else ""
+        result = self._coordinator.run_epoch(
+            Batch(self._next, f"input {self._next}", schemas, write, previous=previous)
+        )
         self._next += 1
         return result.rows
 

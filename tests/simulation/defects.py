@@ -32,15 +32,15 @@ class Defect:
 
 
 def _swallow_commit_error(patch: Patch) -> None:
-    real = commit._SinkCall._commit
+    real = commit.CommitCalls._outcomes
 
-    def swallow(self: Any, committables: Any) -> Any:
+    def swallow(self: Any, name: Any, committer: Any, epoch: Any, committables: Any) -> Any:
         try:
-            return real(self, committables)
+            return real(self, name, committer, epoch, committables)
         except Retryable:
             return [Committed() for _ in committables]
 
-    patch.setattr(commit._SinkCall, "_commit", swallow)
+    patch.setattr(commit.CommitCalls, "_outcomes", swallow)
     patch.setattr("tests.simulation.drivers.Retry", lambda attempts, wait: commit.Retry(1, wait))
 
 
@@ -64,7 +64,7 @@ def _sweep_before_claim(patch: Patch) -> None:
         found = self._journal.read()
         mine = coordinator.Claim(found.last_generation + 1, "", "", "", "")
         committers = {name: coordinator.committer_of(s, self._job) for name, s in self._sinks.items()}
-        sweep.sweep_older(committers, found, mine, self._events)
+        sweep.Sweep(self._events).older(committers, found, mine)
         real(self, query_id, source_done)
 
     patch.setattr(Coordinator, "start", early)
@@ -141,12 +141,12 @@ def _skip_by_number(patch: Patch) -> None:
 
 
 def _expired_is_lost(patch: Patch) -> None:
-    real = commit._SinkCall._commit
+    real = commit.CommitCalls._outcomes
 
-    def mistaken(self: Any, committables: Any) -> Any:
-        return [Lost(o.evidence) if isinstance(o, Unknown) else o for o in real(self, committables)]
+    def mistaken(self: Any, *args: Any) -> Any:
+        return [Lost(o.evidence) if isinstance(o, Unknown) else o for o in real(self, *args)]
 
-    patch.setattr(commit._SinkCall, "_commit", mistaken)
+    patch.setattr(commit.CommitCalls, "_outcomes", mistaken)
 
 
 def _names_not_read(patch: Patch) -> None:
@@ -176,7 +176,7 @@ def _sweep_with_open_redecide(patch: Patch) -> None:
     def sweeping(self: Any, plan: Any, votes: Any) -> Any:
         read = self._journal.log
         if read.decision is not None and read.decision.epoch == plan.epoch:
-            sweep.sweep_losers(self._committers, read.decision, read.claims[-1], self._events)
+            sweep.Sweep(self._events).losers(self._committers, read, read.claims[-1])
         return real(self, plan, votes)
 
     patch.setattr(Coordinator, "_accept", sweeping)

@@ -122,7 +122,8 @@ class Driver:
                 votes += self._task(plan, partition, rows)
             return votes
 
-        return Batch(batch, fingerprint, dict.fromkeys(SINKS, SCHEMA), write)
+        previous = self.world.offsets.get(batch - 1, "")
+        return Batch(batch, fingerprint, dict.fromkeys(SINKS, SCHEMA), write, previous=previous)
 
     def _task(self, plan: EpochPlan, partition: int, rows: tuple[str, ...]) -> list[Vote]:
         world = self.world

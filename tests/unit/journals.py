@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, Redecide, decode, encode
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, Redecide, decode, sealed
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
 __all__ = [
@@ -64,7 +64,7 @@ class Store:
         pass
 
     def add(self, record: Record) -> Record:
-        self.entries[record.seq] = encode(record)
+        self.entries[record.seq] = sealed(record)[1]
         return record
 
     def records(self) -> dict[int, Record]:
@@ -76,7 +76,7 @@ class Store:
         raise ConnectionError("refused")
 
     def lose_answer(self, record: Record) -> None:
-        self.entries.setdefault(record.seq, encode(record))
+        self.entries.setdefault(record.seq, sealed(record)[1])
         raise ConnectionError("no answer")
 
     def come_first(self, record: Record) -> Callable[[Record], None]:

@@ -41,7 +41,7 @@ class Observed(Bench):
             raise Retryable("the driver stops here")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("exactsink.protocol.coordinator.commit_decision", die)
+            patch.setattr("exactsink.protocol.commit.CommitCalls.commit", die)
             with pytest.raises(Retryable, match="stops here"):
                 driver.run_epoch(self.batch(epoch))
 

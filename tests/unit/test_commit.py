@@ -24,7 +24,7 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink.protocol.commit import Retry, commit_decision, in_threads
+from exactsink.protocol.commit import CommitCalls, Retry, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 from exactsink.protocol.journal.records import DecidedSink
@@ -71,7 +71,7 @@ class Run:
         self, decision: Decision, *, source_done: bool = False, **committers: Committer
     ) -> Mapping[str, Sequence[Committable]]:
         events = Events("job", [self.reported.append])
-        return commit_decision(decision, committers, events, self.retry, in_threads, source_done=source_done)
+        return CommitCalls(events, self.retry).commit(decision, committers, in_threads, source_done=source_done)
 
     def fields(self, name: str) -> list[dict[str, Any]]:
         return [dict(event.fields) for event in self.reported if event.name == name]
@@ -156,9 +156,9 @@ def test_of_several_sinks_errors_the_gravest_is_raised(graver: Answer, lighter: 
         assert type(raised.value) is expected
 
 
-@pytest.mark.parametrize("outcomes", [[], [OK], [OK, OK, OK]], ids=len)
-def test_an_outcome_too_many_or_too_few_is_a_bug_of_the_backend(outcomes: Sequence[Outcome]) -> None:
-    with pytest.raises(TypeError, match=f"sink a: {len(outcomes)} outcomes for 2"):
+@pytest.mark.parametrize("outcomes", [[], [OK], [OK, OK, OK], [OK, True], [OK, Committed]], ids=str)
+def test_an_outcome_too_many_too_few_or_of_no_known_type_is_a_bug_of_the_backend(outcomes: Sequence[Outcome]) -> None:
+    with pytest.raises(TypeError, match=r"sink a: commit gave .* for 2 committables"):
         Run()(a_decision(a=2), a=Fake(outcomes))
 
 

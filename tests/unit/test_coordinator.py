@@ -65,7 +65,8 @@ class Bench:
                 votes += write_partition(plan, backends, partition, self.attempts, batches, no_probe)
             return [change(vote) for vote in votes]
 
-        return Batch(epoch, f"{rows}-{epoch}", dict.fromkeys(SINKS, SCHEMA), write)
+        previous = f"offsets-{epoch - 1}" if epoch else ""
+        return Batch(epoch, f"{rows}-{epoch}", dict.fromkeys(SINKS, SCHEMA), write, previous=previous)
 
     def names(self) -> list[str]:
         return [event.name for event in self.reported if not event.edge]
@@ -89,7 +90,7 @@ def _decided_not_committed(bench: Bench) -> None:
 
     driver = bench.driver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exactsink.protocol.coordinator.commit_decision", die)
+        patch.setattr("exactsink.protocol.commit.CommitCalls.commit", die)
         with pytest.raises(Retryable):
             driver.run_epoch(bench.batch(0))
 

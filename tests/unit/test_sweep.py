@@ -12,7 +12,7 @@ from exactsink.contract import Committable, Event, InDoubt, LineageError, Txn, U
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision, Log, undecided_before, undecided_losers
 from exactsink.protocol.journal.records import Claim, DecidedSink, Note
-from exactsink.protocol.sweep import sweep_losers, sweep_older
+from exactsink.protocol.sweep import Sweep
 
 MINE = Claim(3, "cc", "host:3", "query", "aa", seq=8)
 CLAIMS = (Claim(1, "aa", "host:1", "query", "aa", seq=0), Claim(2, "bb", "host:2", "query", "aa", seq=4), MINE)
@@ -118,11 +118,13 @@ def test_what_is_decided_is_kept_though_its_token_is_named(token: str) -> None:
 
 
 def test_only_my_losing_attempts_up_to_the_decided_epoch_are_undecided() -> None:
-    """Later epochs' tasks may be at work, or may have voted."""
-    winner, lost = mine(1), [mine(2), mine(3, epoch=4), mine(4, epoch=None)]
-    others = [listed(2), listed(2, generation=4, token="dd"), listed(2, generation=3, token="ff")]
+    """Later epochs' tasks may be at work, or may have voted; a fenced driver's tasks may begin at any time."""
+    winner, lost = mine(1), [mine(2), mine(3, epoch=4), mine(4, epoch=None), listed(2, epoch=99)]
+    others = [listed(2, generation=4, token="dd"), listed(2, generation=3, token="ff"), listed(2, token="ff"), LATER]
     later = [mine(2, epoch=6), mine(3, epoch=99)]
-    assert list(undecided_losers(decided(winner), MINE, "a", [winner, *lost, *others, *later])) == lost
+    log = Log(last_seq=9, anchors=(*CLAIMS, LATER_CLAIM), decision=decided(winner))
+    assert list(undecided_losers(log, MINE, "a", [winner, *lost, *others, *later])) == lost
+    assert list(undecided_losers(replace(log, decision=None), MINE, "a", [*others, *later])) == []
 
 
 # the sweep
@@ -144,7 +146,7 @@ def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_reports
     reported: list[Event] = []
     a, b, idle = Fake(listed(1), listed(2), listed(3)), Fake(listed(1)), Fake()
     log = Log(last_seq=8, anchors=CLAIMS, decision=decided(listed(2)))
-    sweep_older({"a": a, "b": b, "idle": idle}, log, MINE, Events("job", [reported.append]))
+    Sweep(Events("job", [reported.append])).older({"a": a, "b": b, "idle": idle}, log, MINE)
     assert (a.aborted, b.aborted, idle.aborted) == ([[listed(1), listed(3)]], [[listed(1)]], [])
     assert [(e.name, e.fields["sink"], e.fields["participants"]) for e in reported] == [
         ("swept", "a", 2),
@@ -160,13 +162,24 @@ def test_a_sweep_aborts_nobody_while_one_sink_holds_another_journals_work(order:
     sinks = {"clean": Fake(listed(1)), "foreign": Fake(listed(token="ff"))}
     committers, log = {name: sinks[name] for name in order}, Log(last_seq=8, anchors=CLAIMS)
     with pytest.raises(LineageError, match="sink foreign"):
-        sweep_older(committers, log, MINE, Events("job"))
+        Sweep(Events("job")).older(committers, log, MINE)
     assert sinks["clean"].aborted == sinks["foreign"].aborted == []
-    sweep_older(committers, log, MINE, Events("job"), frozenset({"ff"}))
+    Sweep(Events("job")).older(committers, log, MINE, frozenset({"ff"}))
     assert (sinks["clean"].aborted, sinks["foreign"].aborted) == ([[listed(1)]], [[listed(token="ff")]])
 
 
 def test_a_sweep_of_my_losers_aborts_only_them() -> None:
     a, idle = Fake(mine(1), mine(2), listed(3), mine(4, epoch=6)), Fake(mine(4, epoch=6))
-    sweep_losers({"a": a, "idle": idle}, decided(mine(1)), MINE, Events("job"))
-    assert (a.aborted, idle.aborted) == ([[mine(2)]], [])
+    log = Log(last_seq=8, anchors=CLAIMS, decision=decided(mine(1)))
+    Sweep(Events("job")).losers({"a": a, "idle": idle}, log, MINE)
+    assert (a.aborted, idle.aborted) == ([[mine(2), listed(3)]], [])
+
+
+def test_what_stays_in_doubt_over_two_epochs_is_a_warning_once() -> None:
+    reported: list[Event] = []
+    sweep, log = Sweep(Events("job", [reported.append])), Log(last_seq=8, anchors=CLAIMS, decision=decided(mine(1)))
+    foreign, gone = listed(token="ff"), listed(8, token="ff")
+    for fake in (Fake(foreign, gone), *[Fake(foreign)] * 3, Fake(), Fake(gone)):
+        sweep.losers({"a": fake}, log, MINE)
+    warned = [event.fields for event in reported if event.name == "in_doubt_long"]
+    assert warned == [{"sink": "a", "participant": foreign.ref}]

@@ -10,7 +10,7 @@ from typing import Any
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.protocol.journal.records import Action, Claim, Complete, Decide, Record, Redecide
+from exactsink.protocol.journal.records import Action, Claim, Clean, Complete, Decide, Record, Redecide, Resolve
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["history"]
@@ -30,7 +30,7 @@ def history(path: str, run: str | None, last: int, as_json: bool) -> None:
 
 def _line(record: Record) -> dict[str, Any]:
     at = datetime.fromtimestamp(record.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    epoch = record.epoch if isinstance(record, Decide | Redecide | Complete) else None
+    epoch = record.epoch if isinstance(record, Decide | Redecide | Complete | Resolve) else None
     kind = type(record).__name__.lower()
     return {"seq": record.seq, "at": f"{at}Z", "kind": kind, "epoch": epoch, "what": _what(record)}
 
@@ -45,8 +45,12 @@ def _what(record: Record) -> str:
         return f"{record.sink} {rows} rows, lost votes written again"
     if isinstance(record, Complete):
         return "complete in every sink"
+    if isinstance(record, Clean):
+        return "nothing is in doubt: sinks may change"
     if isinstance(record, Action):
         return f"{record.command} by {record.who}: {record.outcome}"
+    if isinstance(record, Resolve):
+        return f"{record.sink} resolved as {record.outcome} by {record.who}: {record.reason}"
     return record.text
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from exactsink.contract.model import Committable, Finding, InDoubt, JobContext, Outcome, Traits, Txn, Undecided
+from exactsink.contract.model import Committable, Finding, InDoubt, JobContext, Mark, Outcome, Traits, Txn, Undecided
 
 __all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "Writer"]
 
@@ -109,6 +109,28 @@ class Committer(ABC):
     @abstractmethod
     def in_doubt(self) -> Iterable[InDoubt]:
         """List this job's and sink's participants in the backend, begun or prepared; never anyone else's."""
+
+    def mark(self) -> Mark | None:
+        """Read this sink's mark in its target; None when there is none. Called where `traits.marks` says so.
+
+        It is read from what the target itself holds, in the session that `commit` uses next: when that session is
+        lost, `commit` raises Retryable before it does anything, so that the mark is read again. What is committed
+        shows in the mark: a participant's commit and its part of the mark are one atomic step, or the mark comes first.
+        """
+        raise NotImplementedError
+
+    def put_birth(self) -> Mark:
+        """Put the birth of the context's lineage into the target if it has no mark, and return the mark that stands.
+
+        Durable when it returns, and atomic: of two journals that call it, one finds the other's. Idempotent.
+        """
+        raise NotImplementedError
+
+    def trim_marks(self) -> None:
+        """Delete what the mark needs no more: all below the highest epoch that stands in the target, read then and
+        there, never below a number that was known before. A late or repeated call harms nothing.
+        """
+        raise NotImplementedError
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks pass it on to nobody
         """Take note, once the epoch is complete in every sink, of where the source stands; nothing is decided by it.

@@ -23,6 +23,7 @@ __all__ = [
     "InDoubt",
     "JobContext",
     "Lost",
+    "Mark",
     "Outcome",
     "Traits",
     "Txn",
@@ -156,6 +157,28 @@ class InDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What a target proves of one sink: which journal feeds it, and the highest epoch of which rows show there.
+
+    `lineage` names the journal. `epoch` is None for a birth: the journal has bound the target, and no epoch was
+    committed since. `tokens` are those of the claims under which that epoch's participants were begun, as far as the
+    target keeps them. `participants` is how many of them it proves; None where it proves all of the epoch at once, or
+    can't count.
+    """
+
+    lineage: str
+    epoch: int | None = None
+    tokens: frozenset[str] = frozenset()
+    participants: int | None = None
+
+    def __str__(self) -> str:
+        if self.epoch is None:
+            return f"the birth of journal {self.lineage}"
+        count = "" if self.participants is None else f", {self.participants} participants"
+        return f"epoch {self.epoch} (token {' and '.join(sorted(self.tokens)) or 'unknown'}{count}) of {self.lineage}"
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What preflight found, and the statement that fixes it. An error stops the job before the first row."""
 
@@ -175,6 +198,7 @@ class Traits:
     epoch that has used half of it is reported as a warning.
     `needs_shared_staging`: executors and driver must see the same staging folder. `needs_epoch_order`: rows are guarded
     by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
+    `marks`: the target keeps marks (`Committer.mark`), so a target, a journal or a checkpoint that went back is seen.
     """
 
     atomic_visibility: bool = False
@@ -184,6 +208,7 @@ class Traits:
     prepared_seconds: float | None = None
     needs_shared_staging: bool = False
     needs_epoch_order: bool = False
+    marks: bool = False
 
     @property
     def guarantee(self) -> str:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from exactsink.contract import Committable, Committer, ExactsinkError, InDoubtError, Lost, Outcome, Retryable, Unknown
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committer,
+    ExactsinkError,
+    InDoubtError,
+    Lost,
+    Outcome,
+    Retryable,
+    Unknown,
+)
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 
-__all__ = ["Parallel", "Retry", "SinkCommit", "commit_decision", "in_threads"]
+__all__ = ["CommitCalls", "Parallel", "Retry", "SinkCommit", "in_threads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,75 +55,90 @@ def in_threads(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def commit_decision(
-    decision: Decision,
-    committers: Mapping[str, Committer],
-    events: Events,
-    retry: Retry,
-    parallel: Parallel,
-    *,
-    source_done: bool = False,
-) -> Mapping[str, Sequence[Committable]]:
-    """Commit every sink in `committers` and give the committables that are lost, by sink.
-
-    All sinks get their turn before an error is raised: InDoubtError for an Unknown, else the gravest that a sink met.
-    `source_done` says that the source has recorded the epoch as done, which proves that all of it was committed once:
-    an Unknown is then evidence that has expired, not a row in doubt.
-    """
-    calls = [
-        _SinkCall(name, committer, decision, events, retry)
-        for name, committer in committers.items()
-        if name in decision.sinks
-    ]
-    results = parallel(calls)
-    errors = [result.error for result in results if result.error is not None]
-    unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
-    if not source_done:
-        errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]
-    if errors:
-        raise max(errors, key=_gravity)
-    lost = {}
-    for result in results:
-        for evidence in unknown[result.sink][:1]:
-            fields = {"sink": result.sink, "evidence": evidence}
-            events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
-        if gone := _lost(result, decision, events):
-            lost[result.sink] = gone
-    return lost
+def _no_mark(sink: str) -> None:
+    """Compare nothing: the target keeps no marks."""
 
 
 @dataclass(frozen=True, slots=True)
-class _SinkCall:
-    name: str
-    committer: Committer
-    decision: Decision
+class CommitCalls:
+    """How a decision is committed: sink by sink, each until it has an answer.
+
+    `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
+    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`.
+    """
+
     events: Events
     retry: Retry
+    check_mark: Callable[[str], None] = _no_mark
+    resolved: Mapping[str, str] = field(default_factory=dict)
 
-    def __call__(self) -> SinkCommit:
-        committables = self.decision.committables(self.name)
+    def commit(
+        self,
+        decision: Decision,
+        committers: Mapping[str, Committer],
+        parallel: Parallel,
+        *,
+        source_done: bool = False,
+    ) -> Mapping[str, Sequence[Committable]]:
+        """Commit every sink in `committers` and return the committables that are lost, by sink.
+
+        All sinks get their turn before an error is raised: InDoubtError for an Unknown, else the gravest that a sink
+        met. `source_done` says that the source has recorded the epoch as done, which proves that all of it was
+        committed once: an Unknown is then evidence that has expired, not a row in doubt.
+        """
+        results = parallel(
+            [partial(self._sink, name, committers[name], decision) for name in committers if name in decision.sinks]
+        )
+        errors = [result.error for result in results if result.error is not None]
+        unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
+        if not source_done:
+            errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]
+        if errors:
+            raise max(errors, key=_gravity)
+        lost = {}
+        for result in results:
+            for evidence in unknown[result.sink][:1]:
+                fields = {"sink": result.sink, "evidence": evidence}
+                self.events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
+            if gone := _lost(result, decision, self.events):
+                lost[result.sink] = gone
+        return lost
+
+    def _sink(self, name: str, committer: Committer, decision: Decision) -> SinkCommit:
+        committables = decision.committables(name)
         try:
-            with self.events.point(f"commit:{self.name}", self.decision.epoch):
-                outcomes = self._commit(committables) if committables else ()
+            with self.events.point(f"commit:{name}", decision.epoch):
+                outcomes = self._outcomes(name, committer, decision.epoch, committables) if committables else ()
         except Exception as error:
-            return SinkCommit(self.name, committables, error=error)
-        return SinkCommit(self.name, committables, outcomes)
+            return SinkCommit(name, committables, error=error)
+        return SinkCommit(name, committables, outcomes)
 
-    def _commit(self, committables: Sequence[Committable]) -> Sequence[Outcome]:
+    def _outcomes(
+        self, name: str, committer: Committer, epoch: int, committables: Sequence[Committable]
+    ) -> Sequence[Outcome]:
         for attempt in range(self.retry.attempts):
             try:
-                outcomes = self.committer.commit(self.decision.epoch, committables)
+                self.check_mark(name)
+                outcomes = committer.commit(epoch, committables)
             except Retryable as error:
                 if attempt + 1 == self.retry.attempts:
                     raise
-                fields = {"sink": self.name, "attempt": attempt + 1, "error": error.what}
-                self.events.report("commit_retried", epoch=self.decision.epoch, level=logging.WARNING, **fields)
+                fields = {"sink": name, "attempt": attempt + 1, "error": error.what}
+                self.events.report("commit_retried", epoch=epoch, level=logging.WARNING, **fields)
                 self.retry.wait(attempt)
                 continue
-            if len(outcomes) != len(committables):
-                raise TypeError(f"sink {self.name}: {len(outcomes)} outcomes for {len(committables)} committables")
-            return outcomes
+            if len(outcomes) != len(committables) or not all(isinstance(o, Outcome) for o in outcomes):
+                raise TypeError(f"sink {name}: commit gave {outcomes!r:.200} for {len(committables)} committables")
+            return [self._resolved(name, outcome) for outcome in outcomes]
         raise AssertionError("a commit is tried at least once")
+
+    def _resolved(self, name: str, outcome: Outcome) -> Outcome:
+        """Return an operator's word in place of an Unknown."""
+        word = self.resolved.get(name)
+        if word is None or not isinstance(outcome, Unknown):
+            return outcome
+        lost = Lost(f"an operator resolved it as lost: {outcome.evidence}")
+        return AlreadyCommitted() if word == "committed" else lost
 
 
 def _gravity(error: Exception) -> int:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -23,13 +23,14 @@ from exactsink.contract import (
     Refused,
     Retryable,
 )
-from exactsink.protocol.commit import Parallel, Retry, commit_decision, in_threads
+from exactsink.protocol.commit import CommitCalls, Parallel, Retry, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.log import Decision, fenced_by
-from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Redecide
-from exactsink.protocol.sinks import Sink, check_decided_sinks, committer_of, is_bound
-from exactsink.protocol.sweep import sweep_losers, sweep_older
+from exactsink.protocol.journal.log import Decision, Log, fenced_by
+from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink, Identity, Redecide
+from exactsink.protocol.marks import Marks
+from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, check_kept_sinks, committer_of, is_bound
+from exactsink.protocol.sweep import Sweep
 from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
 
 __all__ = ["Batch", "Coordinator", "EpochResult", "State"]
@@ -42,7 +43,8 @@ _REWRITES = 3
 class Batch:
     """One micro-batch as the source hands it over.
 
-    `fingerprint` is equal exactly for a replay of the same input; `schemas` are the sinks' shaped frames; `write` runs
+    `fingerprint` is equal exactly for a replay of an input that ends at the same place, `previous` is where the batch
+    before it ended, so where this one begins; empty for the first. `schemas` are the sinks' shaped frames; `write` runs
     an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again. `ends` are the
     sources' end offsets, in their own words.
     """
@@ -52,6 +54,7 @@ class Batch:
     schemas: Mapping[str, pa.Schema]
     write: Callable[[EpochPlan], Sequence[Vote]]
     ends: Sequence[str] = ()
+    previous: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Coordinator:
         driver: str,
         retry: Retry,
         save_state: Callable[[State], None],
+        identity: Identity | None = None,
         parallel: Parallel = in_threads,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -104,10 +108,13 @@ class Coordinator:
         self._save_state = save_state
         self._parallel = parallel
         self._now = now
+        self._identity = replace(identity or Identity(job), sinks=bound_sinks(sinks))
         self._claim: Claim | None = None
         self.last_claim: Claim | None = None
         """What `start` claimed, also after an error has taken the claim from this coordinator."""
         self._committers: dict[str, Committer] = {}
+        self._marks = Marks.of({}, {}, lambda: journal.log, retry.wait)
+        self._sweep = Sweep(events)
         self._unrepaired = False
         self._complete_epoch: int | None = None
 
@@ -121,23 +128,40 @@ class Coordinator:
         `run_epoch` writes them again. Raises LineageError, ConfigError, InDoubtError or Retryable; nothing is committed
         or swept before the claim stands.
         """
-        before = self._journal.read().decision
-        if before is not None and not source_done(before.epoch):
-            check_decided_sinks(self._sinks, before)
+        before = self._journal.read()
+        check_identity(before, self._identity)
+        done = before.decision is not None and source_done(before.decision.epoch)
+        check_kept_sinks(self._sinks, before, source_done=done)
         with self._events.point("claim"):
-            claim = self.last_claim = self._journal.claim(query_id, self._driver)
+            claim = self.last_claim = self._journal.claim(query_id, self._driver, self._identity)
         log = self._journal.log
         self._committers = {
             name: committer_of(sink, self._job, claim.generation, log.lineage) for name, sink in self._sinks.items()
         }
+        self._marks = Marks.of(self._sinks, self._committers, lambda: self._journal.log, self._retry.wait)
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
+            self._marks.check_start()
             lost = self._recommit(log.decision, source_done)
+            self._marks.check_committed(lost)
         with self._events.point("sweep"), self._fenced_instead(claim):
-            sweep_older(self._committers, log, claim, self._events, sweep_tokens)
+            self._sweep.older(self._committers, log, claim, sweep_tokens)
         self._claim = claim
         self._report_state()
         return lost
+
+    def leave(self) -> None:
+        """Record in the journal that nothing is in doubt, if so: then sinks may leave the job, or change.
+
+        For a driver that ends of its own will, between two epochs. It serves no more after.
+        """
+        claim, self._claim = self._claim, None
+        if claim is None or self._unrepaired:
+            return
+        try:
+            self._journal.keep(Clean())
+        except (ExactsinkError, OSError) as error:  # the next start does what this one did
+            self._events.report("not_left_clean", level=logging.WARNING, error=str(error))
 
     def run_epoch(self, batch: Batch) -> EpochResult:
         """Write, decide and commit a new batch, or finish and skip one that was decided before.
@@ -183,8 +207,6 @@ class Coordinator:
         if decision is None:
             return {}
         done = source_done(decision.epoch)
-        if not done:
-            check_decided_sinks(self._sinks, decision)
         lost = self._commit(decision, source_done=done)
         self._unrepaired = bool(lost)
         self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
@@ -195,6 +217,7 @@ class Coordinator:
         expected = self._journal.log.next_epoch
         if batch.epoch != expected:
             raise _out_of_order(batch.epoch, expected)
+        _check_follows(self._journal.log, batch)
         if self._unrepaired:
             raise InDoubtError(
                 f"epoch {expected - 1} has lost votes, and the source goes on to epoch {batch.epoch}",
@@ -202,13 +225,15 @@ class Coordinator:
                 next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch",
             )
         with self._events.point("open_epoch", batch.epoch):
+            self._marks.open_epoch()
             plan = self._open(claim, batch, dict.fromkeys(self._sinks))
         votes = batch.write(plan)
         with self._events.point("vote", batch.epoch):
             committables = self._accept(plan, votes)
         with self._events.point("decide", batch.epoch):
             sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
-            self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks))
+            marks = self._marks.decided(claim, batch.epoch, sinks)
+            self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks, batch.previous, marks))
         return self._decision()
 
     def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
@@ -228,6 +253,7 @@ class Coordinator:
         decided = decision.committables(sink)
         kept = tuple(c for c in decided if c not in gone)
         only = frozenset(c.txn.partition for c in gone) if kept else None
+        self._marks.check_rewrite(sink)
         plan = self._open(claim, batch, {sink: only})
         again = self._accept(plan, batch.write(plan))[sink]
         if not same_rows(gone, again, by_partition=bool(kept)):
@@ -266,10 +292,12 @@ class Coordinator:
 
     def _commit(self, decision: Decision, *, source_done: bool = False) -> Mapping[str, Sequence[Committable]]:
         bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
-        return commit_decision(decision, bound, self._events, self._retry, self._parallel, source_done=source_done)
+        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved)
+        return calls.commit(decision, bound, self._parallel, source_done=source_done)
 
     def _complete(self, claim: Claim, batch: Batch) -> None:
-        sweep_losers(self._committers, self._decision(), claim, self._events)
+        self._sweep.losers(self._committers, self._journal.log, claim)
+        self._marks.trim()
         self._journal.trim()
         with self._events.point("complete", batch.epoch):
             self._complete_epoch = batch.epoch
@@ -315,8 +343,21 @@ def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
     return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
 
 
+def _check_follows(log: Log, batch: Batch) -> None:
+    """Refuse a new batch that does not begin where the last decided one ended."""
+    decision = log.decision
+    if decision is None or batch.epoch == log.claims[-1].first_epoch or decision.previous is None:
+        return  # the first one of this checkpoint, or after an older release
+    if batch.previous != decision.fingerprint:
+        raise LineageError(
+            f"epoch {batch.epoch} does not begin where epoch {decision.epoch} ended",
+            why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+        )
+
+
 def _check_replay(decision: Decision, batch: Batch) -> None:
-    if batch.fingerprint != decision.fingerprint:
+    if batch.fingerprint != decision.fingerprint or decision.previous not in (None, batch.previous):
         raise LineageError(
             f"epoch {batch.epoch} was decided for other input than this batch has",
             why="the checkpoint went back in time, and the source cut its input anew",

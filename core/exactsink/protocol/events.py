@@ -74,6 +74,11 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         "source_not_reported": EventKind(
             "a sink could not pass on where the source stands; it is advisory", ("sink", "error")
         ),
+        "in_doubt_long": EventKind(
+            "a participant that is not decided stays in doubt for more than two epochs: look at it in its store",
+            ("sink", "participant"),
+        ),
+        "not_left_clean": EventKind("the driver could not record that nothing is in doubt; it is advisory", ("error",)),
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
         "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
         "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),

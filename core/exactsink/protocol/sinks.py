@@ -7,14 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from exactsink.contract import EPOCH_BUDGET_SECONDS, LONGEST_PAUSE_SECONDS, Backend, Committer, ConfigError, JobContext
-from exactsink.protocol.journal.log import Decision
+from exactsink.contract import (
+    EPOCH_BUDGET_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Backend,
+    Committer,
+    ConfigError,
+    JobContext,
+    LineageError,
+)
+from exactsink.protocol.journal.log import Decision, Log
+from exactsink.protocol.journal.records import BoundSink, Identity
 
 __all__ = [
     "EXECUTOR_VARIABLE",
     "DeferredBackend",
     "Sink",
-    "check_decided_sinks",
+    "bound_sinks",
+    "check_identity",
+    "check_kept_sinks",
     "check_one_frame",
     "committer_of",
     "is_bound",
@@ -105,16 +116,50 @@ def check_one_frame(sinks: Mapping[str, Sink]) -> None:
         )
 
 
-def check_decided_sinks(sinks: Mapping[str, Sink], decision: Decision) -> None:
-    """Refuse a config that lacks a sink, or a sink's target, of a decision that may be unfinished."""
-    for name, decided in decision.sinks.items():
-        if decided.committables and not is_bound(sinks, decision, name):
-            raise ConfigError(
-                f"the config lacks sink {name} as epoch {decision.epoch} was decided for",
-                why=f"that epoch may be unfinished, and holds rows for {decided.backend} ({decided.strategy}) at "
-                f"{decided.target}",
-                next=f"put [sinks.{name}] back as it was, run the job until it stands still, then change it",
-            )
+def bound_sinks(sinks: Mapping[str, Sink]) -> tuple[BoundSink, ...]:
+    """Return what a claim keeps of a config's sinks."""
+    return tuple(BoundSink(s.name, s.kind, s.backend.strategy, s.backend.target) for s in sinks.values())
+
+
+def check_identity(log: Log, mine: Identity) -> None:
+    """Refuse a journal that another job or batch run has claimed, whatever the path says. Raises LineageError."""
+    theirs = log.claims[-1].identity if log.claims else None
+    if theirs is None or (theirs.job, theirs.run) == (mine.job, mine.run):
+        return
+    who, me = (f"batch run {i.run!r} of job {i.job}" if i.run else f"job {i.job}" for i in (theirs, mine))
+    raise LineageError(
+        f"the journal belongs to {who}, and this is {me}",
+        why="ids in every sink hold the name: under another one, what is prepared there would never be ended, and "
+        "what is committed would be written again",
+        next="give the job its old name back, or a checkpoint of its own"
+        + (" (two runs' names have the same hash: rename one)" if mine.run else ""),
+    )
+
+
+def check_kept_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> None:
+    """Refuse a config that lacks a sink, or changed one, under which work may be in doubt. Raises ConfigError.
+
+    Without its config a store can't be asked. A clean stop, or `recover`, says in the journal that there is none.
+    """
+    mine = set(bound_sinks(sinks))
+    decision = log.decision
+    if decision is not None and not source_done:
+        for name, decided in decision.sinks.items():
+            bound = BoundSink(name, decided.backend, decided.strategy, decided.target)
+            if decided.committables and bound not in mine:
+                raise _lacking(bound, f"epoch {decision.epoch} may be unfinished, and holds rows")
+    for claim in log.open_claims:
+        for bound in claim.identity.sinks if claim.identity is not None else ():
+            if bound not in mine:
+                raise _lacking(bound, f"generation {claim.generation} ended unclean, and may have left work there")
+
+
+def _lacking(sink: BoundSink, why: str) -> ConfigError:
+    return ConfigError(
+        f"the config lacks sink {sink.name} as it was",
+        why=f"{why}: backend {sink.backend} ({sink.strategy}), target {sink.target}",
+        next=f"put [sinks.{sink.name}] back as it was, `exactsink recover JOB.toml`, then change it",
+    )
 
 
 def _filled(value: Any, environ: Mapping[str, str]) -> Any:

@@ -4,45 +4,66 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from exactsink.contract import Committer, InDoubt, Undecided
 from exactsink.protocol.events import Events
-from exactsink.protocol.journal.log import Decision, Log, undecided_before, undecided_losers
+from exactsink.protocol.journal.log import Log, undecided_before, undecided_losers
 from exactsink.protocol.journal.records import Claim
 
-__all__ = ["sweep_losers", "sweep_older"]
+__all__ = ["Sweep"]
+
+_LONG_EPOCHS = 2
+"""What is in doubt after so many epochs is no more on its way: a person should look."""
 
 
-def sweep_older(
-    committers: Mapping[str, Committer],
-    log: Log,
-    mine: Claim,
-    events: Events,
-    sweep_tokens: frozenset[str] = frozenset(),
-) -> None:
-    """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work.
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One driver's sweeps. It counts for how many epochs a participant is in doubt, to warn of those that stay."""
 
-    An operator may have sweep_tokens tokens of other journals: their work goes too.
-    """
-    listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
-    proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in listed.items()}
-    for sink, undecided in proven.items():
-        _abort(sink, committers[sink], listed[sink], undecided, events)
+    events: Events
+    _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
 
+    def older(
+        self, committers: Mapping[str, Committer], log: Log, mine: Claim, sweep_tokens: frozenset[str] = frozenset()
+    ) -> None:
+        """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work.
 
-def sweep_losers(committers: Mapping[str, Committer], decision: Decision, mine: Claim, events: Events) -> None:
-    """Abort my own generation's losing attempts: only between an epoch's commit and the next epoch's tasks."""
-    for sink, committer in committers.items():
-        listed = list(committer.in_doubt())
-        _abort(sink, committer, listed, undecided_losers(decision, mine, sink, listed), events)
+        An operator may have `sweep_tokens` of other journals: their work goes too.
+        """
+        listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+        proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in listed.items()}
+        for sink, undecided in proven.items():
+            self._abort(sink, committers[sink], listed[sink], undecided)
 
+    def losers(self, committers: Mapping[str, Committer], log: Log, mine: Claim) -> None:
+        """Abort my own generation's losing attempts, and what a fenced driver's tasks began after my start's sweep.
 
-def _abort(sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided, events: Events) -> None:
-    if len(undecided):
-        committer.abort(undecided)
-        events.report("swept", sink=sink, participants=len(undecided))
-    gone = {participant.ref for participant in undecided}
-    ages = [p.age_seconds for p in listed if p.ref not in gone]
-    known = [age for age in ages if age is not None]
-    oldest = round(max(known, default=0.0), 3) if len(known) == len(ages) else None
-    events.report("in_doubt", level=logging.DEBUG, sink=sink, participants=len(ages), oldest_age_seconds=oldest)
+        Only between an epoch's commit and the next epoch's tasks.
+        """
+        for sink, committer in committers.items():
+            listed = list(committer.in_doubt())
+            self._abort(sink, committer, listed, undecided_losers(log, mine, sink, listed))
+
+    def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> None:
+        if len(undecided):
+            committer.abort(undecided)
+            self.events.report("swept", sink=sink, participants=len(undecided))
+        gone = {participant.ref for participant in undecided}
+        left = [p for p in listed if p.ref not in gone]
+        known = [p.age_seconds for p in left if p.age_seconds is not None]
+        oldest = round(max(known, default=0.0), 3) if len(known) == len(left) else None
+        self.events.report(
+            "in_doubt", level=logging.DEBUG, sink=sink, participants=len(left), oldest_age_seconds=oldest
+        )
+        self._report_long(sink, left)
+
+    def _report_long(self, sink: str, left: Sequence[InDoubt]) -> None:
+        """Warn, once, of each participant that is in doubt for several epochs."""
+        for gone in {key for key in self._epochs if key[0] == sink}.difference((sink, p.ref) for p in left):
+            del self._epochs[gone]
+        for participant in left:
+            epochs = self._epochs[sink, participant.ref] = self._epochs.get((sink, participant.ref), 0) + 1
+            if epochs == _LONG_EPOCHS + 1:
+                named = participant.ref
+                self.events.report("in_doubt_long", level=logging.WARNING, sink=sink, participant=named)

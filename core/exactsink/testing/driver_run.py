@@ -99,12 +99,15 @@ def _query(script: Script, trigger: Trigger | None) -> None:
     for number, partitions in enumerate(script.batches):
         if script.is_done(number):
             continue
-        fingerprint = hashlib.sha256(f"batch {number}".encode()).hexdigest()
         write = tasks.writing(partitions)
-        coordinator.run_epoch(Batch(number, fingerprint, schemas, write))
+        coordinator.run_epoch(Batch(number, f"batch {number}", schemas, write, previous=_previous(number)))
         script.finish(number)
         coordinator.returned(number)
     coordinator.close()
+
+
+def _previous(number: int) -> str:
+    return f"batch {number - 1}" if number else ""
 
 
 class _Tasks:

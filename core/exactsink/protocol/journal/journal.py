@@ -9,8 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
-from exactsink.protocol.journal.log import Log, extended, fenced_by
-from exactsink.protocol.journal.records import Claim, Decide, Kept, Record, Redecide, decode, encode
+from exactsink.protocol.journal.log import Log, extended, fenced_by, rebased
+from exactsink.protocol.journal.records import (
+    Claim,
+    Decide,
+    Expected,
+    Identity,
+    Kept,
+    Record,
+    Redecide,
+    decode,
+    sealed,
+)
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
 __all__ = ["Journal"]
@@ -73,47 +83,57 @@ class Journal:
         return [decode(data, seq) for seq, data in found if data is not None]  # None: deleted since it was listed
 
     def _read_back(self, newest: int, standing: int) -> Log:
-        """Follow the newest entry to the claims and notes before it, and to the last decision."""
+        """Follow the newest entry to the claims and notes before it, and to the last decision. Check every sum."""
         record = self._entry(newest)
+        if record.prior_sum and newest - 1 not in (record.before, *record.names):
+            self._entry(newest - 1, record.prior_sum, newest)  # what was put past the end of an older copy does not fit
         log = Log(anchors=self._anchors(record))
+        sums = dict(zip(record.names, record.name_sums, strict=False))
         for seq in sorted(record.names):
-            log = extended(log, record if seq == newest else self._entry(seq))
-        return replace(log, last_seq=newest, standing=standing)
+            log = extended(log, record if seq == newest else self._entry(seq, sums.get(seq, ""), newest))
+        return replace(rebased(log), last_seq=newest, last_sum=record.sha256, standing=standing)
 
     def _anchors(self, newest: Record) -> tuple[Claim | Kept, ...]:
         """Walk claims and notes back to the first one, or to one that this handle has walked before."""
         known = {anchor.seq: index for index, anchor in enumerate(self._log.anchors)}
         walked = [newest] if isinstance(newest, Claim | Kept) else []
-        before = newest.before
+        before, last = newest.before, newest
         while before >= 0 and before not in known:
-            anchor = self._entry(before)
+            anchor = self._entry(before, last.before_sum, last.seq)
             if not isinstance(anchor, Claim | Kept) or anchor.before >= before:
                 raise Fatal(f"journal entry {before} is no claim or note", next="bring the journal back from a copy")
             walked.append(anchor)
-            before = anchor.before
+            before, last = anchor.before, anchor
         old = self._log.anchors[: known[before] + 1] if before in known else ()
+        if old and last.before_sum not in ("", old[-1].sha256):
+            raise _other_entry(before, old[-1].sha256, last.before_sum, last.seq)
         return (*old, *reversed(walked))
 
-    def _entry(self, seq: int) -> Record:
+    def _entry(self, seq: int, named: str = "", by: int = -1) -> Record:
+        """Read an entry; `named` is the sum that entry `by` has of it, empty where that one has none."""
         data = self._store.read(seq)
         if data is None:
             raise _Absent(seq)
-        return decode(data, seq)
+        record = decode(data, seq)
+        if named and record.sha256 != named:
+            raise _other_entry(seq, record.sha256, named, by)
+        return record
 
-    def claim(self, query_id: str, driver: str) -> Claim:
+    def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:
         """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""
         for attempt in range(_ATTEMPTS * 4):
             log = self.read()
             if log.query_id and log.query_id != query_id:
                 raise _other_query(log.query_id, query_id)
             token = uuid.uuid4().hex[:12]
-            claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token)
+            claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token, identity=identity)
             if log.claims:
                 claim = replace(claim, base=log.base, first_epoch=log.claims[-1].first_epoch)
             claim = replace(claim, **self._place(claim, log.last_seq + 1))
-            if self._settle(claim).nonce == claim.nonce and self._stands_last(claim):
-                self._log, self._claim = extended(log, claim), claim
-                return claim
+            stands = self._settle(claim)
+            if isinstance(stands, Claim) and stands.nonce == claim.nonce and self._stands_last(stands):
+                self._log, self._claim = extended(log, stands), stands
+                return stands
             self._wait(attempt)
         raise Retryable("the journal could not be claimed", why="other drivers claim the job again and again")
 
@@ -123,10 +143,28 @@ class Journal:
         Epochs go on where they are, or at `next_batch` if that is higher: they never go back. The caller holds the
         newest claim, and has seen the last decision committed. Raises Fenced.
         """
+        first = max(self._log.next_epoch, next_batch)
+        return self._go_on(query_id, next_batch, first, driver)
+
+    def rebase(self, marks: Sequence[Expected], query_id: str, next_batch: int, driver: str) -> Claim:
+        """Take what stands in the targets for the truth: `marks` as they were found, the last decision is over.
+
+        The next epoch is above every one that the journal or a target knows: numbers never come twice. The caller
+        holds the newest claim. Raises Fenced.
+        """
+        found = [mark.now.epoch + 1 for mark in marks if mark.now is not None and mark.now.epoch is not None]
+        first = max(self._log.next_epoch, next_batch, *found, 0)
+        return self._go_on(query_id, next_batch, first, driver, tuple(marks))
+
+    def _go_on(
+        self, query_id: str, next_batch: int, first: int, driver: str, marks: tuple[Expected, ...] | None = None
+    ) -> Claim:
+        """Append a claim that binds batch `next_batch` of a query to epoch `first`."""
         log, token = self._log, uuid.uuid4().hex[:12]
-        first = max(log.next_epoch, next_batch)
-        claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage, first - next_batch, first)
-        self._append(claim)
+        identity, base = log.claims[-1].identity, first - next_batch
+        self._append(
+            Claim(log.last_generation + 1, token, driver, query_id, log.lineage, base, first, identity, rebased=marks)
+        )
         self._claim = self._log.claims[-1]
         return self._claim
 
@@ -159,8 +197,8 @@ class Journal:
         """Choose among what this handle knows: what came after may be another driver's claim."""
         known, anchors = self._log.last_seq, {anchor.seq for anchor in self._log.anchors}
         epochs = [seq for seq in listed if seq <= known and seq not in anchors]
-        last = self._log.decision.seqs if self._log.decision else ()
-        return frozenset(epochs[: max(0, len(epochs) - self._keep_epochs)]).difference(last)
+        last = self._log.decision.seqs if self._log.decision else ()  # the newest entry names its neighbour, too
+        return frozenset(epochs[: max(0, len(epochs) - self._keep_epochs)]).difference(last, (known - 1, known))
 
     def _append(self, record: Record) -> None:
         """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
@@ -172,7 +210,7 @@ class Journal:
             mine = replace(record, **self._place(record, self._log.last_seq + 1))
             stands = self._settle(mine)
             if stands.nonce == mine.nonce:
-                self._log = extended(self._log, mine)
+                self._log = extended(self._log, stands)
                 return
             if not isinstance(stands, Kept):
                 driver = stands.driver if isinstance(stands, Claim) else "another driver"
@@ -186,9 +224,10 @@ class Journal:
     def _settle(self, record: Record) -> Record:
         """Put a record until it is known what stands at its seq: this one or another's."""
         failure: Exception | None = None
+        record, text = sealed(record)
         for attempt in range(_ATTEMPTS):
             try:
-                self._store.put(record.seq, encode(record))
+                self._store.put(record.seq, text)
                 return record
             except SeqTaken:
                 pass
@@ -211,14 +250,32 @@ class Journal:
         )
 
     def _place(self, record: Record, seq: int) -> dict[str, Any]:
-        """Return a record's place: its seq, a nonce to know it by, and the names of the last decision's records."""
-        names = self._log.decision.seqs if self._log.decision else ()
+        """Return a record's place: its seq, a nonce, and what it names with the sums: see `records`."""
+        log = self._log
+        names, sums = (log.decision.seqs, log.decision.sums) if log.decision else ((), ())
         if isinstance(record, Decide):
-            names = (seq,)
+            names, sums = (seq,), ()
         elif isinstance(record, Redecide):
             names = (*names, seq)
-        nonce, at = uuid.uuid4().hex, round(time.time(), 3)
-        return {"seq": seq, "nonce": nonce, "names": names, "before": self._log.before, "at": at}
+        return {
+            "seq": seq,
+            "nonce": uuid.uuid4().hex,
+            "names": names,
+            "name_sums": sums,  # all but its own
+            "before": log.before,
+            "before_sum": log.anchors[-1].sha256 if log.anchors else "",
+            "prior_sum": log.last_sum if log.last_seq == seq - 1 else "",
+            "at": round(time.time(), 3),
+        }
+
+
+def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:
+    return LineageError(
+        f"journal entry {seq} is not the one that entry {by} was written after",
+        why=f"its sha256 is {sha256[:12]}..., entry {by} names {named[:12]}...: an entry was edited, or comes from "
+        "another copy of the journal",
+        next="bring back one whole copy; or `exactsink rebase`, which starts from what the targets hold",
+    )
 
 
 def _other_query(bound: str, query_id: str) -> LineageError:

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from exactsink.contract import Committable, Fatal, Fenced, InDoubt, LineageError, Undecided
-from exactsink.protocol.journal.records import Claim, Complete, Decide, DecidedSink, Kept, Note, Record, Redecide
+from exactsink.contract import Committable, Fatal, Fenced, InDoubt, LineageError, Mark, Undecided
+from exactsink.protocol.journal.records import (
+    Claim,
+    Clean,
+    Complete,
+    Decide,
+    DecidedSink,
+    Expected,
+    Kept,
+    Note,
+    Record,
+    Redecide,
+    Resolve,
+)
 
 __all__ = ["Decision", "Log", "extended", "fenced_by", "undecided_before", "undecided_losers"]
 
@@ -17,12 +29,19 @@ _RUN_COMPLETE = "run complete"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike."""
+    """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike.
+
+    `sums` are those of the records at `seqs`. `previous` and `marks` are None where an older release decided. An
+    operator's rebase leaves no sinks: nothing of the decision is committed any more.
+    """
 
     epoch: int
     fingerprint: str
     sinks: Mapping[str, DecidedSink]
     seqs: tuple[int, ...]
+    sums: tuple[str, ...] = ()
+    previous: str | None = None
+    marks: tuple[Expected, ...] | None = None
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -46,6 +65,7 @@ class Log:
     """
 
     last_seq: int = -1
+    last_sum: str = ""
     anchors: tuple[Claim | Kept, ...] = ()
     decision: Decision | None = None
     standing: int = 0
@@ -62,6 +82,20 @@ class Log:
     def is_complete(self) -> bool:
         """Whether every sink has committed the one epoch of this log, a batch run's."""
         return any(isinstance(kept, Complete) for kept in self.anchors) or _RUN_COMPLETE in {n.text for n in self.notes}
+
+    @property
+    def resolved(self) -> Mapping[str, str]:
+        """Return what an operator said of the last decision's sinks: `committed` or `lost`."""
+        epoch = self.decision.epoch if self.decision else None
+        return {a.sink: a.outcome for a in self.anchors if isinstance(a, Resolve) and a.epoch == epoch}
+
+    @property
+    def open_claims(self) -> tuple[Claim, ...]:
+        """The claims under which something may have been begun that nobody has cleaned up yet."""
+        clean = max((anchor.seq for anchor in self.anchors if isinstance(anchor, Clean)), default=-1)
+        unclean = [claim for claim in self.claims if claim.seq > clean]
+        decided_since = self.decision is not None and max(self.decision.seqs, default=-1) > clean
+        return tuple(unclean or (self.claims[-1:] if decided_since else ()))
 
     @property
     def last_generation(self) -> int:
@@ -101,12 +135,25 @@ class Log:
 
 def extended(log: Log, record: Record) -> Log:
     """Return the log with one more record at its end."""
-    log = replace(log, last_seq=record.seq, standing=log.standing + 1)
+    log = replace(log, last_seq=record.seq, last_sum=record.sha256, standing=log.standing + 1)
     if isinstance(record, Claim | Kept):
-        return replace(log, anchors=(*log.anchors, record))
+        return rebased(replace(log, anchors=(*log.anchors, record)))
     if isinstance(record, Decide):
-        return replace(log, decision=Decision(record.epoch, record.fingerprint, record.sinks, (record.seq,)))
+        place = ((record.seq,), (record.sha256,))
+        decision = Decision(record.epoch, record.fingerprint, record.sinks, *place, record.previous, record.marks)
+        return replace(log, decision=decision)
     return replace(log, decision=_redecided(log.decision, record))
+
+
+def rebased(log: Log) -> Log:
+    """Let the newest rebase since the last decision take that decision's place."""
+    decided = max(log.decision.seqs, default=-1) if log.decision else -1
+    words = [claim for claim in log.claims if claim.rebased is not None and claim.seq > decided]
+    if not words:
+        return log
+    if log.decision is None:
+        return replace(log, decision=Decision(words[-1].first_epoch - 1, "", {}, (), (), None, words[-1].rebased))
+    return replace(log, decision=replace(log.decision, sinks={}, marks=words[-1].rebased))
 
 
 def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
@@ -117,7 +164,22 @@ def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
             next="bring the journal back from a copy",
         )
     sink = replace(decision.sinks[record.sink], committables=record.committables)
-    return replace(decision, sinks={**decision.sinks, record.sink: sink}, seqs=(*decision.seqs, record.seq))
+    return replace(
+        decision,
+        sinks={**decision.sinks, record.sink: sink},
+        seqs=(*decision.seqs, record.seq),
+        sums=(*decision.sums, record.sha256),
+        marks=decision.marks and tuple(_remarked(m, sink) if m.sink == record.sink else m for m in decision.marks),
+    )
+
+
+def _remarked(expected: Expected, sink: DecidedSink) -> Expected:
+    """Return what is expected of a sink whose set was replaced: earlier sets' tokens may show there, too."""
+    now = expected.now
+    if expected.target != sink.target or now is None:
+        return expected
+    tokens = now.tokens.union(c.txn.token for c in sink.committables)
+    return replace(expected, now=Mark(now.lineage, now.epoch, tokens, len(sink.committables)))
 
 
 def fenced_by(log: Log, mine: Claim) -> Fenced | None:
@@ -157,14 +219,22 @@ def undecided_before(
     return _proven(found)
 
 
-def undecided_losers(decision: Decision, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
-    """Prove who, of what a sink's backend lists, lost in my own generation: begun up to the decided epoch, not in it.
+def undecided_losers(log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
+    """Prove who, of what a sink's backend lists, lost in my own generation (begun up to the decided epoch, not in it),
+    or was begun under an older claim of this journal.
 
-    True only between that epoch's commit and the next epoch's tasks.
+    True only between that epoch's commit and the next epoch's tasks. Foreign work is left to the next start.
     """
-    decided = decision.refs(sink)
-    own = [p for p in listed if (p.generation, p.token) == (mine.generation, mine.token)]
-    return _proven([p for p in own if (p.epoch is None or p.epoch <= decision.epoch) and p.ref not in decided])
+    decision, standing = log.decision, log.standing_claims
+    decided, epoch = (decision.refs(sink), decision.epoch) if decision else (frozenset[str](), -1)
+    found = []
+    for participant in listed:
+        claim = (participant.generation, participant.token)
+        older = claim in standing and participant.generation < mine.generation
+        own = claim == (mine.generation, mine.token) and (participant.epoch is None or participant.epoch <= epoch)
+        if (older or own) and participant.ref not in decided:
+            found.append(participant)
+    return _proven(found)
 
 
 def _proven(participants: Sequence[InDoubt]) -> Undecided:

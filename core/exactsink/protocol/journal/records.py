@@ -1,37 +1,49 @@
-"""The journal's records and their JSON: versioned, without secrets, never pickled.
+"""The journal's records and their JSON: versioned, summed, without secrets, never pickled.
 
 Every record has its `seq`, a random `nonce` to know it by, `names` (the seqs of the last decision's records, as this
 record leaves it) and `before` (the seq of the newest claim or note before it, -1 when there is none): whoever has the
-newest record finds from it all that must be known, however long the journal is. `at` is when it was written (Unix
-seconds), for people: no rule reads it.
+newest record finds from it all that must be known, however long the journal is. `sha256` is the record's own sum;
+`name_sums`, `before_sum` and `prior_sum` are those of the records at `names`, at `before` and at `seq` - 1, empty where
+there is none: an edited record, or one of another copy, does not fit. `at` is when it was written (Unix seconds), for
+people: no rule reads it.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
-from exactsink.contract import Committable, Fatal, Txn
+from exactsink.contract import Committable, Fatal, LineageError, Mark, Txn
 
 __all__ = [
     "FORMAT_VERSION",
     "Action",
+    "BoundSink",
     "Claim",
+    "Clean",
     "Complete",
     "Decide",
     "DecidedSink",
+    "Expected",
+    "Identity",
     "Kept",
     "Note",
     "Record",
     "Redecide",
+    "Resolve",
     "decode",
-    "encode",
+    "sealed",
 ]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_READS = (2, 3)
+_SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
+_COPY = "bring that entry back from a copy of the journal; without it a decision may be forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +53,49 @@ class _Placed:
     seq: int = -1
     nonce: str = ""
     names: tuple[int, ...] = ()
+    name_sums: tuple[str, ...] = ()
     before: int = -1
+    before_sum: str = ""
+    prior_sum: str = ""
+    sha256: str = ""
     at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSink:
+    """A sink as a claim's config has it: where its rows go, and how."""
+
+    name: str
+    backend: str
+    strategy: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who claims: the job, and the batch run if it is one; the checkpoint's real path; the sinks; and the process."""
+
+    job: str
+    run: str = ""
+    checkpoint: str = ""
+    release: str = ""
+    host: str = ""
+    user: str = ""
+    sinks: tuple[BoundSink, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the journal expects of one sink's mark in one target.
+
+    `now` is the last decision in which the sink had rows, or the birth before the first; `before` is what `now` was
+    before the newest decision. None: the target is not bound yet, or an older release decided last.
+    """
+
+    sink: str
+    target: str
+    now: Mark | None
+    before: Mark | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +104,8 @@ class Claim(_Placed):
 
     `lineage` is the journal's own name, the token of its first claim. An empty `query_id` binds the journal to the next
     query that claims. Batch n of the bound query is epoch `base + n`; its first one here is `first_epoch`. Both are 0
-    until an operator adopts another checkpoint, and stay as they are from claim to claim.
+    until an operator adopts another checkpoint, and stay as they are from claim to claim. `rebased` is an operator's
+    word: these marks are what stands in the targets, and the truth from here on; the decision before is over.
     """
 
     generation: int
@@ -61,6 +115,8 @@ class Claim(_Placed):
     lineage: str
     base: int = 0
     first_epoch: int = 0
+    identity: Identity | None = None
+    rebased: tuple[Expected, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +135,18 @@ class DecidedSink:
 
 @dataclass(frozen=True, slots=True)
 class Decide(_Placed):
-    """The commit point of an epoch, for all sinks at once."""
+    """The commit point of an epoch, for all sinks at once.
+
+    `fingerprint` is of the batch's end, `previous` of the end of the batch before it: a batch is what lies between the
+    two. `marks` has an entry for every sink and target ever seen. Both are None in a record of an older release.
+    """
 
     epoch: int
     generation: int
     fingerprint: str
     sinks: Mapping[str, DecidedSink]
+    previous: str | None = None
+    marks: tuple[Expected, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +174,11 @@ class Complete(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class Clean(_Placed):
+    """All that was begun is committed or swept, and nothing is begun since: sinks may leave or change now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Action(_Placed):
     """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it."""
 
@@ -121,35 +188,48 @@ class Action(_Placed):
     outcome: str
 
 
-Kept = Note | Complete | Action
+@dataclass(frozen=True, slots=True)
+class Resolve(_Placed):
+    """An operator's word on what the last decision left in doubt in a sink: `committed` or `lost`."""
+
+    who: str
+    reason: str
+    epoch: int
+    sink: str
+    outcome: str
+
+
+Kept = Note | Complete | Clean | Action | Resolve
 """Records beside claims that are never deleted, and that fence nobody."""
 
-Record = Claim | Decide | Redecide | Note | Complete | Action
+Record = Claim | Decide | Redecide | Note | Complete | Clean | Action | Resolve
 _KINDS: Mapping[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Claim, Decide, Redecide, Note, Complete, Action)
+    kind.__name__.lower(): kind for kind in (Claim, Decide, Redecide, Note, Complete, Clean, Action, Resolve)
 }
 
 
-def encode(record: Record) -> bytes:
-    """Write a record as JSON."""
+def sealed(record: Record) -> tuple[Record, bytes]:
+    """Write a record as JSON, with the sum of all before it at its end; return the record with that sum, too."""
     body: dict[str, Any] = {"version": FORMAT_VERSION, "kind": type(record).__name__.lower()}
-    for field in type(record).__dataclass_fields__:
-        body[field] = _plain(getattr(record, field))
-    return json.dumps(body, sort_keys=True).encode()
+    for field in fields(record):
+        if field.name != "sha256":
+            body[field.name] = _plain(getattr(record, field.name))
+    text = json.dumps(body, sort_keys=True).encode()
+    sha256 = hashlib.sha256(text).hexdigest()
+    return replace(record, sha256=sha256), text[:-1] + f', "sha256": "{sha256}"}}'.encode()
 
 
 def decode(data: bytes, seq: int | None = None) -> Record:
-    """Read a record back; `seq` is where it was found. What this release can't read is Fatal: guessing loses rows."""
+    """Read a record back; `seq` is where it was found. What this release can't read is Fatal: guessing loses rows.
+
+    Raises LineageError for a record whose sum is not its own.
+    """
     try:
         body = json.loads(data)
         version, kind = body.pop("version"), body.pop("kind")
     except (ValueError, KeyError, AttributeError) as error:
-        raise Fatal(
-            f"journal entry {seq} is no record",
-            why=f"{error!r} in {data[:60]!r}",
-            next="bring that entry back from a copy of the journal; without it a decision may be forgotten",
-        ) from error
-    if version != FORMAT_VERSION or kind not in _KINDS:
+        raise Fatal(f"journal entry {seq} is no record", why=f"{error!r} in {data[:60]!r}", next=_COPY) from error
+    if version not in _READS or kind not in _KINDS:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",
             why=f"this release reads format {FORMAT_VERSION}",
@@ -157,22 +237,33 @@ def decode(data: bytes, seq: int | None = None) -> Record:
             if version == 1
             else "pip install --upgrade exactsink",
         )
-    if set(body) != set(_KINDS[kind].__dataclass_fields__) or seq not in (None, body["seq"]):
+    body["sha256"] = hashlib.sha256(data).hexdigest() if version == 2 else _own_sum(data, seq)
+    known = {field.name: field for field in fields(_KINDS[kind])}
+    missing = known.keys() - body.keys()
+    whole = all(version == 2 and known[name].default is not MISSING for name in missing)
+    if not whole or not body.keys() <= known.keys() or seq not in (None, body["seq"]):
         raise Fatal(
             f"journal entry {seq} is not the {kind} that it says it is",
             why=f"it has the fields {', '.join(sorted(body))}, and calls itself entry {body.get('seq')}",
-            next="bring that entry back from a copy; without it a decision may be forgotten",
+            next=_COPY,
         )
-    body["names"] = tuple(body["names"])
-    if "committables" in body:
-        body["committables"] = _committables(body["committables"])
-    if "sinks" in body:
-        body["sinks"] = {name: _decided_sink(sink) for name, sink in body["sinks"].items()}
-    record: Record = _KINDS[kind](**body)
+    record: Record = _KINDS[kind](**{name: _read(name, value) for name, value in body.items()})
     return record
 
 
+def _own_sum(data: bytes, seq: int | None) -> str:
+    found = _SUM.search(data)
+    if found is None or hashlib.sha256(data[: found.start()] + b"}").hexdigest() != found[1].decode():
+        raise LineageError(
+            f"journal entry {seq} was changed after it was written",
+            why="its content does not have the sha256 at its end",
+            next="bring that entry back from a copy; or `exactsink rebase`, which starts from what the targets hold",
+        )
+    return found[1].decode()
+
+
 def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
     if isinstance(value, Committable):
         return {
             "txn": value.txn.id,
@@ -183,17 +274,33 @@ def _plain(value: Any) -> Any:
             "store_ref": value.store_ref,
             "payload": base64.b64encode(value.payload).decode(),
         }
-    if isinstance(value, DecidedSink):
-        return {field: _plain(getattr(value, field)) for field in DecidedSink.__dataclass_fields__}
+    if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return value
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
-def _decided_sink(body: Mapping[str, Any]) -> DecidedSink:
-    return DecidedSink(body["backend"], body["strategy"], body["target"], _committables(body["committables"]))
+def _read(name: str, value: Any) -> Any:
+    """Read a record's field back from JSON."""
+    if name == "committables":
+        return _committables(value)
+    if name == "sinks":
+        return {
+            sink: DecidedSink(**{**body, "committables": _committables(body["committables"])})
+            for sink, body in value.items()
+        }
+    if name in ("marks", "rebased") and value is not None:
+        return tuple(Expected(b["sink"], b["target"], _mark(b["now"]), _mark(b["before"])) for b in value)
+    if name == "identity" and value is not None:
+        return Identity(**{**value, "sinks": tuple(BoundSink(**sink) for sink in value["sinks"])})
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _mark(body: Mapping[str, Any] | None) -> Mark | None:
+    return None if body is None else Mark(**{**body, "tokens": frozenset(body["tokens"])})
 
 
 def _committables(bodies: list[Mapping[str, Any]]) -> tuple[Committable, ...]:
@@ -204,12 +311,4 @@ def _committable(body: Mapping[str, Any]) -> Committable:
     txn = Txn.parse(body["txn"])
     if txn is None:
         raise Fatal(f"journal holds a committable with the id {body['txn']!r}", why="it is no participant's id")
-    return Committable(
-        txn=txn,
-        rows=body["rows"],
-        payload=base64.b64decode(body["payload"]),
-        version=body["version"],
-        deadline=body["deadline"],
-        digest=body["digest"],
-        store_ref=body["store_ref"],
-    )
+    return Committable(**{**body, "txn": txn, "payload": base64.b64decode(body["payload"])})

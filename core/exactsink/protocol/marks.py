@@ -1,0 +1,209 @@
+"""Hold the marks in the targets against what the journal expects of them. No other place compares.
+
+A mark that differs says that a target, the journal or the checkpoint went back in time, or belongs to another history.
+The job stops then, with both values: going on would double rows or drop them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from exactsink.contract import Committer, ExactsinkError, InDoubtError, LineageError, Mark
+from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.records import Claim, DecidedSink, Expected
+from exactsink.protocol.sinks import Sink
+
+__all__ = ["Marks", "expected_of"]
+
+_READS = 5
+_REBASE = "once you know what is right: exactsink rebase JOB.toml shows what every target holds, and goes on from there"
+
+
+def expected_of(log: Log, sink: str, target: str) -> Expected | None:
+    """Return what the journal expects of a sink's mark in this target; None where it has not bound it."""
+    marks = log.decision.marks if log.decision and log.decision.marks else ()
+    return next((mark for mark in marks if (mark.sink, mark.target) == (sink, target)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """One claim's view: `log()` is the journal's as it was read last, `wait(attempt)` pauses before a second look.
+
+    `_found` are marks of sinks that no decision names yet, or that an older release decided for.
+    """
+
+    sinks: Mapping[str, Sink]
+    committers: Mapping[str, Committer]
+    lineage: str
+    log: Callable[[], Log]
+    wait: Callable[[int], None]
+    _found: dict[str, Mark]
+
+    @classmethod
+    def of(
+        cls,
+        sinks: Mapping[str, Sink],
+        committers: Mapping[str, Committer],
+        log: Callable[[], Log],
+        wait: Callable[[int], None],
+    ) -> Marks:
+        """Make the view of a claim that stands."""
+        kept = {name: sink for name, sink in sinks.items() if sink.backend.traits.marks}
+        return cls(dict(sorted(kept.items())), committers, log().lineage, log, wait, {})
+
+    def check_start(self) -> None:
+        """Compare before anything is committed or swept: each sink stands at the last decision, or just before it."""
+        for name in self.sinks:
+            self._hold(name, self._stands(name))
+
+    def check_committed(self, lost: Mapping[str, object]) -> None:
+        """Compare once the last decision is committed again: each sink stands there, but for what is lost."""
+        for name in self.sinks:
+            if name in lost:
+                self.check_rewrite(name)
+            else:
+                self._hold(name, lambda mark, e: is_at(mark, e.now))
+
+    def check_rewrite(self, name: str) -> None:
+        """Compare before a sink's lost rows are written again."""
+        if name in self.sinks:
+            self._hold(name, lambda mark, e: self._is_unfinished(mark, e, name))
+
+    def check_commit(self, name: str) -> None:
+        """Compare in the session that commits next; a higher epoch is a newer driver's, and all is committed then."""
+
+        def fits(mark: Mark | None, expected: Expected) -> bool:
+            return self._is_unfinished(mark, expected, name) or is_above(mark, expected.now)
+
+        if name in self.sinks:
+            self._hold(name, fits)
+
+    def open_epoch(self) -> None:
+        """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
+
+        Births are put in the order of names: of two journals that meet on several sinks, one gets them all.
+        """
+        for name in self.sinks:
+            mark = self._hold(name, lambda mark, e: is_at(mark, e.now))
+            if mark is None:
+                self._found[name] = self._bound(name)
+            elif expected_of(self.log(), name, self._target(name)) is None:
+                self._found[name] = mark
+
+    def decided(self, claim: Claim, epoch: int, sinks: Mapping[str, DecidedSink]) -> tuple[Expected, ...]:
+        """Return what is expected of every sink and target ever seen, once this decision is committed."""
+        decision = self.log().decision
+        old = {(m.sink, m.target): m for m in (decision.marks if decision and decision.marks else ())}
+        new = {key: replace(mark, before=mark.now) for key, mark in old.items()}
+        for name in self.sinks:
+            key = (name, self._target(name))
+            known = new.pop(key, None)  # this target is the sink's latest: it comes last
+            before = known.now if known is not None else self._found[name]
+            votes, now = sinks[name].committables, before
+            if votes:
+                now = Mark(self.lineage, epoch, frozenset([claim.token]), len(votes))
+            new[key] = Expected(*key, now, before)
+        return tuple(new.values())
+
+    def trim(self) -> None:
+        """Delete what no mark needs any more."""
+        for name in self.sinks:
+            self.committers[name].trim_marks()
+
+    def _bound(self, name: str) -> Mark:
+        """Bind a target that has no mark to this journal."""
+        mark = self.committers[name].put_birth()
+        if mark != Mark(self.lineage):
+            raise difference(self.log(), name, mark, Mark(self.lineage))
+        return mark
+
+    def _stands(self, name: str) -> Callable[[Mark | None, Expected], bool]:
+        return lambda mark, expected: is_at(mark, expected.now) or self._is_unfinished(mark, expected, name)
+
+    def _is_unfinished(self, mark: Mark | None, expected: Expected, name: str) -> bool:
+        """Return whether the target stands in the midst of the last decision's commit, or just before it."""
+        decision = self.log().decision
+        if decision is None or not decision.committables(name):
+            return False
+        return is_part(mark, expected.now) or is_at(mark, expected.before)
+
+    def _hold(self, name: str, fits: Callable[[Mark | None, Expected], bool]) -> Mark | None:
+        """Return the mark that fits; one that differs is read again a few times, and then raised."""
+        expected = self._expected(name)
+        for attempt in range(_READS):
+            mark = self.committers[name].mark()
+            if self._is_unbound(name, mark) if expected is None else fits(mark, expected):
+                return mark
+            self.wait(attempt)
+        raise difference(self.log(), name, mark, expected.now if expected is not None else None)
+
+    def _expected(self, name: str) -> Expected | None:
+        """Return what is expected of a sink's mark; None where no decision and no earlier look says anything."""
+        target = self._target(name)
+        known = expected_of(self.log(), name, target)
+        if known is None and name in self._found:
+            return Expected(name, target, self._found[name], self._found[name])
+        return known
+
+    def _is_unbound(self, name: str, mark: Mark | None) -> bool:
+        """Return whether a target that the journal does not know may be bound, or came here with its marks."""
+        decision = self.log().decision
+        if mark is None or mark == Mark(self.lineage):
+            return True
+        if decision is not None and decision.marks is None:  # an older release's decision says nothing of marks
+            return mark.lineage == self.lineage and (mark.epoch or 0) <= decision.epoch
+        latest = [m.now for m in (decision.marks or ()) if m.sink == name] if decision else []
+        return bool(latest) and is_at(mark, latest[-1])
+
+    def _target(self, name: str) -> str:
+        return self.sinks[name].backend.target
+
+
+def is_at(mark: Mark | None, expected: Mark | None) -> bool:
+    """Return whether a mark is exactly what is expected: the same history, epoch and claim, all participants there."""
+    return (
+        is_part(mark, expected)
+        and mark is not None
+        and expected is not None
+        and (mark.participants in (None, expected.participants))
+    )
+
+
+def is_part(mark: Mark | None, expected: Mark | None) -> bool:
+    """Return whether a mark is of the expected epoch's own set, though participants may be missing."""
+    if mark is None or expected is None:
+        return False
+    same = (mark.lineage, mark.epoch) == (expected.lineage, expected.epoch)
+    return same and mark.tokens <= expected.tokens
+
+
+def is_above(mark: Mark | None, expected: Mark | None) -> bool:
+    """Return whether a mark is a later epoch of the same journal."""
+    if mark is None or expected is None or mark.epoch is None or expected.epoch is None:
+        return False
+    return mark.lineage == expected.lineage and mark.epoch > expected.epoch
+
+
+def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) -> ExactsinkError:
+    """Explain a mark that does not fit: who went back, what is missing or doubled, and the ways out."""
+    stands = "no mark" if mark is None else str(mark)
+    what = f"sink {sink}: its target holds {stands}, the journal expects {expected or 'none that is bound'}"
+    fix = f"bring back the journal, the checkpoint and the targets of one moment; or, {_REBASE}"
+    if mark is None:
+        return InDoubtError(what, why="the target was emptied, put back or replaced, and its mark with it", next=fix)
+    if expected is None or mark.lineage != expected.lineage:
+        why = f"another journal fed this target (this one is {log.lineage}), or this journal lost its records"
+        return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
+    if is_above(mark, expected) or expected.epoch is None:
+        why = "the journal went back in time, and would decide epochs again that the target holds"
+        return LineageError(what, why=why, next=fix)
+    if mark.epoch != expected.epoch:
+        lacking = f"epochs {(-1 if mark.epoch is None else mark.epoch) + 1} to {expected.epoch}"
+        return InDoubtError(what, why=f"the target went back in time, and lacks rows of {lacking}", next=fix)
+    if not mark.tokens <= expected.tokens:
+        why = (
+            f"epoch {mark.epoch} was decided twice, in two histories that began as one: a copy was run beside this one"
+        )
+        return LineageError(what, why=why, next=fix)
+    return InDoubtError(what, why=f"the target lacks participants of epoch {mark.epoch}: it went back", next=fix)
