@@ -64,7 +64,7 @@ class Store:
         pass
 
     def add(self, record: Record) -> Record:
-        self.entries[record.seq] = sealed(record)[1]
+        record, self.entries[record.seq] = sealed(record)
         return record
 
     def records(self) -> dict[int, Record]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 
 import pytest
 from tests.unit.journals import QUERY, Driver, Store, claimed, committables, decided, redecided
 
-from exactsink.contract import Fatal, Retryable
+from exactsink.contract import Fatal, LineageError, Retryable
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, extended
 from exactsink.protocol.journal.records import Note, Record
+
+FORMAT_2 = Path(__file__).with_name("journal_format_2.json")
+"""What the release before records with sums wrote; never made by today's code."""
 
 
 class StaleStore(Store):
@@ -108,10 +113,10 @@ def reads(store: Store, journal: Journal) -> list[int]:
 
 @pytest.mark.parametrize("epochs", [10, 2000])
 def test_opening_reads_the_newest_entry_what_it_names_and_the_anchors(epochs: int) -> None:
-    """So it does not grow with the epochs: four reads for these three anchors, whatever stands between."""
+    """So it does not grow with the epochs: five reads for these three anchors, whatever stands between."""
     store, journal = long_journal(epochs)
     newest, fresh = epochs + 2, Driver(store)
-    assert reads(store, fresh) == [0, 1, 2, newest]
+    assert reads(store, fresh) == [0, 1, 2, newest - 1, newest]
     assert fresh.log == journal.log
     journal.redecide(redecided(epochs - 1, 7))
     assert reads(store, Driver(store)) == [0, 1, 2, newest, newest + 1]
@@ -124,11 +129,11 @@ def test_a_handle_that_has_read_before_reads_new_anchors_only() -> None:
     store, journal = long_journal(10)
     handle = Driver(store)
     handle.read()
-    assert reads(store, handle) == [12]
+    assert reads(store, handle) == [11, 12]
     successor = claimed(store)
     successor.keep(Note("swept manually"))
     successor.decide(decided(10))
-    assert [reads(store, handle), reads(store, handle)] == [[13, 14, 15], [15]]
+    assert [reads(store, handle), reads(store, handle)] == [[13, 14, 15], [15]], "an anchor beside it is known"
     assert handle.log == Driver(store).read() == successor.log
     successor.keep(Note("the newest entry is an anchor"))
     assert reads(store, handle) == reads(store, handle) == [15, 16]
@@ -178,9 +183,9 @@ def test_a_log_that_goes_on_lacking_a_named_record_is_never_used(
 def test_records_deleted_while_they_are_read_are_passed_over() -> None:
     store = Store()
     journal = claimed(store, epochs=3)
-    store.before_read = [lambda seq: store.delete([1, 2])]
+    store.before_read = [lambda seq: store.delete([1])]  # the newest entry's neighbour is never trimmed
     assert Driver(store).read() == journal.log
-    assert sorted(store.entries) == [0, 3]
+    assert sorted(store.entries) == [0, 2, 3]
 
 
 def test_a_newest_entry_that_is_deleted_before_it_is_read_is_looked_for_again() -> None:
@@ -189,9 +194,84 @@ def test_a_newest_entry_that_is_deleted_before_it_is_read_is_looked_for_again() 
 
     def go_on(seq: int) -> None:
         journal.decide(decided(3))
+        journal.decide(decided(4))
         store.delete([seq])
 
     store.before_read = [go_on]
     reader = Driver(store)
-    assert (reader.read(), reader.waits) == (replace(journal.log, standing=6), [0])
+    assert (reader.read(), reader.waits) == (replace(journal.log, standing=7), [0])
     assert 5 not in store.entries
+
+
+# sums
+
+
+def edited(store: Store, seq: int, old: bytes, new: bytes) -> None:
+    assert old in store.entries[seq]
+    store.entries[seq] = store.entries[seq].replace(old, new)
+
+
+@pytest.mark.parametrize("seq", [0, 1, 2, 3])
+def test_a_record_that_was_edited_is_refused_though_it_is_valid_json(seq: int) -> None:
+    """Whatever is read: the newest entry, a named one, a claim before it, or the neighbour."""
+    store = redecided_journal()
+    edited(store, seq, b'"at": 1', b'"at": 2')
+    with pytest.raises(LineageError, match=f"entry {seq} was changed after it was written"):
+        Driver(store).read()
+
+
+def two_copies() -> tuple[Store, Store]:
+    """A journal, and a copy of it that went on by itself."""
+    store = redecided_journal()
+    copy = Store()
+    copy.entries = dict(store.entries)
+    for each in (store, copy):
+        claimed(each, epochs=2)
+    return store, copy
+
+
+@pytest.mark.parametrize("seq", [4, 5])
+def test_an_entry_of_another_copy_is_refused(seq: int) -> None:
+    store, copy = two_copies()
+    store.entries[seq] = copy.entries[seq]
+    with pytest.raises(LineageError, match=f"entry {seq} is not the one that entry"):
+        Driver(store).read()
+
+
+@pytest.mark.parametrize(("epochs", "refusal"), [(3, LineageError), (2, Retryable)], ids=["just behind", "with a gap"])
+def test_what_a_stalled_driver_puts_past_the_end_of_a_journal_that_went_back_is_refused(
+    epochs: int, refusal: type[Exception]
+) -> None:
+    store, _ = two_copies()
+    stalled = claimed(store, epochs=1)
+    store.delete([seq for seq in store.entries if seq > 4])  # an older copy is brought back, and run on
+    claimed(store, epochs)
+    stalled.decide(decided(1))
+    assert max(store.entries) == 9
+    with pytest.raises(refusal, match="is not the one that entry|lacks records"):
+        Driver(store).read()
+
+
+def test_a_handle_sees_that_the_anchors_it_has_read_are_others_now() -> None:
+    store, copy = two_copies()
+    handle = Driver(store)
+    handle.read()
+    store.entries = copy.entries
+    claimed(copy)
+    with pytest.raises(LineageError, match="is not the one that entry"):
+        handle.read()
+
+
+# earlier releases
+
+
+def test_a_journal_of_the_release_before_is_read_and_goes_on_with_sums() -> None:
+    store = Store()
+    store.entries = {int(seq): text.encode() for seq, text in json.loads(FORMAT_2.read_text()).items()}
+    log = Driver(store).read()
+    assert [type(anchor).__name__ for anchor in log.anchors] == ["Claim", "Note", "Claim", "Action", "Complete"]
+    assert (log.next_epoch, log.is_complete, log.decision and log.decision.marks) == (3, True, None)
+    claimed(store, epochs=0).decide(decided(3))
+    edited(store, 8, b'"epoch": 2', b'"epoch": 1')
+    with pytest.raises(LineageError, match="entry 8 is not the one that entry"):
+        Driver(store).read()

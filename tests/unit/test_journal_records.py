@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pickle
 from typing import Any
 
 import pytest
 
-from exactsink.contract import Committable, Fatal, Txn
+from exactsink.contract import Committable, Fatal, Mark, Txn
 from exactsink.protocol.journal.records import (
     FORMAT_VERSION,
     Action,
+    BoundSink,
     Claim,
+    Clean,
     Complete,
     Decide,
     DecidedSink,
+    Expected,
+    Identity,
     Note,
     Record,
     Redecide,
+    Resolve,
     decode,
     sealed,
 )
@@ -36,9 +42,23 @@ COMMITTABLES = (
     ),
     Committable(Txn("orders", 12, "lake", 3, "0a1b2c", 5, 6), rows=0, payload=b""),
 )
-PLACE: dict[str, Any] = {"seq": 41, "nonce": "f" * 32, "names": (38, 40, 41), "before": 37, "at": 1_790_000_000.125}
+PLACE: dict[str, Any] = {
+    "seq": 41,
+    "nonce": "f" * 32,
+    "names": (38, 40, 41),
+    "name_sums": ("1a" * 32, "2b" * 32),
+    "before": 37,
+    "before_sum": "3c" * 32,
+    "prior_sum": "4d" * 32,
+    "at": 1_790_000_000.125,
+}
+IDENTITY = Identity("orders", "2026-11-20", "/checkpoint", "1.0", "host", "ada", (BoundSink("lake", "f", "r", "/l"),))
+MARKS = (
+    Expected("lake", "/l", Mark("99ff", 12, frozenset({"0a1b2c", "dd"}), 2), Mark("99ff")),
+    Expected("table", "t", None, None),
+)
 RECORDS: list[Record] = [
-    Claim(3, "0a1b2c", "host:17", "8f6a-query", "99ff", base=5, first_epoch=11, **PLACE),
+    Claim(3, "0a1b2c", "host:17", "8f6a-query", "99ff", 5, 11, IDENTITY, MARKS, **PLACE),
     Decide(
         12,
         3,
@@ -47,12 +67,16 @@ RECORDS: list[Record] = [
             "lake": DecidedSink("files", "rename", "file:///data/lake", COMMITTABLES),
             "table": DecidedSink("upsert", "staged", 'sqlite:///größe "x".db#t\n', ()),
         },
+        "sha256:bb",
+        MARKS,
         **PLACE,
     ),
     Redecide(12, "lake", 4, COMMITTABLES, **PLACE),
     Note("swept generation 2 manually", **PLACE),
     Complete(12, **PLACE),
     Action("ada on host", "recover", "", "recovered by an operator", **PLACE),
+    Clean(**PLACE),
+    Resolve("ada on host", "seen in the log", 12, "lake", "committed", **PLACE),
 ]
 
 
@@ -65,11 +89,18 @@ def body_of(record: Record) -> dict[str, Any]:
     return body
 
 
+def resealed(body: dict[str, Any]) -> bytes:
+    """Write a body as a release would that means what it says."""
+    text = json.dumps({name: value for name, value in body.items() if name != "sha256"}, sort_keys=True).encode()
+    return text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode()
+
+
 @pytest.mark.parametrize("record", RECORDS, ids=kind_of)
 def test_a_record_comes_back_with_every_field_from_plain_json(record: Record) -> None:
+    record, data = sealed(record)
     defaults = {f.name: f.default for f in dataclasses.fields(record) if f.default is not dataclasses.MISSING}
     assert all(getattr(record, name) != default for name, default in defaults.items())  # else it proves nothing
-    back, body = decode(sealed(record)[1]), body_of(record)
+    back, body = decode(data), json.loads(data)
     assert back == record
     assert (body["version"], body["kind"]) == (FORMAT_VERSION, kind_of(record).lower())
     assert (body["seq"], body["nonce"], body["names"], body["before"]) == (41, "f" * 32, [38, 40, 41], 37)
@@ -106,7 +137,7 @@ def test_a_committable_of_nobody_of_ours_is_fatal() -> None:
     body = body_of(RECORDS[2])
     body["committables"][1]["txn"] = "backup_2026"
     with pytest.raises(Fatal, match="backup_2026"):
-        decode(json.dumps(body).encode())
+        decode(resealed(body))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=kind_of)
@@ -142,4 +173,4 @@ def test_a_record_that_is_not_what_it_says_is_fatal(change: dict[str, int | None
     body = {**body_of(Note("x", seq=7, nonce="n", before=3)), **change}
     changed = {name: value for name, value in body.items() if value is not None}
     with pytest.raises(Fatal, match="entry 7 is not the note that it says it is"):
-        decode(json.dumps(changed).encode(), 7)
+        decode(resealed(changed), 7)
