@@ -248,7 +248,7 @@ def test_what_a_stalled_driver_puts_past_the_end_of_a_journal_that_went_back_is_
     claimed(store, epochs)
     stalled.decide(decided(1))
     assert max(store.entries) == 9
-    with pytest.raises(refusal, match="is not the one that entry|lacks records"):
+    with pytest.raises(refusal, match=r"is not the one that entry|lacks records"):
         Driver(store).read()
 
 
