@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from exactsink.contract import AlreadyCommitted, Committed, Lost, Outcome, Retryable, Traits, Txn, Unknown
+from exactsink.contract import AlreadyCommitted, Committed, Lost, Mark, Outcome, Retryable, Traits, Txn, Unknown
 from tests.contract.memory import Rows, Store
 from tests.simulation.world import Participant, Violation, World
 
@@ -13,14 +13,22 @@ T = TypeVar("T")
 
 
 class SinkStore(Store):
-    strategy, traits = "memory", Traits(can_lose_votes=True)
+    """One driver's connection. With marks, each committed participant is its own proof, as a row beside it would be."""
+
+    strategy = "memory"
 
     def __init__(self, world: World, actor: str, sink: str) -> None:
         self._world = world
         self._actor = actor
         self._sink = sink
-        self._participants = world.sinks[sink]
+        self._session = -1
+        self.traits = Traits(can_lose_votes=True, marks=world.schedule.marks)
+        self.one_by_one = bool(world.schedule.restores)
         self.flushes = True
+
+    @property
+    def _participants(self) -> dict[Txn, Participant]:
+        return self._world.sinks[self._sink]
 
     def call(self, effect: Callable[[], T], *, reads: bool = False) -> T:
         return self._world.call(self._actor, Retryable, effect, reads=reads)
@@ -36,9 +44,11 @@ class SinkStore(Store):
         return b""
 
     def commit(self, txn: Txn, payload: bytes) -> Outcome:
+        if self.traits.marks and self._session != self._world.sessions[self._sink]:
+            raise Retryable("the session in which the mark was read is lost")
         participant = self._participants.get(txn)
         if participant is None:
-            return Unknown(f"{txn.id} is forgotten")
+            return self._absent(txn)
         if participant.state == "dropped":
             return Lost(f"{txn.id} timed out")
         if participant.state == "aborted":
@@ -50,6 +60,12 @@ class SinkStore(Store):
         participant.state = "committed"
         return AlreadyCommitted() if again else Committed()
 
+    def _absent(self, txn: Txn) -> Outcome:
+        if not self.traits.marks:
+            return Unknown(f"{txn.id} is forgotten")
+        above = max((known.epoch for known in self._committed()), default=-1) > txn.epoch
+        return AlreadyCommitted() if above else Lost(f"{txn.id} is neither prepared nor committed")
+
     def abort(self, txn: Txn) -> None:
         participant = self._participants.get(txn)
         if participant is not None and participant.state == "committed":
@@ -59,3 +75,37 @@ class SinkStore(Store):
 
     def listed(self) -> Iterable[Txn]:
         return [txn for txn, participant in self._participants.items() if participant.state == "prepared"]
+
+    def mark(self) -> Mark | None:
+        return self._looked(self._mark)
+
+    def put_birth(self, lineage: str) -> Mark:
+        def effect() -> Mark:
+            self._world.births.setdefault(self._sink, lineage)
+            found = self._mark()
+            assert found is not None
+            return found
+
+        return self.call(effect)
+
+    def trim_marks(self) -> None:
+        """Nothing to do: what a participant was is its mark."""
+
+    def _looked(self, effect: Callable[[], T]) -> T:
+        """Read a mark: a step of its own only where something may go back between it and the next."""
+        self._session = self._world.sessions[self._sink]
+        return self.call(effect, reads=True) if self._world.schedule.restores else effect()
+
+    def _committed(self) -> list[Txn]:
+        return [txn for txn, participant in self._participants.items() if participant.state == "committed"]
+
+    def _mark(self) -> Mark | None:
+        committed = self._committed()
+        lineage = self._world.births.get(self._sink)
+        if lineage is None:
+            return None
+        if not committed:
+            return Mark(lineage)
+        epoch = max(txn.epoch for txn in committed)
+        highest = [txn for txn in committed if txn.epoch == epoch]
+        return Mark(lineage, epoch, frozenset(txn.token for txn in highest), len(highest))

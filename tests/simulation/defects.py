@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import Committed, Lost, Retryable, Unknown
-from exactsink.protocol import commit, coordinator, sweep, votes
+from exactsink.contract import Committed, Lost, Mark, Retryable, Unknown
+from exactsink.protocol import commit, coordinator, marks, sweep, votes
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.marks import Marks
 from tests.simulation import schedules
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
@@ -182,6 +183,43 @@ def _sweep_with_open_redecide(patch: Patch) -> None:
     patch.setattr(Coordinator, "_accept", sweeping)
 
 
+def _lenient(*parts: str) -> Callable[[Patch], None]:
+    """Take a mark though these parts of it are not what is expected."""
+
+    def plant(patch: Patch) -> None:
+        real = marks.is_part
+
+        def part(mark: Mark | None, expected: Mark | None) -> bool:
+            if mark is not None and expected is not None:
+                if "newer" in parts and (mark.epoch or -1) > (expected.epoch or -1):
+                    return True
+                if "older" in parts and (mark.epoch or -1) < (expected.epoch or -1):
+                    return True
+            return real(mark, expected)
+
+        patch.setattr(marks, "is_part", part)
+        if "participants" in parts:
+            patch.setattr(marks, "is_at", part)
+
+    return plant
+
+
+def _unread(patch: Patch) -> None:
+    """Read the mark before a commit, and don't compare it."""
+    patch.setattr(Marks, "check_commit", lambda self, name: self.committers[name].mark())
+
+
+def _bind_only(patch: Patch) -> None:
+    """Don't compare when an epoch is opened; births are put all the same."""
+
+    def bind(self: Any) -> None:
+        for name in self.sinks:
+            if marks.expected_of(self.log(), name, self._target(name)) is None:
+                self._found[name] = self.committers[name].put_birth()
+
+    patch.setattr(Marks, "open_epoch", bind)
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -203,4 +241,9 @@ DEFECTS = (
     Defect("take expired evidence for lost", _expired_is_lost, schedules.expired_evidence),
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
     Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
+    Defect("take a newer mark", _lenient("newer"), schedules.restores, Lab(sample=7)),
+    Defect("take an older mark", _lenient("older"), schedules.restores, Lab(sample=7)),
+    Defect("take a part for the whole", _lenient("participants"), schedules.failovers, Lab(sample=7)),
+    Defect("no look when an epoch is opened", _bind_only, schedules.failovers, Lab(sample=7)),
+    Defect("no look before a commit", _unread, schedules.failovers, Lab(sample=7)),
 )

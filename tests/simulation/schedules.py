@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tests.simulation.backend import SinkStore
-from tests.simulation.drivers import Run, no_defect, run, settle
-from tests.simulation.world import OTHER, SINKS, Fault, Schedule, Violation, World
+from tests.simulation.drivers import STOPPED, Run, last_start, no_defect, run, settle
+from tests.simulation.world import OTHER, PARTS, SINKS, Fault, Schedule, Violation, World
 
 FAULTS: tuple[Fault, ...] = ("crash_before", "refused", "answer_lost", "late")
 LATE_TASKS = ({}, {0: 3, 1: 25, 2: 6})
@@ -24,11 +24,13 @@ class Lab:
 
     defect: Callable[[SinkStore], None] = no_defect
     not_idempotent: bool = False
+    sample: int = 1
+    """Of families that have too many schedules for one run, every so manieth."""
 
     def run(self, schedule: Schedule, between: Callable[[World, int], None] = lambda world, number: None) -> Run:
         made = run(schedule, self.defect, between, not_idempotent=self.not_idempotent)
         stale = [(actor, -n) for actor, count in schedule.stale_lists.items() for n in range(1, count + 1)]
-        planned = {*schedule.faults, *schedule.switches, *stale}
+        planned = {*schedule.faults, *schedule.switches, *stale, *schedule.restores}
         if not planned <= made.world.fired:
             raise AssertionError(f"never fired: {planned - made.world.fired}")
         return made
@@ -121,8 +123,8 @@ def dropped_rows(lab: Lab) -> Iterator[Run]:
 
 def expired_evidence(lab: Lab) -> Iterator[Run]:
     """A backend forgets what it committed before Spark records the batch: the job stops, and doubles nothing."""
-    for step in _steps(lab, Schedule()):
-        once = Schedule(faults={("A", step): "crash_before"})
+    for step, marks in itertools.product(_steps(lab, Schedule()), (False, True)):
+        once = Schedule(faults={("A", step): "crash_before"}, marks=marks)
 
         def forget(world: World, number: int) -> None:
             for participants in world.sinks.values():
@@ -147,6 +149,49 @@ def rolled_back_checkpoints(lab: Lab) -> Iterator[Run]:
         made = lab.run(Schedule(faults={("A", step): "crash_before"}), restore)
         made.world.check()
         yield made
+
+
+EMPTY = frozenset({("table", 1)})
+SUBSETS = [frozenset(parts) for n in range(1, 5) for parts in itertools.combinations(PARTS, n)]
+
+
+def restores(lab: Lab) -> Iterator[Run]:
+    """A driver dies at any call; any subset of journal, checkpoint and targets goes back to any earlier moment."""
+    moments = [0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"])]
+    pairs = itertools.combinations_with_replacement(moments[:-1], 2)
+    for (first, second), parts in list(itertools.product(pairs, SUBSETS))[:: lab.sample]:
+        back = Schedule(faults={("A", second): "crash_before"}, snapshot=("A", first), restores={("A", second): parts})
+        yield told_or_exact(lab, back, whole=parts == frozenset(PARTS))
+
+
+def failovers(lab: Lab) -> Iterator[Run]:
+    """A target, or the journal, goes back to an earlier moment under a driver that lives, between any two calls."""
+    base = Schedule(snapshot=("A", 0), restores={("A", 0): frozenset()}, empty=EMPTY)
+    made = lab.run(base)
+    copies = [0, *(step + 1 for step in made.world.changes["A"])]
+    pairs = [(first, second) for second in range(made.steps["A"]) for first in copies if first < second]
+    subsets = [frozenset({part}) for part in PARTS if part != "checkpoint"] + [frozenset(SINKS)]
+    for (first, second), parts in list(itertools.product(pairs, subsets))[:: lab.sample]:
+        yield told_or_exact(lab, replace(base, snapshot=("A", first), restores={("A", second): parts}))
+
+
+def told_or_exact(lab: Lab, schedule: Schedule, *, whole: bool = False) -> Run:
+    """Run to the end, and start once more: a driver stops and says why, or every sink has each row once.
+
+    Where all that belongs together went back together (`whole`), nothing may stop.
+    """
+    made = run(replace(schedule, recut=True), lab.defect, not_idempotent=lab.not_idempotent)
+    world, ends = made.world, [end for end in made.ends.values() if end in STOPPED]
+    if not world.went_back:
+        raise AssertionError("nothing went back")
+    if not ends:
+        world.schedule = replace(world.schedule, restores={}, snapshot=None, epochs=schedule.epochs + 1)
+        ends = [end for end in last_start(made, lab.defect) if end in STOPPED]
+    if ends and whole:
+        raise Violation(f"nothing is wrong, and a driver ended {ends[0]}")
+    if not ends:
+        world.check_exact(world.done + 1)
+    return made
 
 
 def two_journals(lab: Lab) -> Iterator[Run]:

@@ -24,6 +24,8 @@ FAMILIES = (
     schedules.expired_evidence,
     schedules.rolled_back_checkpoints,
     schedules.two_journals,
+    schedules.restores,
+    schedules.failovers,
 )
 SEEDS = [range(first, first + 500) for first in range(0, 2000, 500)]
 

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -17,7 +18,7 @@ import greenlet
 import pyarrow as pa
 
 from exactsink.contract import Txn
-from exactsink.protocol.journal.records import Decide, Redecide, decode
+from exactsink.protocol.journal.records import Claim, Decide, Redecide, decode
 from exactsink.protocol.journal.stores import SeqTaken
 
 T = TypeVar("T")
@@ -51,6 +52,14 @@ class Schedule:
     dropped_rows: frozenset[int] = frozenset()
     recut: bool = False
     stale_lists: Mapping[str, int] = field(default_factory=dict)
+    empty: frozenset[tuple[str, int]] = frozenset()
+    marks: bool = True
+    snapshot: tuple[str, int] | None = None
+    restores: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    """By (actor, its step): which of PARTS go back to the snapshot; with the checkpoint, no driver survives it."""
+
+
+PARTS = ("journal", "checkpoint", *SINKS)
 
 
 @dataclass
@@ -78,6 +87,13 @@ class World:
         self.hub = greenlet.getcurrent()
         self.not_idempotent = False
         self.attempts = 0
+        self.births: dict[str, str] = {}
+        self.sessions: Counter[str] = Counter()
+        self.copy: dict[str, Any] = {}
+        self.went_back = False
+        self.judged = True
+        """Whether a batch was planned since something went back: then whoever opens its epoch had to see it."""
+        self.anew = False
         self.dropped = set(schedule.dropped_rows)
         self.unlost = set(schedule.losses)
 
@@ -93,6 +109,7 @@ class World:
         fault = self.schedule.faults.get(step)
         if fault is not None:
             self.fired.add(step)
+        self._go_back(step)
         if fault == "crash_before":
             self._crash()
         if (target := self.schedule.switches.get(step)) is not None:
@@ -110,6 +127,69 @@ class World:
         if fault == "crash_after":
             self._crash()
         return result
+
+    # -- what is put back from a copy
+
+    def _copied(self, part: str) -> Any:
+        if part == "journal":
+            return dict(self.entries)
+        if part == "checkpoint":
+            return self.done, dict(self.offsets)
+        applied = {key: count for key, count in self.applied.items() if key[0] == part}
+        return deepcopy(self.sinks[part]), applied, self.births.get(part)
+
+    def _go_back(self, step: tuple[str, int]) -> None:
+        """Take the copy, or put parts of it back, as the schedule has it for this step."""
+        if step == self.schedule.snapshot:
+            self.fired.add(step)
+            self.copy = {part: self._copied(part) for part in PARTS}
+        if (parts := self.schedule.restores.get(step)) is not None:
+            self.fired.add(step)
+            self.restore(parts)
+
+    def restore(self, parts: Iterable[str]) -> None:
+        """Put these parts back as they were at the snapshot; with the checkpoint, the source cuts its input anew."""
+        self.went_back = True
+        self.judged = False
+        for part in parts:
+            copied = deepcopy(self.copy[part])
+            if part == "journal":
+                self.entries.clear()
+                self.entries.update(copied)
+            elif part == "checkpoint":
+                self.done, self.offsets = copied
+                self.anew = True
+            else:
+                self._restore_sink(part, *copied)
+
+    def _restore_sink(self, sink: str, participants: Any, applied: Any, birth: str | None) -> None:
+        self.sinks[sink] = participants
+        self.applied = Counter({key: count for key, count in self.applied.items() if key[0] != sink} | applied)
+        self.births.pop(sink, None)
+        if birth is not None:
+            self.births[sink] = birth
+        self.sessions[sink] += 1
+
+    def check_exact(self, epochs: int) -> None:
+        """Raise Violation unless every sink shows the rows of the source's first epochs, each once, and no others."""
+        for sink in SINKS if self.judged else ():
+            expected = Counter({(sink, row): 1 for epoch in range(epochs) for row in self.planned(sink, epoch)})
+            shown = Counter({key: count for key, count in self.applied.items() if key[0] == sink and count})
+            if shown != expected:
+                raise Violation(f"epoch {epochs} begins, and {sink} shows {sorted(shown.items())}")
+
+    def planned(self, sink: str, epoch: int) -> Sequence[str]:
+        """Return the rows that a sink gets of a batch."""
+        if (sink, epoch) in self.schedule.empty:
+            return ()
+        return list(itertools.chain(*partitions_of(epoch, self.offsets[epoch], 0).values()))
+
+    def is_new(self, token: str, epoch: int) -> bool:
+        """Return whether the newest claim's driver begins an epoch that is not decided."""
+        records = [decode(self.entries[seq]) for seq in sorted(self.entries)]
+        claims = [record for record in records if isinstance(record, Claim)]
+        decided = [record.epoch for record in records if isinstance(record, Decide)]
+        return bool(claims) and claims[-1].token == token and epoch > max(decided, default=-1)
 
     def _crash(self) -> None:
         for participants in self.sinks.values():
@@ -130,6 +210,8 @@ class World:
     def show(self, sink: str, epoch: int, row: str) -> None:
         """Make a row visible in a sink."""
         self.applied[sink, row] += 1
+        if self.went_back:
+            return  # judged when the next epoch begins: what cannot be seen before that is said in the guarantee
         if self.applied[sink, row] > 1:
             raise Violation(f"row {row} doubled in {sink}")
         if epoch not in self.decided:
@@ -138,19 +220,22 @@ class World:
     def check(self) -> None:
         """Raise Violation when a row of a batch that is done is not visible in every sink."""
         for epoch, sink in itertools.product(range(self.done + 1), SINKS):
-            for row in itertools.chain(*partitions_of(epoch, self.offsets[epoch], 0).values()):
+            for row in self.planned(sink, epoch):
                 if not self.applied[sink, row]:
                     raise Violation(f"row {row} lost in {sink}: its batch is done")
 
     # -- the source, as Spark's checkpoint keeps it
 
     def plan_batch(self, actor: str, batch: int) -> str:
-        return self.call(actor, ConnectionError, lambda: self.offsets.setdefault(batch, f"offsets-{batch}"))
+        name = f"offsets-{batch}-anew" if self.anew else f"offsets-{batch}"
+        self.judged = True
+        return self.call(actor, ConnectionError, lambda: self.offsets.setdefault(batch, name))
 
     def finish_batch(self, actor: str, batch: int) -> None:
         def effect() -> None:
             self.done = max(self.done, batch)
-            self.check()
+            if not self.went_back:
+                self.check()
 
         self.call(actor, ConnectionError, effect)
 

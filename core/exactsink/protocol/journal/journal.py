@@ -174,7 +174,7 @@ class Journal:
 
     def _stands_last(self, claim: Claim) -> bool:
         """List again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
-        return max(self._store.list()) == claim.seq
+        return max(self._store.list(), default=-1) == claim.seq
 
     def decide(self, record: Decide) -> None:
         """Append THE commit point of an epoch. Raises Fenced when another claim came first."""
