@@ -62,9 +62,8 @@ def test_every_metric_has_its_name_unit_and_description() -> None:
     sdk.events.report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
     sdk.events.report("deadline", sink="lake", seconds=840.5)
     found = {m.name: m for m in sdk.metrics()}
-    assert {n: (m.unit, m.description) for n, m in found.items()} == {
-        m.opentelemetry: (m.unit, m.help) for m in METRICS
-    }
+    described = {m.opentelemetry: (m.unit, m.help) for m in METRICS}
+    assert {n: (m.unit, m.description) for n, m in found.items()} == described
     assert found["exactsink.phase.duration"].data.data_points[0].explicit_bounds == BUCKETS
 
 
@@ -91,15 +90,13 @@ def test_an_epoch_is_a_span_with_its_phases_and_commits_below_it() -> None:
     sdk = Sdk()
     runs.two_epochs(sdk.observer)
     epochs = sdk.spans()
-    assert [dict(s.attributes or {}) for s in epochs] == [
-        {"exactsink.job": "sim", "exactsink.epoch": n} for n in (0, 1)
-    ]
+    named = [{"exactsink.job": "sim", "exactsink.epoch": n} for n in (0, 1)]
+    assert [dict(s.attributes or {}) for s in epochs] == named
     for epoch in epochs:
         assert epoch.parent is None
         assert epoch.status.is_ok
         inside = sdk.children(epoch)
-        expected = ["open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"]
-        assert phases(inside) == expected
+        assert phases(inside) == ["open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"]
         for span in inside:
             assert (epoch.start_time or 0) <= (span.start_time or 0) <= (span.end_time or 0) <= (epoch.end_time or 0)
     for start in ("claim", "recommit", "sweep"):
@@ -135,27 +132,22 @@ def test_the_next_epoch_and_closing_end_what_never_returned() -> None:
     sdk = Sdk()
     for epoch in (7, 8):
         sdk.events.edge("open_epoch", "before", epoch)
+        sdk.events.report("noted", epoch=epoch, text=["lake", "table"])
     Events("other", [sdk.observer]).edge("open_epoch", "before", 3)
-    assert [span.status.description for span in sdk.spans()] == ["not finished: another epoch began"]
+    (ended,) = sdk.spans()
+    assert ended.status.description == "not finished: another epoch began"
+    assert ended.events[0].attributes == {"exactsink.text": "['lake', 'table']"}  # no plain value
     for _ in range(2):
         sdk.observer.close()
     assert [span.status.description for span in sdk.spans()[1:]] == ["not finished: the job ended"] * 2
 
 
-def test_fields_that_are_no_plain_values_are_reported_as_text() -> None:
-    sdk = Sdk()
-    sdk.events.edge("open_epoch", "before", 7)
-    sdk.events.report("noted", epoch=7, text=["lake", "table"])
-    sdk.events.edge("return", "before", 7, rows={})
-    (epoch,) = sdk.spans()
-    assert epoch.events[0].attributes == {"exactsink.text": "['lake', 'table']"}
-
-
-@pytest.mark.parametrize("module", ["opentelemetry.metrics", "opentelemetry.trace"])
+@pytest.mark.parametrize("module", ["opentelemetry.metrics", "opentelemetry.trace", "prometheus_client"])
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"pip install 'exactsink\[opentelemetry\]'"):
-        OpenTelemetryMetrics()
+    extra = module.split(".")[0].removesuffix("_client")
+    with pytest.raises(ConfigError, match=rf"pip install 'exactsink\[{extra}\]'"):
+        PrometheusMetrics() if extra == "prometheus" else OpenTelemetryMetrics()
 
 
 def test_an_observe_section_without_an_sdk_is_refused_and_not_silent() -> None:

@@ -245,9 +245,11 @@ def test_executors_import_nothing_that_they_do_not_need() -> None:
     assert light.isdisjoint({*HEAVY, "pyarrow", "pydantic"})
     task = modules_after("import exactsink.protocol.participant")
     assert {"exactsink.protocol.participant", "exactsink.contract.backend", "pyarrow"} <= task
-    assert task.isdisjoint(
-        {*HEAVY, "exactsink.contract.hooks", "exactsink.job.registry", "exactsink.protocol.coordinator"}
-    )
+    driver = {"exactsink.contract.hooks", "exactsink.job.registry", "exactsink.protocol.coordinator"}
+    assert task.isdisjoint({*HEAVY, *driver})
+    silent = "from exactsink.observe import subscribers\nfrom exactsink.job.config.model import ObserveSection\n"
+    observed = modules_after(f"import exactsink.observe.metrics\n{silent}assert subscribers(ObserveSection()) == []")
+    assert observed.isdisjoint({"prometheus_client", "opentelemetry"})
 
 
 def test_making_a_registry_imports_the_plugins_and_no_backend() -> None:
