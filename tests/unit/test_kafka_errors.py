@@ -8,19 +8,12 @@ from exactsink.contract import ExactsinkError, Fatal, Retryable
 from exactsink_kafka.errors import Failure, Failures
 from exactsink_kafka.options import KafkaOptions
 
+QUIET = (lambda seconds: None, lambda: None)  # time passes, and no transaction says what it failed of
 PURGED, STATE, FENCED, TRANSPORT, LOGIN, ALL_DOWN = -152, -172, -144, -195, -169, -187
 
 
 def noted() -> Failures:
     return Failures("doing", KafkaOptions(bootstrap_servers="b:9092", topic="my-topic"))
-
-
-def nothing() -> None:
-    return None
-
-
-def hear_nothing(seconds: float) -> None:
-    """Time passes."""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +34,7 @@ def hear_nothing(seconds: float) -> None:
     ],
 )
 def test_each_kind_says_whether_to_try_again_and_what_to_fix(code: int, kind: type[ExactsinkError], words: str) -> None:
-    error = noted().cause(Failure(code, "broker's words", "my-topic"), hear_nothing, nothing)
+    error = noted().cause(Failure(code, "broker's words", "my-topic"), *QUIET)
     assert type(error) is kind
     assert error.what.startswith("doing: ")
     assert "broker's words" in error.why
@@ -55,12 +48,12 @@ def test_what_only_follows_gives_way_to_its_cause_whichever_comes_first() -> Non
         for code in codes:
             failures.add(Failure(code, str(code), "t"))
         with pytest.raises(Fatal, match="too large for topic t"):
-            failures.check(nothing)
+            failures.check(QUIET[1])
 
 
 def test_a_transaction_is_asked_what_it_failed_of_where_its_rows_only_followed() -> None:
     failures = noted()
-    failures.check(nothing)  # nothing went wrong
+    failures.check(QUIET[1])  # nothing went wrong
     failures.add(Failure(PURGED, "purged", "t"))
     with pytest.raises(Fatal, match="may not write"):
         failures.check(lambda: Failure(29, "not authorized"))
@@ -77,14 +70,14 @@ def test_a_call_refused_because_of_the_state_waits_for_the_cause_a_moment() -> N
         if seconds > 0:
             failures.add(Failure(10, "too large", "t"))
 
-    assert isinstance(failures.cause(Failure(STATE, "state"), heard, nothing), Fatal)
+    assert isinstance(failures.cause(Failure(STATE, "state"), heard, QUIET[1]), Fatal)
 
 
 def test_a_refused_login_explains_what_it_makes_impossible() -> None:
     failures = noted()
     failures.note(Failure(LOGIN, "bad password"))
     failures.note(Failure(ALL_DOWN, "all brokers are down"))
-    assert "bad password" in failures.cause(Failure(TRANSPORT, "transport"), hear_nothing, nothing).why
+    assert "bad password" in failures.cause(Failure(TRANSPORT, "transport"), *QUIET).why
     assert isinstance(failures.late("late", "no time"), Fatal)
     lost = noted()
     lost.note(Failure(TRANSPORT, "connection refused"))
