@@ -39,19 +39,18 @@ def refused(**given: Any) -> str:
 # The brokers and the topic
 
 
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ("kafka-1:9092", "kafka-1:9092"),
-        (" kafka-1:9092 , kafka_2.example.org:19092", "kafka-1:9092,kafka_2.example.org:19092"),
-        ("[::1]:9092,127.0.0.1:9092", "[::1]:9092,127.0.0.1:9092"),
-        ("kafka-1:9092,kafka-1:9092", "kafka-1:9092"),
-    ],
-)
-def test_brokers_are_read_as_both_clients_read_them(given: str, read: str) -> None:
+SERVERS = {
+    " kafka-1:9092 , kafka_2.example.org:19092": "kafka-1:9092,kafka_2.example.org:19092",
+    "[::1]:9092,127.0.0.1:9092": "[::1]:9092,127.0.0.1:9092",
+    "kafka-1:9092,kafka-1:9092": "kafka-1:9092",
+}
+
+
+@pytest.mark.parametrize("given", SERVERS)
+def test_brokers_are_read_as_both_clients_read_them(given: str) -> None:
     connection = made(bootstrap_servers=given)
-    assert librdkafka_settings(connection, "me")["bootstrap.servers"] == read
-    assert kafka_python_settings(connection, "me")["bootstrap_servers"] == read.split(",")
+    assert librdkafka_settings(connection, "me")["bootstrap.servers"] == SERVERS[given]
+    assert kafka_python_settings(connection, "me")["bootstrap_servers"] == SERVERS[given].split(",")
 
 
 NO_SERVERS = "|kafka-1|kafka-1:|:9092|kafka-1:0|kafka-1:65536|SSL://kafka-1:9092|a:1,,b:2|a:1 b:2|a:1,"
@@ -97,17 +96,14 @@ def test_settings_of_speed_pass_to_librdkafka_and_so_does_the_shortest_transacti
     check_settings(made(producer=given), "me")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"message.timeout.ms": 900_001}, "no more than transaction_timeout_seconds, which is 900"),
-        ({"delivery.timeout.ms": "900001"}, "no more than transaction_timeout_seconds, which is 900"),
-        ({"message.timeout.ms": 0}, "for ever"),
-        ({"message.timeout.ms": "soon"}, "no number"),
-    ],
-)
-def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: dict[str, Any], said: str) -> None:
-    assert said in refused(producer=given)
+TOO_LONG = {number: "than transaction_timeout_seconds, which is 900" for number in (900_001, "900001")}
+TOO_LONG |= {0: "for ever", "soon": "no number"}
+
+
+@pytest.mark.parametrize("given", TOO_LONG)
+def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: Any) -> None:
+    for name in ("message.timeout.ms", "delivery.timeout.ms"):
+        assert TOO_LONG[given] in refused(producer={name: given})
 
 
 # The login and TLS
@@ -209,10 +205,13 @@ def test_a_client_s_certificate_is_read_by_both_clients(keys: Path, given: dict[
     """A key of somebody else's, or without its password, shows that they read it."""
     for make in (lambda options: check_settings(options, "me"), made_by_librdkafka, made_by_kafka_python):
         make(tls(keys, ca="ca.crt", certificate="client.crt", **given))
-    for unfit in ({"key": "ca.key"}, {"key": "locked.key"}, {"key": "locked.key", "password": "wr0ng-Pa55"}):
+    for unfit in ({"key": "ca.key"}, {"key": "locked.key"}, WRONG):
         for make in (made_by_librdkafka, made_by_kafka_python):
             with pytest.raises((KafkaException, ssl.SSLError)):
-                make(tls(keys, ca="ca.crt", certificate="client.crt", **unfit))
+                make(tls(keys, **{"ca": "ca.crt", "certificate": "client.crt", **unfit}))
+
+
+WRONG = {"certificate": "client.crt", "key": "locked.key", "password": "wr0ng-Pa55"}
 
 
 @pytest.mark.parametrize(
@@ -225,10 +224,7 @@ def test_a_client_s_certificate_is_read_by_both_clients(keys: Path, given: dict[
         ({"certificate": "client.crt", "key": "none.key"}, "ssl_key_location: .*none.key can't be read"),
         ({"certificate": "client.crt", "key": "ca.key"}, "ssl_key_location: .*ca.key can't be used: the key fits"),
         ({"certificate": "client.crt", "key": "locked.key"}, "locked.key can't be used: .*ssl_key_password"),
-        (
-            {"certificate": "client.crt", "key": "locked.key", "password": "wr0ng-Pa55"},
-            "locked.key can't be used: .*ssl_key_password",
-        ),
+        (WRONG, "locked.key can't be used: .*ssl_key_password"),
     ],
 )
 def test_a_file_that_can_not_be_used_is_named_with_its_option(keys: Path, given: dict[str, str], said: str) -> None:
