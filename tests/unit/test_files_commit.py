@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 from tests.unit.files_sink import EPOCH, assert_two_files, files, lines, rows, temps, two_files, visible
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Outcome, Unknown
+from exactsink.contract import AlreadyCommitted, Committed, DurableFile, Fatal, Outcome, Unknown, file_sha256
 
 STANDS = {Committed, AlreadyCommitted}
 
@@ -41,21 +42,12 @@ def syncs(root: Path) -> Iterator[list[str]]:
 
 def test_no_reader_sees_a_vote_before_its_commit(tmp_path: Path) -> None:
     sink = files(tmp_path, partition_by=["name"])
-    first, second = sink.vote(rows((1, "a")), rows((2, "b")))
-    sink.end(first)
-
-    def ids() -> list[list[int]]:
-        everywhere = glob.glob(f"{tmp_path}/**/*.parquet", recursive=True)
-        return [
-            ds.dataset(tmp_path, format="parquet").to_table()["id"].to_pylist(),
-            pd.read_parquet(tmp_path)["id"].tolist(),
-            [i for file in sorted(everywhere) for i in pq.ParquetFile(file).read()["id"].to_pylist()],
-        ]
-
-    assert ids() == [[1], [1], [1]]
-    assert temps(tmp_path) == [sink.id(1)]
-    sink.end(second)
-    assert ids() == [[1, 2], [1, 2], [1, 2]]
+    voted = sink.vote(rows((1, "a")), rows((2, "b")))
+    for number, vote in enumerate(voted, start=1):
+        sink.end(vote)
+        assert ds.dataset(tmp_path, format="parquet").count_rows() == number
+        assert len(pd.read_parquet(tmp_path)) == number
+        assert len(glob.glob(f"{tmp_path}/**/*.parquet", recursive=True)) == number
 
 
 def test_a_vote_is_durable_before_it_is_given(tmp_path: Path) -> None:
@@ -155,3 +147,30 @@ def test_a_vote_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match=f"{sink.id()}: can't read a vote of version 2"):
         sink.commit(EPOCH, [replace(voted, version=2)])
     assert visible(tmp_path) == []
+
+
+@pytest.mark.parametrize("advice", ["taken", "refused"])
+def test_a_large_file_is_sealed_with_what_was_written_and_its_disk_begins_before(tmp_path: Path, advice: str) -> None:
+    begun: list[tuple[int, int]] = []
+
+    def advise(handle: int, offset: int, length: int, how: int) -> None:
+        assert how == os.POSIX_FADV_DONTNEED
+        begun.append((offset, length))
+        if advice == "refused":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    chunks = [bytes([n]) * ((3 << 20) + n) for n in range(9)]  # 27 MB
+    file = DurableFile(tmp_path / "large")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "posix_fadvise", advise)
+        for chunk in chunks:
+            file.write(chunk)
+    with syncs(tmp_path) as log:
+        size, sha256 = file.seal()
+    whole = b"".join(chunks)
+    assert (size, sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+    assert (log, file_sha256(tmp_path / "large")) == ([str(tmp_path / "large")], sha256)
+    ends = [offset + length for offset, length in begun]
+    assert [offset for offset, _ in begun] == [0, *ends[:-1]]  # each part once
+    assert len(begun) == 3
+    assert size - (8 << 20) < ends[-1] <= size
