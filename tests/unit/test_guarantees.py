@@ -15,11 +15,8 @@ EXACT, EARLY = Traits(atomic_visibility=True), Traits(visible_early=True, needs_
 
 
 def _sinks(**traits: Traits) -> Mapping[str, Sink]:
-    made = {}
-    for name, promised in traits.items():
-        backend = type("Given", (IdleBackend,), {"traits": promised})(BackendOptions())
-        made[name] = Sink(name, "idle", backend, "")
-    return made
+    given = {name: type("Given", (IdleBackend,), {"traits": promised}) for name, promised in traits.items()}
+    return {name: Sink(name, "idle", backend(BackendOptions()), "") for name, backend in given.items()}
 
 
 @pytest.mark.parametrize("allow", [False, True])
