@@ -28,12 +28,6 @@ class Admin:
         return self.answers
 
 
-def test_offsets_of_several_sources_are_reported_together() -> None:
-    ends = ['{"orders": {"0": 17, "1": 4}, "returns": {"0": 0}}', '{"clicks": {"10": 9223372036854775807}}']
-    together = {"orders": {0: 17, 1: 4}, "returns": {0: 0}, "clicks": {10: 9223372036854775807}}
-    assert source_offsets(ends) == together
-
-
 def test_of_two_sources_that_read_one_partition_the_one_that_lags_reports() -> None:
     ahead, behind = '{"orders": {"0": 17, "1": 4}}', '{"orders": {"0": 3, "2": 8}}'
     for ends in ([ahead, behind], [behind, ahead]):
