@@ -121,9 +121,6 @@ def test_the_least_that_a_job_says(tmp_path: Path) -> None:
     assert sink.staging == "/data/chk.exactsink/staging/lake"
 
 
-# places
-
-
 @pytest.mark.parametrize("checkpoint", ["/data/chk.v1", "/data/chk.v1/", "file:///data/chk.v1", "chk.v1"])
 def test_the_journal_stands_beside_the_checkpoint_which_is_relative_to_where_the_command_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str
@@ -147,8 +144,6 @@ def test_places_that_are_not_local_are_refused(tmp_path: Path, place: str) -> No
     assert "job.checkpoint: only local folders" in refused(tmp_path, JOB.replace("/data/chk", place))
     assert "job.staging: only local folders" in refused(tmp_path, HEAD + f'staging = "{place}"\n' + SINK)
 
-
-# keys
 
 UNKNOWN = {
     HEAD + 'trigerr = "x"\n' + SINK: "line 4: unknown key job.trigerr; did you mean trigger?",
@@ -176,8 +171,6 @@ MISSING = {
 def test_an_unknown_or_missing_key_is_named_with_its_line_and_the_nearest_key(tmp_path: Path, text: str) -> None:
     assert f"job.toml {UNKNOWN.get(text) or MISSING[text] + ' is missing'}" in refused(tmp_path, text)
 
-
-# values
 
 BAD_NAMES = ["", "Orders", "or_ders", "or.ders", "or ders", "or/ders", "\u00f6rders", "j" * 41, "orders\\n"]
 

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr, field_validator
+from pydantic import SecretStr, ValidationInfo, field_validator
 from tests.unit.fakes import IdleBackend
 
 from exactsink.contract import Backend, BackendOptions, BackendSpec, ConfigError, hookimpl
@@ -39,19 +39,12 @@ class LoudOptions(BackendOptions):
     loud: str = ""
     refused: str = ""
 
-    @field_validator("loud")
+    @field_validator("loud", "refused")
     @classmethod
-    def _report(cls, value: str) -> str:
-        if value:
-            raise ValueError(f"no such thing as {value}")
-        return value
-
-    @field_validator("refused")
-    @classmethod
-    def _refuse(cls, value: str) -> str:
-        if value:
+    def _report(cls, value: str, info: ValidationInfo) -> str:
+        if info.field_name == "refused":
             raise ConfigError(f"refused: {value}", why=f"because of {value}", next=f"drop {value}")
-        return value
+        raise ValueError(f"no such thing as {value}")
 
 
 class LoudBackend(IdleBackend):
@@ -77,9 +70,6 @@ def lake(folder: Path, text: str, environ: Mapping[str, str]) -> Sink:
 def url_of(backend: Backend) -> str:
     assert isinstance(backend.options, LoudOptions)
     return backend.options.url.get_secret_value()
-
-
-# variables
 
 
 ENVIRONS = {
@@ -121,9 +111,6 @@ def test_what_is_no_variable_is_refused_with_its_line(tmp_path: Path, variable: 
     assert str(error.value).startswith(f"job.toml line 2: {variable} is no variable")
 
 
-# variables of the executors
-
-
 def test_an_executors_variable_stands_in_a_backends_own_options_only(tmp_path: Path) -> None:
     for text in (JOB.replace("orders", "${executor:X}"), JOB + 'where = "${executor:X}"'):
         with pytest.raises(ConfigError, match=r"job.toml line .*(own options only|no option of the backend's own)"):
@@ -150,8 +137,6 @@ def test_an_executors_variable_may_have_a_default_and_the_driver_needs_it_too(tm
     plain = lake(tmp_path, JOB, {"PASSWORD": SECRET})  # without such variables the backend itself travels
     assert resolved(plain.for_tasks, {}) is plain.for_tasks is plain.backend
 
-
-# secrets
 
 LEAKS = {
     "a number that is none": 'size = "${PASSWORD}"',
@@ -189,9 +174,6 @@ def test_nothing_that_is_printed_shows_a_secret(tmp_path: Path, caplog: pytest.L
     for value in (config, config.source, config.spark, document, sinks, sinks["lake"].backend.options):
         assert SECRET not in repr(value) + str(value)
     assert SECRET not in caplog.text
-
-
-# files and lines
 
 
 @pytest.mark.parametrize("broken", ["x = \n", "[job\n", 'x = "a\n', "x = 1\nx = 2\n", "[job]\n"])

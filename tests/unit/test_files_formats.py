@@ -212,7 +212,6 @@ def test_a_lone_column_that_may_be_null_is_refused_as_readers_skip_empty_lines()
         (numbers("value", "b", "c"), {"header": False, "partition_by": ["value"]}, "name of the lines' column"),
         (numbers("value", "b"), {"form": "json", "partition_by": ["value"]}, "name of the lines' column"),
         (SCHEMA, {"form": "json", "partition_by": ["no"]}, "is not in the rows"),
-        (SCHEMA, {"form": "json", "partition_by": ["id", "name"]}, "all columns are partition columns"),
     ],
 )
 def test_names_that_the_shape_cannot_carry_are_refused(schema: pa.Schema, options: Any, message: str) -> None:

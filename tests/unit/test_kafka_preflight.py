@@ -52,8 +52,6 @@ def test_three_copies_of_which_two_must_be_written_are_good_and_so_is_one_of_one
         (topic(2, 2), {"min_insync_replicas": "3"}, "error", "is 3, a partition has 2 replicas", "insync.replicas=1"),
         (topic(3, 3, (1, 4)), {}, "error", "2 of 6 partitions have no leader (1, 4)", "--unavailable-partitions"),
         (topic(may=MAY - {"WRITE"}), {}, "error", "lacks Write", "--operation Write --topic orders"),
-        (topic(may=MAY - {"READ"}), {}, "error", "lacks Read to prove later", "--operation Read --topic orders"),
-        (topic(may=MAY - {"DESCRIBE"}), {}, "error", "lacks Describe", "--operation Describe --topic orders"),
         (topic(1, 1), {"min_insync_replicas": "1"}, "warning", "one copy of its partitions (of 3", "kafka-reassign-"),
         (topic(), {"min_insync_replicas": "1"}, "warning", "is 1 with 3", "--add-config min.insync.replicas=2"),
         (topic(), {"unclean_leader_election_enable": "true"}, "warning", "unclean", "election.enable=false"),

@@ -103,8 +103,6 @@ def test_a_sink_not_asked_for_this_partition_writes_nothing_yet_every_batch_is_r
         assert [name for name, backend in backends.items() if backend.log] == voting
 
 
-# errors
-
 BOTH: SinkRows = {"lake": rows(1, 2), "table": rows(3)}
 THREE = replace(PLAN, sinks={name: SinkPlan(b"") for name in ("first", "second", "third")})
 
@@ -172,9 +170,6 @@ def test_an_error_of_the_rows_themselves_rolls_back_and_is_raised() -> None:
     with pytest.raises(RuntimeError, match="user's function"):
         list(write_partition(PLAN, backends, 4, 44, failing(), no_probe))
     assert [backend.log[-1] for backend in backends.values()] == ["abort", "abort"]
-
-
-# the named points
 
 
 def test_the_points_of_a_task_are_reported_around_its_work() -> None:

@@ -85,9 +85,6 @@ def refused(registry: Registry, name: str) -> ConfigError:
     return error.value
 
 
-# what works
-
-
 def test_a_backend_is_found_by_its_name(plugins: Plugins) -> None:
     plugins.brings("one", "first", "second")
     plugins.brings("two", "third")
@@ -127,8 +124,6 @@ def test_the_backends_of_this_installation_are_found_and_load() -> None:
     assert {rows[name].problem for name in ("files", "idempotent_upsert", "kafka", "postgres")} == {""}
     assert all(row.strategies for row in rows.values())
 
-
-# what is broken
 
 HOOK = "from exactsink.contract import *\n@hookimpl\ndef "
 BROKEN = {
@@ -205,9 +200,6 @@ def test_a_name_that_two_plugins_bring_is_neithers(plugins: Plugins) -> None:
     error = refused(plugins.registry(), "kafka")
     assert "backend kafka is broken" in error.what
     assert error.why == "both one and three bring it"
-
-
-# what is imported when
 
 
 def modules_after(code: str) -> set[str]:

@@ -94,9 +94,6 @@ def test_digests_are_summed_modulo_two_to_the_64_in_any_order() -> None:
     assert sum_digests([1 << 63] * 3) == 1 << 63
 
 
-# deadlines
-
-
 def due(*deadlines: float | None) -> tuple[Committable, ...]:
     return tuple(Committable(PLAN.txn("lake", n, n), 1, b"", deadline=d) for n, d in enumerate(deadlines))
 
