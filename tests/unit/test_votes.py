@@ -38,6 +38,7 @@ def test_votes_that_agree_give_each_sinks_committables_by_partition() -> None:
     assert check_votes(PLAN, []) == check_votes(PLAN, [EMPTY, replace(EMPTY, sink="table")]) == nothing
 
 
+OTHERS: dict[str, Any] = {"job": "other", "sink": "table", "epoch": 6, "generation": 2, "token": "cd", "partition": 1}
 DISAGREEING = {
     "two votes": [a_vote(), a_vote()],
     "an empty vote, then one with rows": [EMPTY, a_vote()],
@@ -48,12 +49,7 @@ DISAGREEING = {
     "fewer rows than handed over": [replace(a_vote(), rows=6)],
     "more rows than handed over": [replace(a_vote(), rows=4)],
     "other rows than handed over": [replace(a_vote(), digest=98)],
-    "another job": [moved(job="other")],
-    "another sink": [moved(sink="table")],
-    "an older epoch": [moved(epoch=6)],
-    "an older generation": [moved(generation=2)],
-    "another claim's token": [moved(token="cd")],
-    "another partition": [moved(partition=1)],
+    **{f"of another {name}": [moved(**{name: value})] for name, value in OTHERS.items()},
 }
 
 
