@@ -28,10 +28,11 @@ class Admin:
         return self.answers
 
 
-def test_of_two_sources_that_read_one_partition_the_one_that_lags_reports() -> None:
-    ahead, behind = '{"orders": {"0": 17, "1": 4}}', '{"orders": {"0": 3, "2": 8}}'
+def test_sources_report_together_and_of_two_that_read_one_partition_the_one_that_lags() -> None:
+    ahead, most = '{"orders": {"0": 17, "1": 4}}', 2**63 - 1
+    behind = f'{{"orders": {{"0": 3, "2": 8}}, "clicks": {{"2147483647": {most}}}}}'
     for ends in ([ahead, behind], [behind, ahead]):
-        assert source_offsets(ends) == {"orders": {0: 3, 1: 4, 2: 8}}
+        assert source_offsets(ends) == {"orders": {0: 3, 1: 4, 2: 8}, "clicks": {2147483647: most}}
 
 
 OTHERS = """
