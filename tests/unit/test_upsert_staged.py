@@ -6,6 +6,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,21 @@ def test_a_table_that_vanished_is_named_and_not_made_in_the_commit(tmp_path: Pat
         sink.commit(1, votes)
     sink.open(1, SCHEMA)
     assert sink.commit(1, votes) == [Committed()]
+
+
+def test_a_sweep_drops_only_what_it_is_given(tmp_path: Path) -> None:
+    sink = upsert(tmp_path).logged()
+    votes = sink.vote(1, [(1, "a")], [(2, "b")], [(3, "c")])
+    their = replace(sink, ctx=replace(sink.ctx, sink="table-2"))  # in the same staging folder
+    (theirs,) = their.vote(1, [(9, "z")])
+    listed = {found.ref: found for found in sink.listed()}
+    assert set(listed) == {vote.ref for vote in votes}
+    for _ in range(2):
+        sink.abort(listed[votes[1].ref])
+    assert {found.ref for found in sink.listed()} == {votes[0].ref, votes[2].ref}
+    assert [found.ref for found in their.listed()] == [theirs.ref]
+    assert sink.commit(1, [votes[0], votes[2]]) == [Committed()] * 2
+    assert sink.rows() == [(1, "a"), (3, "c")]
 
 
 def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> None:
