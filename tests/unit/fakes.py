@@ -20,8 +20,6 @@ from exactsink.contract import (
     Writer,
 )
 
-__all__ = ["IdleBackend", "IdleCommitter"]
-
 
 class IdleBackend(Backend):
     """A backend with options only."""

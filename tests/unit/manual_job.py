@@ -19,8 +19,6 @@ from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.sinks import Sink
 from exactsink.testing.session import Session
 
-__all__ = ["FOREIGN", "Job"]
-
 FOREIGN = Claim(1, "ffffffffffff", "elsewhere", "query-9", "ffffffffffff")
 
 

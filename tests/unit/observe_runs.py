@@ -11,8 +11,6 @@ from exactsink.contract import Event, ExactsinkError, Retryable
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.events import Subscriber
 
-__all__ = ["RUNS", "Observed", "fenced", "finished_again", "lost_votes", "two_epochs"]
-
 
 class _Relay(list[Event]):
     """Keeps the events, and passes them on."""

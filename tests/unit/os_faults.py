@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Killed", "around", "at_step", "each_step", "kill", "refused"]
-
 _STEPS = ("link", "rename", "replace", "unlink", "rmdir", "mkdir", "fsync", "stat", "lstat", "pathconf", "scandir")
 
 

@@ -13,8 +13,6 @@ from sqlalchemy.engine import Engine
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.records import Decide, DecidedSink
 
-__all__ = ["JOB", "at_commit", "decided", "execute"]
-
 JOB = "a-job"
 
 

@@ -15,7 +15,6 @@ import pytest
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import Job
 
-import exactsink
 from exactsink.cli.main import main
 from exactsink.contract import ExactsinkError, Fatal, Fenced, InDoubtError
 
@@ -40,18 +39,6 @@ def test_a_usage_error_exits_2_and_says_what_is_wrong(arguments: str, command: C
     assert (ended.code, ended.out, "Usage: exactsink" in ended.err, "Error: " in ended.err) == (2, "", True, True)
 
 
-@pytest.mark.parametrize("help", ["-h", "--help"])
-def test_help_lists_the_commands(help: str, command: Command) -> None:
-    ended = command(help)
-    for name in ("run", "check", "status", "history", "recover", "adopt", "init", "backends", "script"):
-        assert f"\n  {name} " in ended.out
-        assert command(name, help).code == ended.code == 0
-    assert exactsink.__version__ in command("--version").out
-
-
-# config
-
-
 @pytest.mark.parametrize("name", ["status", "run", "check"])
 def test_a_config_error_exits_2_with_its_line_and_the_next_command(name: str, tmp_path: Path, command: Command) -> None:
     (tmp_path / "job.toml").write_text('[job]\nnmae = "orders"\n')
@@ -65,24 +52,17 @@ def test_a_config_error_exits_2_with_its_line_and_the_next_command(name: str, tm
 @pytest.mark.parametrize("name", ["run", "check"])
 def test_without_spark_a_command_that_needs_it_says_what_to_install(name: str, job: Job) -> None:
     code = (
-        "import sys; sys.modules['pyspark'] = None\nfrom exactsink.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; sys.modules['pyspark'] = None; from exactsink.cli.main import main as m; sys.exit(m(sys.argv[1:]))"
     )
     ended = subprocess.run([sys.executable, "-c", code, name, job.file], capture_output=True, text=True)
     assert (ended.returncode, "pip install 'exactsink[spark]'" in ended.stderr) == (2, True)
 
 
 def test_backends_are_listed(command: Command) -> None:
-    lines = [line.split() for line in command("backends").out.splitlines()]
-    assert lines[0] == ["backend", "strategies", "contract", "state"]
-    assert ["files", "rename", "1", "ok"] in lines
-    assert ["idempotent_upsert", "staged,", "direct", "1", "ok"] in lines
+    assert "\nfiles              rename             1         ok\n" in command("backends").out
     (files,) = (row for row in command("backends", "--json").body if row["name"] == "files")
-    strategies = files.pop("strategies")
-    assert list(strategies) == ["rename"]
+    assert list(files.pop("strategies")) == ["rename"]
     assert files == {"name": "files", "source": "files", "contract": 1, "problem": ""}
-
-
-# status
 
 
 def _counts(body: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
@@ -104,8 +84,9 @@ def test_status_reports_what_is_decided_and_not_committed_and_exits_3(job: Job, 
     ended = command("status", job.file, "--json")
     assert (ended.code, _counts(ended.body)) == (3, {"lake": (2, 1, 0)})
     lake = ended.body["sinks"]["lake"]
-    listed = {p["ref"]: (p["state"], p["epoch"]) for p in lake["participants"]}
-    assert listed == dict(zip([v.ref for v in votes], [("decided", 0), ("decided", 0), ("undecided", 0)], strict=True))
+    listed = [(p["ref"], p["state"], p["epoch"]) for p in lake["participants"]]
+    states = ("decided", "decided", "undecided")
+    assert sorted(listed) == sorted((vote.ref, state, 0) for vote, state in zip(votes, states, strict=True))
     assert lake["oldest_age_seconds"] >= 0
     keys = ("query_id", "generation", "driver", "last_decided_epoch", "last_complete_epoch")
     assert [ended.body[key] for key in keys] == ["query-1", 1, "host:17", 0, None]
@@ -150,9 +131,6 @@ def test_status_reports_the_last_complete_epoch_and_how_old_that_word_is(
     assert (ended.code, [ended.body[key] for key in keys]) == (0, [1, None, None])
 
 
-# exit codes
-
-
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch, command: Command) -> Callable[[BaseException], Ended]:
     """Let `status` end in an error."""
@@ -175,28 +153,21 @@ def test_an_error_exits_with_its_own_code_and_reports_what_why_and_next(
     assert ended == Ended(kind.exit_code, "", "exactsink: it failed: no room\n  next: make room\n")
 
 
-@pytest.mark.parametrize("error", [ValueError("off by one"), OSError("gone"), AssertionError("no")], ids=repr)
+@pytest.mark.parametrize("error", [ValueError("off by one"), OSError("gone")], ids=repr)
 def test_a_bug_exits_70_with_its_traceback(error: Exception, ending: Callable[[BaseException], Ended]) -> None:
     ended = ending(error)
-    assert ended.code == 70
-    assert "Traceback (most recent call last)" in ended.err
-    assert str(error) in ended.err
+    assert (ended.code, "Traceback (most recent call last)" in ended.err, str(error) in ended.err) == (70, True, True)
     assert ended.err.splitlines()[-1].startswith("exactsink: this is a bug")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=lambda error: type(error).__name__)
-def test_an_interrupt_exits_130_and_says_that_nothing_is_lost(
-    error: BaseException, ending: Callable[[BaseException], Ended]
-) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=repr)
+def test_an_interrupt_exits_130(error: BaseException, ending: Callable[[BaseException], Ended]) -> None:
     ended = ending(error)
-    assert ended.code == 130
+    assert (ended.code, "Traceback" in ended.err) == (130, False)
     assert ended.err.strip().startswith("exactsink: interrupted; nothing decided is lost")
-    assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize(
-    ("flags", "level"), [([], "WARNING"), (["-v"], "INFO"), (["-vv"], "DEBUG"), (["-vvv"], "DEBUG")]
-)
-def test_verbose_reports_events_and_twice_the_points(flags: list[str], level: str) -> None:
-    assert main([*flags, "backends", "--json"]) == 0
-    assert logging.getLevelName(logging.getLogger("exactsink").level) == level
+def test_verbose_reports_events_and_twice_the_points() -> None:
+    for flags, level in {(): "WARNING", ("-v",): "INFO", ("-vv",): "DEBUG", ("-vvv",): "DEBUG"}.items():
+        assert main([*flags, "backends", "--json"]) == 0
+        assert logging.getLevelName(logging.getLogger("exactsink").level) == level

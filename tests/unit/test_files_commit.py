@@ -1,9 +1,11 @@
-"""Commits of the `files` backend: durable before they are reported, and whole whoever crashes or races at any step."""
+"""Commits and sweeps of the `files` backend: durable before they are reported, whole whoever crashes or races."""
 
 from __future__ import annotations
 
 import errno
 import glob
+import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +13,21 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
-from tests.unit.files_sink import EPOCH, assert_two_files, files, lines, rows, temps, two_files, visible
+from tests.unit.files_sink import EPOCH, SCHEMA, assert_two_files, files, lines, rows, temps, two_files, visible
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Outcome, Unknown
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    DurableFile,
+    Fatal,
+    InDoubt,
+    Outcome,
+    Retryable,
+    Unknown,
+    file_sha256,
+)
 
 STANDS = {Committed, AlreadyCommitted}
 
@@ -41,21 +52,12 @@ def syncs(root: Path) -> Iterator[list[str]]:
 
 def test_no_reader_sees_a_vote_before_its_commit(tmp_path: Path) -> None:
     sink = files(tmp_path, partition_by=["name"])
-    first, second = sink.vote(rows((1, "a")), rows((2, "b")))
-    sink.end(first)
-
-    def ids() -> list[list[int]]:
-        everywhere = glob.glob(f"{tmp_path}/**/*.parquet", recursive=True)
-        return [
-            ds.dataset(tmp_path, format="parquet").to_table()["id"].to_pylist(),
-            pd.read_parquet(tmp_path)["id"].tolist(),
-            [i for file in sorted(everywhere) for i in pq.ParquetFile(file).read()["id"].to_pylist()],
-        ]
-
-    assert ids() == [[1], [1], [1]]
-    assert temps(tmp_path) == [sink.id(1)]
-    sink.end(second)
-    assert ids() == [[1, 2], [1, 2], [1, 2]]
+    voted = sink.vote(rows((1, "a")), rows((2, "b")))
+    for number, vote in enumerate(voted, start=1):
+        sink.end(vote)
+        assert ds.dataset(tmp_path, format="parquet").count_rows() == number
+        assert len(pd.read_parquet(tmp_path)) == number
+        assert len(glob.glob(f"{tmp_path}/**/*.parquet", recursive=True)) == number
 
 
 def test_a_vote_is_durable_before_it_is_given(tmp_path: Path) -> None:
@@ -155,3 +157,122 @@ def test_a_vote_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match=f"{sink.id()}: can't read a vote of version 2"):
         sink.commit(EPOCH, [replace(voted, version=2)])
     assert visible(tmp_path) == []
+
+
+@pytest.mark.parametrize("advice", ["taken", "refused"])
+def test_a_large_file_is_sealed_with_what_was_written_and_its_disk_begins_before(tmp_path: Path, advice: str) -> None:
+    begun: list[tuple[int, int]] = []
+
+    def advise(handle: int, offset: int, length: int, how: int) -> None:
+        assert how == os.POSIX_FADV_DONTNEED
+        begun.append((offset, length))
+        if advice == "refused":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    chunks = [bytes([n]) * ((3 << 20) + n) for n in range(9)]  # 27 MB
+    file = DurableFile(tmp_path / "large")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "posix_fadvise", advise)
+        for chunk in chunks:
+            file.write(chunk)
+    with syncs(tmp_path) as log:
+        size, sha256 = file.seal()
+    whole = b"".join(chunks)
+    assert (size, sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+    assert (log, file_sha256(tmp_path / "large")) == ([str(tmp_path / "large")], sha256)
+    ends = [offset + length for offset, length in begun]
+    assert [offset for offset, _ in begun] == [0, *ends[:-1]]  # each part once
+    assert len(begun) == 3
+    assert size - (8 << 20) < ends[-1] <= size
+
+
+def test_own_participants_only_are_listed_and_aborted(tmp_path: Path) -> None:
+    sink = files(tmp_path)
+    assert sink.listed() == []
+    gone, kept = sink.vote(rows((1, "a")), rows((2, "b")))
+    others = [files(tmp_path, job="other"), files(tmp_path, sink="other")]
+    theirs = [other.vote(rows((1, "a")))[0] for other in others]
+    temp = tmp_path / "_exactsink"
+    for name in ("readme", sink.id(2).replace(".p2", ".p02"), sink.id(3) + "x"):
+        (temp / name).mkdir()
+    (temp / sink.id(4)).write_text("no folder")
+    found = sorted(sink.listed(), key=lambda listed: listed.ref)
+    assert [listed.ref for listed in found] == [gone.ref, kept.ref]
+    assert all(listed.age_seconds is not None and listed.deadline is None for listed in found)
+    stays = {path.name for path in temp.iterdir()} - {gone.ref}
+    for _ in range(2):
+        sink.abort(*map(InDoubt.of, (gone.txn, *(vote.txn for vote in theirs), sink.txn(EPOCH, 9))))
+        assert set(temps(tmp_path)) == stays
+    outcomes = sink.end(gone, kept, *theirs)
+    assert isinstance(outcomes[0], Unknown)
+    assert outcomes[1:] == [Committed()] * 3
+
+
+def test_a_writer_that_is_swept_at_any_step_does_not_vote_for_what_is_gone(tmp_path: Path) -> None:
+    def run(nth: int) -> list[int]:
+        root = tmp_path / str(nth)
+        sink = files(root, partition_by=["name"])
+        ticket = sink.open(EPOCH, SCHEMA)
+        swept: list[bool] = []
+
+        def sweep() -> None:
+            swept.append((root / "_exactsink" / sink.id()).exists())
+            sink.abort(InDoubt.of(sink.txn(EPOCH, 0)))
+
+        voted = None
+        with at_step(root, nth, sweep) as ran:
+            try:
+                voted = sink.write(EPOCH, 0, ticket, rows((1, "a"), (2, "b"), (3, "a"), size=1))
+            except Retryable:
+                assert swept == [True]
+        if voted is None:
+            assert temps(root) == []
+        else:  # a sweep after the last look at the folder is the journal's to keep from being decided
+            assert temps(root) == [sink.id()] or isinstance(sink.end(voted)[0], Unknown)
+        assert visible(root) == []
+        return ran
+
+    each_step(run, least=12)
+
+
+def test_a_sweep_wins_against_a_writer_that_adds_files(tmp_path: Path) -> None:
+    sink = files(tmp_path)
+    sink.vote(rows((1, "a")))
+    late = iter([tmp_path / "_exactsink" / sink.id() / f"late{n}.tmp" for n in range(3)])
+
+    def add(name: str, path: str) -> None:
+        if (file := next(late, None)) is not None:
+            file.write_text("")
+
+    with around(tmp_path, ["rmdir"], add):
+        sink.abort(*sink.listed())
+    assert next(late, None) is None
+    assert temps(tmp_path) == []
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_writer_drops_all_of_its_files_also_when_a_sweep_was_first(tmp_path: Path, swept: bool) -> None:
+    sink = files(tmp_path, format="json", target_file_size="1 B")
+    first, second = (lines(text).to_batches()[0] for text in "ab")
+    writer = sink.begin(lines("a"))
+    writer.write(first)
+    if swept:
+        sink.abort(*sink.listed())
+        with pytest.raises(Retryable):
+            writer.write(second)
+        with pytest.raises(Retryable):
+            writer.pre_commit()
+    else:
+        writer.write(second)
+        assert len(list((tmp_path / "_exactsink" / sink.id()).iterdir())) == 2
+    writer.abort()
+    assert (visible(tmp_path), temps(tmp_path)) == ([], [])
+
+
+def test_attempts_that_race_for_one_id_do_not_mix(tmp_path: Path) -> None:
+    sink, given = files(tmp_path), rows((1, "a"))
+    first = sink.begin(given)
+    with pytest.raises(Retryable, match="another attempt uses this"):
+        sink.begin(given)
+    first.write(given.to_batches()[0])
+    assert sink.end(first.pre_commit()) == [Committed()]

@@ -1,4 +1,4 @@
-"""What the files hold: formats, partition folders, row groups, sizes, and what a task refuses before it votes."""
+"""What the files hold and what a task refuses to write: formats, the lines of text formats, folders, sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.files_sink import SCHEMA, Files, files, lines, rows, visible
 
-from exactsink.contract import Committed, Fatal
+from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink.toolkit.tabular import parts
 
 
@@ -66,16 +66,6 @@ def test_null_empty_and_the_name_of_null_share_one_file(tmp_path: Path) -> None:
     assert pq.ParquetFile(file).read()["id"].to_pylist() == [1, 2, 3, 4]
 
 
-def test_unsorted_values_over_many_batches_keep_their_order_per_file(tmp_path: Path) -> None:
-    given = [(i, f"v{i * 7 % 5}", i % 3) for i in range(300)]
-    table = rows(*given, schema=SCHEMA.append(pa.field("n", pa.int64())), size=70)
-    found = written(tmp_path, table, partition_by=["name", "n"])
-    assert len(found) == 15
-    for file in found:
-        name, n = file.parent.parent.name.removeprefix("name="), int(file.parent.name.removeprefix("n="))
-        assert pq.ParquetFile(file).read()["id"].to_pylist() == [row[0] for row in given if row[1:] == (name, n)]
-
-
 def test_row_groups_are_full_and_memory_bounds_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(root: Path, **options: Any) -> list[list[int]]:
         found = [pq.read_metadata(file) for file in written(root, given, **options)]
@@ -86,14 +76,6 @@ def test_row_groups_are_full_and_memory_bounds_what_waits(tmp_path: Path, monkey
     assert groups(tmp_path / "a") == [[12, 12, 1]]
     monkeypatch.setattr(parts, "BUFFERED_BYTES", 3 * given.to_batches()[1].nbytes)
     assert groups(tmp_path / "c", partition_by=["name"]) == [[11, 12], [1, 1]]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_json_writes_the_values_as_lines(tmp_path: Path, kind: pa.DataType) -> None:
-    values = ['{"a":1}', "{}", '{"a":"ü"}', "", '{"b":[1]}']
-    (file,) = written(tmp_path, lines(*values).cast(pa.schema({"value": kind})), format="json")
-    assert file.name == names(files(tmp_path), 1, "json")[0]
-    assert file.read_bytes() == ("\n".join(values) + "\n").encode()
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -119,11 +101,11 @@ def test_every_csv_file_begins_with_the_header_and_is_read_back(tmp_path: Path, 
 def test_lines_end_a_file_at_the_batch_that_reaches_the_size(
     tmp_path: Path, options: dict[str, Any], count: int, files_of: list[int]
 ) -> None:
-    given = [f"row {n:04}" for n in range(count)]
+    given = [f"röw {n:03}" for n in range(count)]
     read = written(tmp_path, lines(*given), target_file_size="36 B", **options)
     in_order = [tmp_path / name for name in names(files(tmp_path), len(files_of), options["format"])]
     assert read == sorted(in_order)
-    found = [file.read_text().splitlines() for file in in_order]
+    found = [file.read_bytes().decode().splitlines() for file in in_order]
     assert [len(part) for part in found] == files_of
     assert [line for part in found for line in part] == given
 
@@ -148,23 +130,105 @@ def test_a_flush_that_memory_asks_for_ends_full_files_too(tmp_path: Path, monkey
     assert [pq.read_metadata(file).num_rows for file in found] == [10] * 4
 
 
-DEEP = [f"c{i}" for i in range(20)]
+TOO_LONG = [{"c": "x" * 260}, {f"c{i}": "y" * 240 for i in range(20)}]
+
+
+@pytest.mark.parametrize("row", TOO_LONG, ids=["name", "path"])
+def test_names_that_no_commit_could_give_are_refused_before_the_vote(tmp_path: Path, row: dict[str, str]) -> None:
+    writer = files(tmp_path, partition_by=list(row)).begin(table := pa.Table.from_pylist([row | {"id": 1}]))
+    with pytest.raises(Fatal, match="longer than the file system takes"):
+        writer.write(table.to_batches()[0])
+
+
+def test_a_date_that_is_no_folders_name_is_refused(tmp_path: Path) -> None:
+    far = pa.record_batch({"day": pa.array([20_000_000], pa.int32()).cast(pa.date32()), "id": [1]})
+    writer = files(tmp_path, partition_by=["day"]).begin(pa.Table.from_batches([far]))
+    with pytest.raises(Fatal, match="outside the years"):
+        writer.write(far)
+
+
+TIMES = "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXXXX', "
+TIMES += "'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS'"
+CSV = f"'escape', '\"', 'ignoreLeadingWhiteSpace', 'false', 'ignoreTrailingWhiteSpace', 'false', {TIMES}"
+
+
+def numbers(*names: str) -> pa.Schema:
+    return pa.schema({name: pa.int64() for name in names})
+
+
+def shape(schema: pa.Schema, form: str = "csv", **options: Any) -> list[str] | None:
+    return files(Path("/out"), format=form, **options).backend.shape(schema)
+
+
+ODD = numbers("a`b", 'c "d"', "day", "", "f_1")
+FIELDS, HEADER = '`a``b`, `c "d"`, ``, `f_1`', '"a``b"\t"c ""d"""\t""\tf_1'
+
+
+def to_csv(fields: str, name: str, mark: str = ",") -> str:
+    return f"to_csv(struct({fields}), map('sep', '{mark}', {CSV})) AS `{name}`"
+
+
+def test_lines_are_made_in_sql_and_csv_is_named_by_its_header() -> None:
+    assert shape(SCHEMA, "parquet") is None
+    assert shape(SCHEMA, "json") == ["to_json(struct(*)) AS value"]
+    odd = numbers("a`b", "c.d", "e")
+    assert shape(odd, "json", partition_by=["a`b"]) == ["to_json(struct(`c.d`, `e`)) AS value", "`a``b`"]
+    assert shape(SCHEMA) == [to_csv("*", "id,name")]
+    assert shape(SCHEMA, header=False, delimiter="'") == [f"to_csv(struct(*), map('sep', '''', {CSV})) AS value"]
+    assert shape(ODD, delimiter="\t", partition_by=["day"]) == [to_csv(FIELDS, HEADER, "\t"), "`day`"]
+    assert shape(numbers("value", "b", "c"), partition_by=["value"]) == [to_csv("`b`, `c`", "b,c"), "`value`"]
+
+
+TIME = pa.timestamp("us")
+
+
+@pytest.mark.parametrize("kind", [TIME, pa.timestamp("us", "UTC"), pa.list_(TIME), pa.struct({"t": TIME})], ids=str)
+def test_json_lines_keep_the_microseconds_of_times_at_any_depth(kind: pa.DataType) -> None:
+    assert shape(pa.schema([("t", kind)]), "json") == [f"to_json(struct(*), map({TIMES})) AS value"]
+
+
+NESTED = [pa.struct({"x": pa.int8()}), pa.map_(pa.string(), pa.int8()), pa.list_(pa.int8())]
+
+
+@pytest.mark.parametrize("kind", [*NESTED, pa.binary(), pa.large_binary()])
+def test_types_that_csv_cannot_hold_are_refused_with_the_cast(kind: pa.DataType) -> None:
+    with pytest.raises(ConfigError, match=r"column c is of type .* which CSV can't hold") as caught:
+        shape(pa.schema({"id": pa.int64(), "c": kind}))
+    assert ("to_json(`c`)" if kind in NESTED else "base64(`c`)") in caught.value.next
+
+
+def test_a_lone_column_that_may_be_null_is_refused_as_readers_skip_empty_lines() -> None:
+    with pytest.raises(ConfigError, match="NULL would be an empty line") as caught:
+        shape(numbers("a", "day"), partition_by=["day"])
+    assert "coalesce(`a`, '')" in caught.value.next
+    sure = pa.schema([pa.field("a", pa.string(), nullable=False), ("day", pa.int32())])
+    assert shape(sure, partition_by=["day"]) == [to_csv("`a`", "a"), "`day`"]
 
 
 @pytest.mark.parametrize(
-    ("columns", "row", "message"),
+    ("schema", "options", "message"),
     [
-        ({"c": pa.string()}, ("x" * 260,), "longer than the file system takes"),
-        ({name: pa.string() for name in DEEP}, ("y" * 240,) * 20, "longer than the file system takes"),
-        ({"day": pa.date32()}, (20_000_000,), "outside the years"),
+        (numbers("a(*)", "b"), {}, r"has a \* in its name"),
+        (numbers("value", "b", "c"), {"header": False, "partition_by": ["value"]}, "name of the lines' column"),
+        (numbers("value", "b"), {"form": "json", "partition_by": ["value"]}, "name of the lines' column"),
+        (SCHEMA, {"form": "json", "partition_by": ["no"]}, "is not in the rows"),
     ],
 )
-def test_names_that_no_commit_could_give_are_refused_before_the_vote(
-    tmp_path: Path, columns: dict[str, Any], row: tuple[Any, ...], message: str
-) -> None:
-    cells = zip(row, columns.values(), strict=True)
-    arrays = [pa.array([v], pa.int32()).cast(t) if t == pa.date32() else [v] for v, t in cells]
-    batch = pa.record_batch([*arrays, [1]], names=[*columns, "id"])
-    writer = files(tmp_path, partition_by=list(columns)).begin(pa.Table.from_batches([batch]))
-    with pytest.raises(Fatal, match=message):
-        writer.write(batch)
+def test_names_that_the_shape_cannot_carry_are_refused(schema: pa.Schema, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        shape(schema, **options)
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "named"), [("csv", {}, "id"), ("csv", {"header": False}, "value"), ("json", {}, "value")]
+)
+def test_rows_that_are_not_lines_are_refused(tmp_path: Path, form: str, options: Any, named: str) -> None:
+    sink = files(tmp_path, format=form, **options)
+    (found,) = sink.check()
+    assert f"takes one text column, {named}, beside" in found.message
+    with pytest.raises(Fatal, match="takes one text column"):
+        sink.vote(rows((1, "x")))
+    column = pa.schema({named if named == "value" else "id,name": pa.string()})
+    assert sink.check(column) == []
+    with pytest.raises(Fatal, match=f"column {column.names[0]} holds 1 nulls"):
+        sink.vote(rows(("1",), (None,), schema=column))

@@ -1,4 +1,4 @@
-"""What a job guarantees is derived from its sinks, and refused where it is less than the job asks for."""
+"""What a job's sinks guarantee together, and the frame that they share: refused where it is less than was asked for."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections.abc import Mapping
 import pytest
 from tests.unit.fakes import IdleBackend
 
-from exactsink.contract import BackendOptions, PreflightError, Traits
+from exactsink.contract import BackendOptions, ConfigError, PreflightError, Traits
 from exactsink.job.guarantees import check_batch_guarantee, check_guarantee, guarantee_of, job_guarantee
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.sinks import Sink, check_one_frame
+from exactsink.spark.one_pass import expanded
 
 EXACT, EARLY = Traits(atomic_visibility=True), Traits(visible_early=True, needs_epoch_order=True)
 
 
 def _sinks(**traits: Traits) -> Mapping[str, Sink]:
-    made = {}
-    for name, promised in traits.items():
-        backend = type("Given", (IdleBackend,), {"traits": promised})(BackendOptions())
-        made[name] = Sink(name, "idle", backend, "")
-    return made
+    given = {name: type("Given", (IdleBackend,), {"traits": promised}) for name, promised in traits.items()}
+    return {name: Sink(name, "idle", backend(BackendOptions()), "") for name, backend in given.items()}
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -68,3 +66,34 @@ def test_a_sinks_guarantee_in_words(traits: Traits, visible: str, needs: str, in
     assert in_doubt in given.in_doubt
     assert given.guarantee == traits.guarantee
     assert list(given.alternatives) == ["other: another way"]
+
+
+def _sharing(*distributions: str | int) -> dict[str, Sink]:
+    backend = IdleBackend(BackendOptions())
+    return {f"s{n}": Sink(f"s{n}", "idle", backend, "", distribution=d) for n, d in enumerate(distributions)}
+
+
+@pytest.mark.parametrize(("first", "second"), [("hash(a)", "hash(b)"), (4, 5), (4, "hash(a)")])
+def test_two_distributions_of_the_one_frame_are_refused(first: str | int, second: str | int) -> None:
+    with pytest.raises(ConfigError, match="sinks s0, s2 ask for several distributions") as error:
+        check_one_frame(_sharing(first, "none", second))
+    assert "route" in error.value.next
+
+
+@pytest.mark.parametrize("agreed", [("none", "none"), ("hash(a)", "none", "hash(a)"), (4, 4)])
+def test_one_distribution_is_for_all(agreed: tuple[str | int, ...]) -> None:
+    check_one_frame(_sharing(*agreed))
+
+
+MEANT = {
+    "to_json(struct(*)) AS value": "to_json(struct(`a`, `b`)) AS value",
+    "f(x, *)": "f(x,`a`, `b`)",
+    "f(`odd(*)`)": "f(`odd(*)`)",
+    "f('a text(*)', *)": "f('a text(*)',`a`, `b`)",
+    "count(*) > 1": "count(`a`, `b`) > 1",
+    "a * b": "a * b",
+}
+
+
+def test_a_star_that_is_an_argument_stands_for_the_sinks_columns() -> None:
+    assert {expression: expanded(expression, ["`a`", "`b`"]) for expression in MEANT} == MEANT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,20 +14,98 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.keyed_sink import SCHEMA, KeyedFiles, keyed
-from tests.unit.os_faults import Killed, at_step, each_step, kill
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import (
     AlreadyCommitted,
+    BackendOptions,
     Committable,
     Committed,
     DurableFile,
     Fatal,
+    IdempotentBackend,
+    JobContext,
     LineageError,
     Retryable,
     Version,
     idempotent,
 )
+from exactsink.testing import Session
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+class KeyedOptions(BackendOptions):
+    folder: str
+    keys: tuple[str, ...] = ("id",)
+
+
+class KeyedFiles(IdempotentBackend):
+    """Put each row into the file of its key, under a lock, and count there how often one was let through."""
+
+    Options = KeyedOptions
+    options: KeyedOptions
+    strategy = "keyed"
+
+    @property
+    def target(self) -> str:
+        return self.options.folder
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return self.options.keys
+
+    def prepare(self, schema: pa.Schema) -> None:
+        Path(self.options.folder).mkdir(exist_ok=True)
+
+    def apply(self, version: Version, batches: Iterator[pa.RecordBatch]) -> None:
+        for own, row in version.rows(batches):
+            self.put("-".join(str(row[key]) for key in self.keys), own, row)
+
+    def put(self, key: str, version: Version, row: dict[str, Any]) -> None:
+        path = Path(self.options.folder, f"{key}.json")
+        with open(path.with_name("lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held = json.loads(path.read_bytes()) if path.exists() else {"puts": 0}
+            if version.replaces(Version.parse(held["version"]) if held["puts"] else None):
+                new = path.with_suffix(".new")
+                new.write_text(json.dumps({"version": version.text, "row": row, "puts": held["puts"] + 1}))
+                new.replace(path)
+
+
+def held(folder: Path) -> dict[str, Any]:
+    """Read the store: what stands at each key."""
+    return {path.stem: json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+
+
+class Keyed(Session):
+    """A session of sink `keyed` of job `orders` into such a store."""
+
+    @property
+    def staging(self) -> Path:
+        return Path(self.ctx.staging)
+
+    def vote(self, epoch: int, *partitions: Sequence[tuple[Any, str]]) -> list[Committable]:
+        """Write and pre-commit one participant per partition; every row is a batch of its own."""
+        parts = [[pa.record_batch([[key], [v]], schema=SCHEMA) for key, v in rows] for rows in partitions]
+        return self.prepare(epoch, [pa.Table.from_batches(part) for part in parts])
+
+    def rows(self) -> dict[str, str]:
+        return {key: found["row"]["v"] for key, found in held(Path(self.backend.target)).items()}
+
+    def puts(self) -> dict[str, int]:
+        """Count the puts that were let through, by key."""
+        return {key: found["puts"] for key, found in held(Path(self.backend.target)).items()}
+
+    def left(self, suffix: str = "") -> list[str]:
+        """Name what in the staging folder ends so."""
+        return sorted(path.name for path in self.staging.iterdir() if path.name.endswith(suffix))
+
+
+def keyed(folder: Path, lineage: str = "L1", generation: int = 1, backend: type[KeyedFiles] = KeyedFiles) -> Keyed:
+    ctx = JobContext("orders", "keyed", str(folder / "staging"), generation, lineage)
+    return Keyed(backend(KeyedOptions(folder=str(folder / "store"))), ctx, "aa")
+
 
 PROOF = "orders.keyed.e{}.applied"
 
@@ -44,6 +123,8 @@ def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) ->
     proof = json.loads((sink.staging / PROOF.format(2)).read_text())
     assert proof == {"job": "orders", "sink": "keyed", "lineage": "L1", "epoch": 2, "generation": 3}
     (sink.staging / PROOF.format(1)).write_text(json.dumps(proof | {"epoch": 1}))  # by a driver that died cleaning up
+    for theirs in ("orders.keyed-2.e9.applied", "refunds.keyed.e9.applied"):
+        (sink.staging / theirs).write_text("not ours to read")
     with pytest.raises(LineageError, match="already holds epoch 2"):
         sink.vote(2, [(1, "f")])
 
@@ -89,31 +170,13 @@ def test_a_damaged_proof_is_neither_taken_nor_passed_over(tmp_path: Path, damage
         sink.vote(2, [(1, "b")])
 
 
-def test_proofs_of_other_sinks_are_left_alone(tmp_path: Path) -> None:
+def test_the_proof_is_durable_before_a_staged_row_is_dropped(tmp_path: Path) -> None:
     sink = keyed(tmp_path)
     sink.commit(1, sink.vote(1, [(1, "a")]))
-    theirs = [sink.staging / name for name in ("orders.keyed-2.e9.applied", "refunds.keyed.e9.applied")]
-    for path in theirs:
-        path.write_text("not ours to read")
-    assert sink.commit(2, sink.vote(2, [(1, "b")])) == [Committed()]
-    assert all(path.exists() for path in theirs)
-
-
-def test_the_proof_is_durable_before_a_staged_row_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = keyed(tmp_path)
-    sink.commit(1, sink.vote(1, [(1, "a")]))
-    votes = sink.vote(2, [(1, "b")])
-    synced: list[list[str]] = []
-    sync = idempotent.sync_folders
-
-    def watched(folders: list[Path]) -> None:
-        synced.append(sink.left())
-        sync(folders)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(idempotent, "sync_folders", watched)
+    votes, synced = sink.vote(2, [(1, "b")]), list[list[str]]()
+    with around(sink.staging, ["fsync"], lambda _, path: synced.append([path, *sink.left()])):
         sink.commit(2, votes)
-    assert synced[-1] == sorted([PROOF.format(1), PROOF.format(2), f"{votes[0].ref}.arrow"])
+    assert synced[-1] == [str(sink.staging), *sorted([PROOF.format(1), PROOF.format(2), f"{votes[0].ref}.arrow"])]
     assert sink.left() == [PROOF.format(2)]
 
 
@@ -231,9 +294,3 @@ def test_versions_compare_by_epoch_then_generation_then_place() -> None:
         Version("L2", 99, 9).replaces(ascending[0])
     with pytest.raises(ValueError, match="not the text of a version"):
         Version.parse("7.3.12.L1")
-
-
-def test_places_are_counted_over_all_batches() -> None:
-    batches = [pa.record_batch({"id": ids}) for ids in ([1, 2], [3])]
-    found = [(version.place, row["id"]) for version, row in Version("L1", 1, 1).rows(batches)]
-    assert found == [(0, 1), (1, 2), (2, 3)]

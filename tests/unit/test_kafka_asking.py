@@ -64,9 +64,8 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def ended(patience: float = 30.0) -> Sequence[int]:
-    return Wire(KafkaOptions(bootstrap_servers="b:9092"), "me", patience_seconds=patience).end(
-        [ONE, OTHER], commit=True
-    )
+    wire = Wire(KafkaOptions(bootstrap_servers="b:9092"), "me", patience_seconds=patience)
+    return wire.end([ONE, OTHER], commit=True)
 
 
 def test_all_coordinators_are_found_by_one_request_and_asked_side_by_side(brokers: Brokers) -> None:
@@ -112,19 +111,15 @@ def test_the_last_code_is_given_when_the_patience_is_over(brokers: Brokers, code
     assert len(brokers.asked) > 1
 
 
-def test_a_broken_connection_is_replaced_and_all_is_asked_again(brokers: Brokers) -> None:
+def test_a_broken_connection_is_replaced_and_one_that_stays_broken_is_given_up(brokers: Brokers) -> None:
     brokers.failures = [KafkaConnectionError("lost"), OSError("lost too")]
     assert ended() == [0, 0]
     assert (brokers.made, brokers.closed) == (3, 2)
     assert brokers.found == [(ONE.id, OTHER.id)] * 3  # what is cached belongs to the connection
-    assert brokers.asked == [(1, 1)]
-
-
-def test_a_connection_that_stays_broken_is_given_up(brokers: Brokers) -> None:
     brokers.failures = [KafkaConnectionError("lost")] * 1000
     with pytest.raises(Retryable, match="commit transactions: Kafka at b:9092 did not answer"):
         ended(patience=0.05)
-    assert brokers.made == brokers.closed > 1
+    assert brokers.made == brokers.closed + 1 > 4
 
 
 @pytest.mark.parametrize("failure", [SaslAuthenticationFailedError("no"), IncompatibleBrokerVersion("old")])

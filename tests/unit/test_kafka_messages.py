@@ -28,26 +28,23 @@ def producer_at(offset: int, records: bytes | None) -> tuple[int, int] | None:
 
 
 OURS, OTHERS = (7, 4), (8, 0)
+HELD = [batch(10, 3, OURS), batch(9, 2, OURS), batch(8, 3, OURS), batch(7, 3, OTHERS) + batch(10, 3, OURS)]
+NOT_HELD = {
+    "before the offset": batch(5, 3, OURS),
+    "behind a gap": batch(12, 3, OURS),
+    "around a gap": batch(5, 2, OURS) + batch(12, 3, OTHERS),
+    "outside of transactions": batch(10, 3, None),
+    "nothing": b"",
+    "no records at all": None,
+    "cut off": batch(10, 3, OURS)[:-1],
+}
 
 
-@pytest.mark.parametrize("offset", [10, 11, 12])
-def test_the_batch_that_holds_the_offset_reports_whose_it_is(offset: int) -> None:
-    assert producer_at(offset, batch(10, 3, OURS)) == OURS
+@pytest.mark.parametrize("records", HELD)
+def test_the_batch_that_holds_the_offset_reports_whose_it_is(records: bytes) -> None:
+    assert producer_at(10, records) == OURS
 
 
-def test_batches_before_the_offset_are_passed_over() -> None:
-    assert producer_at(10, batch(7, 3, OTHERS) + batch(10, 3, OURS)) == OURS
-    assert producer_at(10, batch(5, 3, OURS)) is None
-
-
-@pytest.mark.parametrize("later", [OTHERS, OURS])
-def test_a_batch_behind_a_gap_does_not_hold_the_offset(later: tuple[int, int]) -> None:
-    assert producer_at(10, batch(12, 3, later)) is None
-    assert producer_at(10, batch(5, 2, OURS) + batch(12, 3, later)) is None
-
-
-def test_rows_outside_of_transactions_and_no_rows_at_all_are_nobodys() -> None:
-    assert producer_at(10, batch(10, 3, None)) is None
-    assert producer_at(10, b"") is None
-    assert producer_at(10, None) is None
-    assert producer_at(10, batch(10, 3, OURS)[:-1]) is None  # cut off
+@pytest.mark.parametrize("records", NOT_HELD.values(), ids=NOT_HELD)
+def test_what_does_not_hold_the_offset_is_nobodys(records: bytes | None) -> None:
+    assert producer_at(10, records) is None

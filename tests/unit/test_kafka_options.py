@@ -36,22 +36,18 @@ def refused(**given: Any) -> str:
     return str(failed.value)
 
 
-# The brokers and the topic
+SERVERS = {
+    " kafka-1:9092 , kafka_2.example.org:19092": "kafka-1:9092,kafka_2.example.org:19092",
+    "[::1]:9092,127.0.0.1:9092": "[::1]:9092,127.0.0.1:9092",
+    "kafka-1:9092,kafka-1:9092": "kafka-1:9092",
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ("kafka-1:9092", "kafka-1:9092"),
-        (" kafka-1:9092 , kafka_2.example.org:19092", "kafka-1:9092,kafka_2.example.org:19092"),
-        ("[::1]:9092,127.0.0.1:9092", "[::1]:9092,127.0.0.1:9092"),
-        ("kafka-1:9092,kafka-1:9092", "kafka-1:9092"),
-    ],
-)
-def test_brokers_are_read_as_both_clients_read_them(given: str, read: str) -> None:
+@pytest.mark.parametrize("given", SERVERS)
+def test_brokers_are_read_as_both_clients_read_them(given: str) -> None:
     connection = made(bootstrap_servers=given)
-    assert librdkafka_settings(connection, "me")["bootstrap.servers"] == read
-    assert kafka_python_settings(connection, "me")["bootstrap_servers"] == read.split(",")
+    assert librdkafka_settings(connection, "me")["bootstrap.servers"] == SERVERS[given]
+    assert kafka_python_settings(connection, "me")["bootstrap_servers"] == SERVERS[given].split(",")
 
 
 NO_SERVERS = "|kafka-1|kafka-1:|:9092|kafka-1:0|kafka-1:65536|SSL://kafka-1:9092|a:1,,b:2|a:1 b:2|a:1,"
@@ -74,9 +70,6 @@ def test_keys_and_topics_fit_the_format() -> None:
     assert made(topic=None).topic is None
 
 
-# The producer's settings
-
-
 OURS = """
 acks request.required.acks enable.idempotence enable.gapless.guarantee max.in.flight
 max.in.flight.requests.per.connection retries message.send.max.retries transactional.id transaction.timeout.ms
@@ -97,20 +90,14 @@ def test_settings_of_speed_pass_to_librdkafka_and_so_does_the_shortest_transacti
     check_settings(made(producer=given), "me")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"message.timeout.ms": 900_001}, "no more than transaction_timeout_seconds, which is 900"),
-        ({"delivery.timeout.ms": "900001"}, "no more than transaction_timeout_seconds, which is 900"),
-        ({"message.timeout.ms": 0}, "for ever"),
-        ({"message.timeout.ms": "soon"}, "no number"),
-    ],
-)
-def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: dict[str, Any], said: str) -> None:
-    assert said in refused(producer=given)
+TOO_LONG = dict.fromkeys((900001, "900001"), "than transaction_timeout_seconds, which is 900")
+TOO_LONG |= {0: "for ever", "soon": "no number"}
 
 
-# The login and TLS
+@pytest.mark.parametrize("given", TOO_LONG)
+def test_no_row_is_tried_for_longer_than_its_transaction_lives(given: Any) -> None:
+    for name in ("message.timeout.ms", "delivery.timeout.ms"):
+        assert TOO_LONG[given] in refused(producer={name: given})
 
 
 @pytest.mark.parametrize("left_out", list(LOGIN))
@@ -119,23 +106,22 @@ def test_half_a_login_is_refused(left_out: str) -> None:
     assert "needs sasl_mechanism" in refused(security_protocol="SASL_SSL", **half)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (LOGIN, "only with SASL_SSL"),
-        ({"security_protocol": "SSL", **LOGIN}, "only with SASL_SSL"),
-        ({"security_protocol": "SASL_SSL", **LOGIN, "sasl_password": ""}, "empty"),
-        ({"security_protocol": "SASL_SSL", **LOGIN, "sasl_username": ""}, "empty"),
-        ({"ssl_ca_location": "/ca.pem"}, "ssl_ca_location: only with SSL"),
-        ({"security_protocol": "SASL_PLAINTEXT", **LOGIN, "ssl_check_hostname": False}, "ssl_check_hostname: only"),
-        ({"security_protocol": "SSL", "ssl_certificate_location": "/c.pem"}, "both or none"),
-        ({"security_protocol": "SSL", "ssl_key_location": "/k.pem"}, "both or none"),
-        ({"security_protocol": "SSL", "ssl_key_password": SECRET}, "only with ssl_key_location"),
-        ({"security_protocol": "SASL_SSL", **LOGIN, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
-    ],
-)
-def test_what_would_be_left_unused_or_half_is_refused(given: dict[str, Any], said: str) -> None:
-    assert said in refused(**given)
+SASL = {"security_protocol": "SASL_SSL", **LOGIN}
+UNUSED: dict[str, list[dict[str, Any]]] = {
+    "only with SASL_SSL": [LOGIN, {**LOGIN, "security_protocol": "SSL"}],
+    "empty": [{**SASL, "sasl_password": ""}, {**SASL, "sasl_username": ""}],
+    "ssl_ca_location: only with SSL": [{"ssl_ca_location": "/ca.pem"}],
+    "ssl_check_hostname: only": [{**SASL, "security_protocol": "SASL_PLAINTEXT", "ssl_check_hostname": False}],
+    "both or none": [{"security_protocol": "SSL", f"ssl_{one}_location": "/x.pem"} for one in ("certificate", "key")],
+    "only with ssl_key_location": [{"security_protocol": "SSL", "ssl_key_password": SECRET}],
+    "sasl_mechanism": [{**SASL, "sasl_mechanism": "GSSAPI"}],
+}
+
+
+@pytest.mark.parametrize("said", UNUSED)
+def test_what_would_be_left_unused_or_half_is_refused(said: str) -> None:
+    for given in UNUSED[said]:
+        assert said in refused(**given)
 
 
 def test_one_login_is_reported_to_both_clients_and_shows_nowhere() -> None:
@@ -160,22 +146,16 @@ def test_the_client_that_logs_its_settings_does_not_log_the_password(caplog: pyt
     assert SECRET not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("variable", "found"), [("SSL_CERT_FILE", "/some/ca"), ("SSL_CERT_DIR", "/some/ca"), ("", "probe")]
-)
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR", ""])
 def test_without_an_authority_librdkafka_trusts_what_python_does(
-    monkeypatch: pytest.MonkeyPatch, variable: str, found: str
+    monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "/some/ca")
+    monkeypatch.setenv(variable or "UNRELATED", "/some/ca")
     connection = made(security_protocol="SSL")
-    assert librdkafka_settings(connection, "me")["ssl.ca.location"] == found
+    assert librdkafka_settings(connection, "me")["ssl.ca.location"] == ("/some/ca" if variable else "probe")
     assert "ssl_cafile" not in kafka_python_settings(connection, "me")
-
-
-# Files
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +189,13 @@ def test_a_client_s_certificate_is_read_by_both_clients(keys: Path, given: dict[
     """A key of somebody else's, or without its password, shows that they read it."""
     for make in (lambda options: check_settings(options, "me"), made_by_librdkafka, made_by_kafka_python):
         make(tls(keys, ca="ca.crt", certificate="client.crt", **given))
-    for unfit in ({"key": "ca.key"}, {"key": "locked.key"}, {"key": "locked.key", "password": "wr0ng-Pa55"}):
+    for unfit in ({"key": "ca.key"}, {"key": "locked.key"}, WRONG):
         for make in (made_by_librdkafka, made_by_kafka_python):
             with pytest.raises((KafkaException, ssl.SSLError)):
-                make(tls(keys, ca="ca.crt", certificate="client.crt", **unfit))
+                make(tls(keys, **{"ca": "ca.crt", "certificate": "client.crt", **unfit}))
+
+
+WRONG = {"certificate": "client.crt", "key": "locked.key", "password": "wr0ng-Pa55"}
 
 
 @pytest.mark.parametrize(
@@ -225,10 +208,7 @@ def test_a_client_s_certificate_is_read_by_both_clients(keys: Path, given: dict[
         ({"certificate": "client.crt", "key": "none.key"}, "ssl_key_location: .*none.key can't be read"),
         ({"certificate": "client.crt", "key": "ca.key"}, "ssl_key_location: .*ca.key can't be used: the key fits"),
         ({"certificate": "client.crt", "key": "locked.key"}, "locked.key can't be used: .*ssl_key_password"),
-        (
-            {"certificate": "client.crt", "key": "locked.key", "password": "wr0ng-Pa55"},
-            "locked.key can't be used: .*ssl_key_password",
-        ),
+        (WRONG, "locked.key can't be used: .*ssl_key_password"),
     ],
 )
 def test_a_file_that_can_not_be_used_is_named_with_its_option(keys: Path, given: dict[str, str], said: str) -> None:

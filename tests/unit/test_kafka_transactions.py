@@ -70,11 +70,7 @@ def test_attempts_that_follow_each_other_share_no_id_until_the_pool_is_round() -
     ticket = Ticket.of_round(1, slots_of(3, 4), "c")
     assert len(_ids(ticket, range(1000, 1012))) == 12
     assert _ids(ticket, [1000]) == _ids(ticket, [1012])
-
-
-@pytest.mark.parametrize(("participants", "slots"), [(None, UNBOUNDED_SLOTS), (0, 4), (1, 4), (16, 64)])
-def test_a_round_is_several_times_the_participants(participants: int | None, slots: int) -> None:
-    assert slots_of(participants, 4) == slots
+    assert [slots_of(n, 4) for n in (None, 0, 1, 16)] == [UNBOUNDED_SLOTS, 4, 4, 64]
 
 
 def _ids(ticket: Ticket, attempts: object) -> set[str]:
@@ -91,13 +87,9 @@ def test_a_vote_is_read_back_as_it_was_written_by_the_releases_that_may() -> Non
         assert "release" in raised.value.next
 
 
-@pytest.mark.parametrize("id", ["orders.out.g3-ab.s29", "with/a/slash", ""])
-def test_a_ref_is_read_back_as_it_was_written(id: str) -> None:
-    one = Transaction(id, 4001, 12)
-    assert Transaction.of_ref(one.ref) == one
-
-
-@pytest.mark.parametrize("ref", ["", "id", "id/1", "id/1/x", "id/x/1", "id/01/1", "id/1/+1", "id/1 /1", "id/1_0/1"])
-def test_what_is_no_ref_is_refused(ref: str) -> None:
-    with pytest.raises(ValueError, match="is no transaction's ref"):
-        Transaction.of_ref(ref)
+def test_a_ref_is_read_back_as_it_was_written_and_nothing_else_is() -> None:
+    for name in ("orders.out.g3-ab.s29", "with/a/slash", ""):
+        assert Transaction.of_ref(Transaction(name, 4001, 12).ref) == Transaction(name, 4001, 12)
+    for ref in ("", "id", "id/1", "id/1/x", "id/x/1", "id/01/1", "id/1/+1", "id/1 /1", "id/1_0/1"):
+        with pytest.raises(ValueError, match="is no transaction's ref"):
+            Transaction.of_ref(ref)

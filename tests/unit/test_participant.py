@@ -78,28 +78,14 @@ def run(plan: EpochPlan, backends: dict[str, Fake], *batches: SinkRows) -> list[
 
 def test_a_vote_carries_the_frameworks_count_and_digest_beside_the_writers_own_count() -> None:
     backends = {"lake": Fake(), "table": Fake()}
-    votes = run(
-        PLAN,
-        backends,
-        {"lake": rows(1, 2), "table": rows()},
-        {"lake": rows(), "table": rows()},
-        {"lake": rows(5), "table": rows()},
-    )
+    votes = run(PLAN, backends, *({"lake": lake, "table": rows()} for lake in (rows(1, 2), rows(), rows(5))))
     mine = Committable(PLAN.txn("lake", 4, 44), 1000, b"its own", digest=8)
     assert votes == [Vote("lake", 4, 3, 8, mine), Vote("table", 4, 0, 0, None)]
     assert backends["lake"].log == [("open", b"ticket"), ("write", 2), ("write", 1), "pre_commit"]
     assert backends["table"].log == []  # without rows no writer, no branch, no committable
 
 
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [[1 << 63, 1 << 63]],
-        [[ALL - 1], [ALL - 1, (1 << 63) - 1], [3]],
-        [[0], [0, 0]],
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("batches", [[[1 << 63, 1 << 63]], [[ALL - 1], [ALL - 1, (1 << 63) - 1], [3]]], ids=str)
 def test_the_digest_is_the_sum_of_hashes_modulo_two_to_the_64(batches: list[list[int]]) -> None:
     plan = replace(PLAN, sinks={"lake": SinkPlan(b"")})
     (vote,) = run(plan, {"lake": Fake()}, *({"lake": rows(*hashes)} for hashes in batches))
@@ -117,8 +103,6 @@ def test_a_sink_not_asked_for_this_partition_writes_nothing_yet_every_batch_is_r
         assert [name for name, backend in backends.items() if backend.log] == voting
 
 
-# errors
-
 BOTH: SinkRows = {"lake": rows(1, 2), "table": rows(3)}
 THREE = replace(PLAN, sinks={name: SinkPlan(b"") for name in ("first", "second", "third")})
 
@@ -132,26 +116,16 @@ def run_three(backends: dict[str, Fake]) -> list[Vote]:
     return run(THREE, backends, dict.fromkeys(THREE.sinks, rows(1, 2)))
 
 
-@pytest.mark.parametrize("error", [Fatal("bad rows", why="w", next="n"), PreflightError("bad rows", why="w", next="n")])
+@pytest.mark.parametrize("kind", [Fatal, PreflightError])
 @pytest.mark.parametrize("step", ["open", "write", "pre_commit"])
 def test_an_error_that_no_retry_helps_comes_back_as_a_refusal_that_names_the_sink(
-    step: str, error: ExactsinkError
+    step: str, kind: type[ExactsinkError]
 ) -> None:
-    (refused,) = run_three(three({step: error}))
-    assert (refused.sink, refused.partition, refused.rows, refused.committable) == ("second", 4, 0, None)
-    assert refused.refusal is not None
-    assert type(refused.refusal) is type(error)
-    assert str(refused.refusal) == "sink second: bad rows: w\n  next: n"
-
-
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [("sink a: bad rows", "sink a: bad rows"), ("a value is null", "sink a: a value is null")],
-)
-def test_a_refusal_names_its_sink_once(message: str, shown: str) -> None:
-    plan = replace(PLAN, sinks={"a": SinkPlan(b"")})
-    (refused,) = run(plan, {"a": Fake({"write": Fatal(message)})}, {"a": rows(1)})
-    assert str(refused.refusal) == shown
+    for what in ("bad rows", "sink second: bad rows"):
+        (refused,) = run_three(three({step: kind(what, why="w", next="n")}))
+        assert (refused.sink, refused.partition, refused.rows, refused.committable) == ("second", 4, 0, None)
+        assert type(refused.refusal) is kind
+        assert str(refused.refusal) == "sink second: bad rows: w\n  next: n"  # named once
 
 
 ERRORS = [Retryable("busy"), Fenced("old"), ConfigError("c"), ValueError("bug"), KeyboardInterrupt(), SystemExit(1)]
@@ -198,22 +172,12 @@ def test_an_error_of_the_rows_themselves_rolls_back_and_is_raised() -> None:
     assert [backend.log[-1] for backend in backends.values()] == ["abort", "abort"]
 
 
-# the named points
-
-
 def test_the_points_of_a_task_are_reported_around_its_work() -> None:
     reported: list[Any] = []
     backends = {"lake": Fake(), "table": Fake()}
     for backend in backends.values():
         backend.log = reported
     list(write_partition(PLAN, backends, 4, 44, [BOTH], lambda *point: reported.append(point)))
-    assert [step for step in reported if step[0] != "open"] == [
-        ("write", "before", 7),
-        ("write", 2),
-        ("write", 1),
-        ("write", "after", 7),
-        ("pre_commit", "before", 7),
-        "pre_commit",
-        "pre_commit",
-        ("pre_commit", "after", 7),
-    ]
+    write = [("write", "before", 7), ("write", 2), ("write", 1), ("write", "after", 7)]
+    vote = [("pre_commit", "before", 7), "pre_commit", "pre_commit", ("pre_commit", "after", 7)]
+    assert [step for step in reported if step[0] != "open"] == [*write, *vote]

@@ -1,8 +1,12 @@
-"""A journal in files, SQLite and PostgreSQL alike: one owner per seq, and in a database only what its table proves."""
+"""A journal in files, SQLite and PostgreSQL alike, what its URL may name, and that nothing shows a password."""
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+import sys
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +17,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from tests.servers.postgres import Postgres
-from tests.unit.sql_stores import JOB, decided, execute
+from tests.unit.sql_stores import JOB, at_commit, decided, execute
 
-from exactsink.contract import ExactsinkError, Fenced, PreflightError
+from exactsink.contract import ConfigError, ExactsinkError, Fenced, PreflightError, Retryable
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.records import Decide
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
@@ -205,3 +209,125 @@ def test_a_table_that_vanishes_is_an_error_and_not_an_empty_journal(url: str, op
             call()
     with pytest.raises(sa.exc.DBAPIError, match=JOURNAL_TABLE):
         seen.put(1, b"x")
+
+
+SECRET = "s3cr3t"
+
+
+MEMORY = ["", "/:memory:", "/file::memory:?cache=shared&uri=true", "/file:x?mode=memory&uri=true", "/x.db?mode=memory"]
+ME, READ_URL, DRIVER, PATH = f"me:{SECRET}@", "fix the URL", "name another driver", "write sqlite:////"
+REFUSED = {
+    **{f"sqlite://{memory}": ("can't be in memory", PATH) for memory in MEMORY},
+    f"postgresql://{ME}host:port/db": ("not one that SQLAlchemy reads", READ_URL),
+    f"{ME}host/db": ("not one that SQLAlchemy reads", READ_URL),
+    f"postgresql://me:p@{SECRET}@host/db": ("%40 (@)", READ_URL),
+    f"nosuch://{ME}host/db": ("nosuch can't hold a journal", DRIVER),
+    f"postgresql+nosuch://{ME}host/db": ("can't hold a journal", DRIVER),
+    f"mysql://{ME}host/db": ("needs the Python module MySQLdb", "pip install mysqlclient"),
+    f"postgresql+psycopg2://{ME}host/db": ("module psycopg2", "pip install psycopg2-binary"),
+    f"postgresql+asyncpg://{ME}host/db": ("made for asyncio", DRIVER),
+    f"postgresql+psycopg_async://{ME}host/db": ("made for asyncio", DRIVER),
+    f"sqlite://{ME}host/x.db": ("holds a path only", PATH),
+    "sqlite:////x/y.db?mode=ro&uri=true": ("holds a path only", PATH),
+    f"sqlite+pysqlcipher://:{SECRET}@/x.db": ("holds a path only", PATH),
+}
+
+
+@pytest.mark.parametrize("url", REFUSED)
+def test_a_url_that_can_hold_no_journal_is_refused_at_once(url: str) -> None:
+    said, way_out = REFUSED[url]
+    with pytest.raises(PreflightError if "in memory" in said else ConfigError) as refused:
+        SqlStore(url, JOB)
+    assert said in str(refused.value)
+    assert refused.value.next.startswith(way_out)
+    assert SECRET not in everything(refused.value)
+
+
+def everything(error: BaseException) -> str:
+    """All that an error, its causes and its contexts say, as a log would."""
+    reported = "".join(traceback.format_exception(error))
+    seen: BaseException | None = error
+    while seen is not None:
+        reported += repr(seen) + str(seen)
+        seen = seen.__cause__ or seen.__context__
+    return reported
+
+
+def test_no_error_no_log_and_no_repr_shows_the_password(
+    tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    name = f"journal_{uuid.uuid4().hex}"
+    postgres.create_database(name)
+    store = SqlStore(postgres.url(name, password=SECRET), JOB)
+    store.put(0, SECRET.encode())
+    reported = [repr(store), caplog.text]
+    store.close()
+    wrong = f"postgresql+psycopg://me:{SECRET}@/db?host={tmp_path}&sslpassword={SECRET}"
+    absent = SqlStore(wrong, JOB)
+    for call in (absent.list, lambda: absent.read(0), lambda: absent.delete([0]), lambda: absent.put(0, b"x")):
+        with pytest.raises((Retryable, sa.exc.OperationalError)) as failed:
+            call()
+        reported.append(everything(failed.value))
+    reported.append(repr(absent) + caplog.text)
+    assert "me" in reported[-2]
+    assert [text for text in reported if SECRET in text] == []
+
+
+def test_the_file_stays_the_same_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = SqlStore("sqlite:///folder/journal.db", JOB)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store.put(0, b"x")
+    assert (tmp_path / "folder" / "journal.db").is_file()
+    assert repr(store) == f"SqlStore('sqlite:///{tmp_path}/folder/journal.db', '{JOB}')"
+
+
+def test_sqlite_commits_with_synchronous_extra(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/journal.db", JOB)
+    with at_commit("PRAGMA synchronous") as seen:
+        store.put(0, b"x")
+        store.put(1, b"x")
+    assert set(seen) == {"3"}
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_file_that_can_only_be_read_is_refused(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.db"
+    store = SqlStore(f"sqlite:///{path}", JOB)
+    store.put(0, b"x")
+    closed, access = path if what == "file" else tmp_path, os.access  # asked here, for root may write anywhere
+    calls: list[Callable[[], object]] = [store.list, lambda: store.read(0), lambda: store.put(1, b"x")]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: Path(path) != closed and access(path, mode))
+        for call in calls:
+            with pytest.raises(PreflightError, match=f"the journal {path} is read-only") as refused:
+                call()
+            fix = f"chmod u+rw {path} and u+rwx {tmp_path}, or run the driver as its owner"
+            assert refused.value.next == fix
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+
+def test_importing_it_does_not_import_sqlalchemy_and_a_store_says_how_to_install_it() -> None:
+    assert run("import sys, exactsink.protocol.journal.stores.sql; print('sqlalchemy' in sys.modules)") == "False\n"
+    without = "import sys\nsys.modules['sqlalchemy'] = None\n"
+    without += "from exactsink.protocol.journal.stores.sql import SqlStore as S\n"
+    said = run(f"{without}try: S('sqlite:////x/y.db', 'job')\nexcept Exception as e: print(type(e).__name__, e)")
+    assert said.startswith("ConfigError a journal in a database needs sqlalchemy")
+    assert said.endswith("next: pip install SQLAlchemy\n")
+
+
+def test_a_server_that_is_not_there_is_retryable_for_reading_and_leaves_a_put_open(tmp_path: Path) -> None:
+    store = SqlStore(f"postgresql+psycopg://me@/db?host={tmp_path}", JOB)
+    for call in (store.list, lambda: store.read(0), lambda: store.delete([0])):
+        with pytest.raises(Retryable, match="see that the database answers"):
+            call()
+    with pytest.raises(sa.exc.OperationalError):
+        store.put(0, b"x")

@@ -40,9 +40,6 @@ def file(tmp_path: Path) -> Watched:
     return Watched(tmp_path / "state.json")
 
 
-# the file
-
-
 def test_a_state_replaces_the_one_before_whole_and_leaves_nothing_beside(file: Watched, tmp_path: Path) -> None:
     first = State(None, 3, "host:17" * 1000, 0.0)
     file.write(first)
@@ -54,19 +51,12 @@ def test_a_state_replaces_the_one_before_whole_and_leaves_nothing_beside(file: W
     assert os.listdir(tmp_path) == ["state.json"]
 
 
-CORRUPT = {
-    "empty": b"",
-    "cut short": b'{"complete_epoch": 7, "gener',
-    "no JSON": b"complete_epoch: 7",
-    "no text": b"\xff\xfe\x00",
-    "a list": b"[1, 2, 3, 4]",
-    "a number": b"7",
-    "a field too few": b'{"complete_epoch": 7, "generation": 3, "driver": "d"}',
-    "a field too many": b'{"complete_epoch": 7, "generation": 3, "driver": "d", "heartbeat": 1.0, "more": 1}',
-}
+CORRUPT = [b"", b'{"complete_epoch": 7, "gener', b"complete_epoch: 7", b"\xff\xfe\x00", b"[1, 2, 3, 4]", b"7"]
+CORRUPT += [b'{"complete_epoch": 7, "generation": 3, "driver": "d"}']
+CORRUPT += [b'{"complete_epoch": 7, "generation": 3, "driver": "d", "heartbeat": 1.0, "more": 1}']
 
 
-@pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
+@pytest.mark.parametrize("data", CORRUPT)
 def test_a_state_that_makes_no_sense_is_none(file: Watched, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "state.json").write_bytes(data)
     assert file.read() is None
@@ -79,9 +69,6 @@ def test_a_state_that_is_not_there_is_none_and_can_not_be_written_nowhere(tmp_pa
     assert gone.read() is StateFile(tmp_path / "state.json").read() is StateFile(tmp_path).read() is None
     with pytest.raises(OSError, match="gone"):
         gone.write(STATE)
-
-
-# the heartbeat
 
 
 def test_the_last_state_is_repeated_with_a_fresh_time_until_the_driver_ends(file: Watched) -> None:
@@ -105,14 +92,11 @@ def test_a_driver_whose_query_is_not_active_any_more_ends(file: Watched) -> None
 
 
 def test_a_newer_generation_is_left_alone(file: Watched) -> None:
+    Heartbeat(file).close()
+    assert file.read() is None  # it never reported anything
     beat = Heartbeat(file, seconds=LIMIT_SECONDS)
     beat.write(STATE)
     newer = State(8, 4, "host:2", heartbeat=2000.0)
     file.write(newer)
     beat.close()
     assert file.read() == newer
-
-
-def test_a_driver_that_never_reported_anything_writes_nothing(file: Watched) -> None:
-    Heartbeat(file).close()
-    assert file.read() is None

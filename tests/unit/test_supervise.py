@@ -76,13 +76,6 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("case", list(AGAIN))
-def test_what_a_retry_can_help_starts_the_query_again(case: str) -> None:
-    job = FakeJob(AGAIN[case])
-    assert run(job) == [0]
-    assert (job.starts, job.closed) == (2, 2)
-
-
 @pytest.mark.parametrize("case", list(ENDS))
 def test_what_a_retry_cannot_help_ends_the_run_at_once(case: str) -> None:
     raised, failure, kind = ENDS[case]
@@ -100,10 +93,12 @@ def test_restarts_in_a_row_are_counted_and_end() -> None:
 
 
 @pytest.mark.parametrize("case", list(AGAIN))
-def test_a_driver_that_another_has_fenced_does_not_start_again_whatever_it_met(case: str) -> None:
+def test_what_a_retry_can_help_starts_the_query_again_unless_another_driver_has_fenced_this_one(case: str) -> None:
     """It was stalled, and woke among its successor's work: to claim would take the job away."""
-    job = FakeJob(AGAIN[case])
-    job.fenced = Fenced("another driver has claimed")
+    job, fenced = FakeJob(AGAIN[case]), FakeJob(AGAIN[case])
+    assert run(job) == [0]
+    assert (job.starts, job.closed) == (2, 2)
+    fenced.fenced = Fenced("another driver has claimed")
     with pytest.raises(Fenced):
-        run(job)
-    assert (job.starts, job.closed) == (1, 1)
+        run(fenced)
+    assert (fenced.starts, fenced.closed) == (1, 1)

@@ -68,13 +68,6 @@ def test_tasks_that_vote_at_once_take_turns(tmp_path: Path) -> None:
     assert sink.rows("SELECT count(*), count(DISTINCT id) FROM log") == [(800, 800)]
 
 
-def test_a_replay_overwrites_what_was_never_decided(tmp_path: Path) -> None:
-    sink = direct(tmp_path)
-    sink.vote(1, [(1, "undecided"), (2, "same")])
-    assert sink.at(2).run(1, [(1, "replayed"), (2, "same")]) == [Committed()]
-    assert sink.rows(GUARDED) == [(1, "replayed", 1, 2), (2, "same", 1, 2)]
-
-
 @pytest.mark.parametrize(("epoch", "of"), [(1, 1), (2, 7)], ids=["of an older generation", "of an older epoch"])
 def test_a_late_task_keeps_nothing(tmp_path: Path, epoch: int, of: int) -> None:
     sink = direct(tmp_path).logged()
@@ -154,34 +147,15 @@ def test_a_table_has_one_sink_that_writes_it_directly(tmp_path: Path, who: dict[
     assert "belongs to" in found.message
 
 
-def test_two_sinks_may_write_two_tables_of_a_file(tmp_path: Path) -> None:
-    first, second = direct(tmp_path), direct(tmp_path, sink="other", table="u")
-    first.run(1, [(1, "a")])
-    second.run(1, [(1, "b")])
-    assert first.rows("SELECT t.v, u.v FROM t JOIN u USING (id)") == [("a", "b")]
+APART = [("none", None), ("none", 4), (2, None), ("hash(o)", None), ("hash(id, o)", None)]
+TOGETHER = [("none", 1), (1, None), ("hash(id)", None), ("hash( `ID` )", 8), ("hash(id, v)", None)]
 
 
-@pytest.mark.parametrize(
-    ("distribution", "participants", "warned"),
-    [
-        ("none", None, True),
-        ("none", 4, True),
-        ("none", 1, False),
-        (1, None, False),
-        (2, None, True),
-        ("hash(id)", None, False),
-        ("hash( `ID` )", 8, False),
-        ("hash(id, v)", None, False),
-        ("hash(o)", None, True),
-        ("hash(id, o)", None, True),
-    ],
-)
-def test_rows_of_one_key_must_come_from_one_task(
-    tmp_path: Path, distribution: str | int, participants: int | None, warned: bool
-) -> None:
+@pytest.mark.parametrize(("distribution", "participants"), [*APART, *TOGETHER])
+def test_rows_of_one_key_must_come_from_one_task(tmp_path: Path, distribution: Any, participants: int | None) -> None:
     found = direct(tmp_path, distribution, keys=("id", "v")).check(participants=participants)
-    expected = [("warning", 'set distribution = "hash(id, v)" on this sink')] if warned else []
-    assert [(finding.severity, finding.fix) for finding in found] == expected
+    expected = [("warning", 'set distribution = "hash(id, v)" on this sink')]
+    assert [(finding.severity, finding.fix) for finding in found] == expected * ((distribution, participants) in APART)
 
 
 @pytest.mark.parametrize("name", ["exactsink_epoch", "EXACTSINK_GENERATION"])

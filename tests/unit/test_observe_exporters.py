@@ -1,11 +1,12 @@
-"""A job's metrics and spans through a real OpenTelemetry SDK, exported in memory."""
+"""A job's metrics and spans through real exporters: a Prometheus registry over HTTP, an OpenTelemetry SDK in memory."""
 
 from __future__ import annotations
 
-import json
-import subprocess
+import socket
 import sys
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 from tests.unit import observe_runs as runs
 
 from exactsink.contract import ConfigError, Event
@@ -24,6 +26,89 @@ from exactsink.observe.metrics import BUCKETS, METRICS
 from exactsink.observe.opentelemetry import OpenTelemetryMetrics
 from exactsink.observe.prometheus import PrometheusMetrics
 from exactsink.protocol.events import Events
+
+
+@pytest.fixture
+def metrics() -> Iterator[PrometheusMetrics]:
+    made = PrometheusMetrics(CollectorRegistry())
+    yield made
+    made.close()
+
+
+def scrape(port: int) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(port: int, name: str, **labels: str) -> float:
+    return scrape(port)[f"exactsink_{name}", frozenset({"job": "sim", **labels}.items())]
+
+
+def test_a_scraper_finds_every_kind_of_metric_and_no_commit_in_parallel_is_lost(metrics: PrometheusMetrics) -> None:
+    runs.two_epochs(metrics)
+    done = [Event("commit:lake", "sim", "after", 7, {"seconds": 0.25})] * 498
+    retried = [Event("commit_retried", "sim", "", 7, {"sink": "lake", "attempt": 1, "error": "x"})] * 500
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(metrics, [*done, *retried]))
+    port = metrics.serve("127.0.0.1:0").port
+    assert value(port, "rows_total", sink="lake") == 6
+    assert value(port, "complete_epoch") == 1
+    assert value(port, "commit_retries_total", sink="lake") == 500
+    assert value(port, "phase_seconds_count", phase="commit", sink="lake") == 500
+    assert value(port, "phase_seconds_bucket", phase="commit", sink="lake", le="600.0") == 500
+    assert value(port, "phase_seconds_count", phase="write", sink="") == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:70000", "127.0.0.1:http", "127.0.0.1", "no-such-host.invalid:9464"])
+def test_an_address_that_is_none_is_a_config_error(metrics: PrometheusMetrics, address: str) -> None:
+    with pytest.raises(ConfigError, match="can't serve metrics at"):
+        metrics.serve(address)
+
+
+def test_no_host_means_every_address_and_a_closed_server_gives_its_port_back(metrics: PrometheusMetrics) -> None:
+    server = metrics.serve(":0")
+    port = server.port
+    assert ("exactsink_epochs_total", frozenset({("job", "sim")})) not in scrape(port)
+    for _ in range(2):
+        server.close()
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+    assert metrics.serve(f"127.0.0.1:{port}").port == port
+
+
+def test_a_second_instance_on_a_registry_is_refused_until_the_first_is_closed() -> None:
+    registry = CollectorRegistry()
+    first = PrometheusMetrics(registry)
+    with pytest.raises(ConfigError, match="has exactsink's metrics already"):
+        PrometheusMetrics(registry)
+    assert len(list(registry.collect())) == len(METRICS), "the refused one took nothing of the first away"
+    for _ in range(2):
+        first.close()
+    assert list(registry.collect()) == []
+    PrometheusMetrics(registry)
+
+
+def test_a_jobs_observe_section_serves_its_metrics_until_it_is_closed() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"can't serve metrics at 127.0.0.1:{port}: .*in use"):
+            subscribers(ObserveSection(prometheus=f"127.0.0.1:{port}"))
+    for _ in range(2):  # neither the refused one nor the first leaves the port or the registry taken
+        (observer,) = subscribers(ObserveSection(prometheus=f"127.0.0.1:{port}"))
+        runs.two_epochs(observer)
+        assert value(port, "epochs_total") == 2
+        observer.close()
+
+
+FENCED = Event("fenced", "sim", "", 7, {"generation": 1, "by": 2})
+
+
+def exported(reader: InMemoryMetricReader) -> list[Any]:
+    data = reader.get_metrics_data()
+    return [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
 
 
 class Sdk:
@@ -37,8 +122,7 @@ class Sdk:
         self.events = Events("sim", [self.observer])
 
     def metrics(self) -> list[Any]:
-        data = self.reader.get_metrics_data()
-        return [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
+        return exported(self.reader)
 
     def spans(self, name: str = "epoch") -> list[ReadableSpan]:
         return [span for span in self.exporter.get_finished_spans() if span.name == f"exactsink.{name}"]
@@ -62,9 +146,8 @@ def test_every_metric_has_its_name_unit_and_description() -> None:
     sdk.events.report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
     sdk.events.report("deadline", sink="lake", seconds=840.5)
     found = {m.name: m for m in sdk.metrics()}
-    assert {n: (m.unit, m.description) for n, m in found.items()} == {
-        m.opentelemetry: (m.unit, m.help) for m in METRICS
-    }
+    described = {m.opentelemetry: (m.unit, m.help) for m in METRICS}
+    assert {n: (m.unit, m.description) for n, m in found.items()} == described
     assert found["exactsink.phase.duration"].data.data_points[0].explicit_bounds == BUCKETS
 
 
@@ -91,15 +174,13 @@ def test_an_epoch_is_a_span_with_its_phases_and_commits_below_it() -> None:
     sdk = Sdk()
     runs.two_epochs(sdk.observer)
     epochs = sdk.spans()
-    assert [dict(s.attributes or {}) for s in epochs] == [
-        {"exactsink.job": "sim", "exactsink.epoch": n} for n in (0, 1)
-    ]
+    named = [{"exactsink.job": "sim", "exactsink.epoch": n} for n in (0, 1)]
+    assert [dict(s.attributes or {}) for s in epochs] == named
     for epoch in epochs:
         assert epoch.parent is None
         assert epoch.status.is_ok
         inside = sdk.children(epoch)
-        expected = ["open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"]
-        assert phases(inside) == expected
+        assert phases(inside) == ["open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"]
         for span in inside:
             assert (epoch.start_time or 0) <= (span.start_time or 0) <= (span.end_time or 0) <= (epoch.end_time or 0)
     for start in ("claim", "recommit", "sweep"):
@@ -135,54 +216,31 @@ def test_the_next_epoch_and_closing_end_what_never_returned() -> None:
     sdk = Sdk()
     for epoch in (7, 8):
         sdk.events.edge("open_epoch", "before", epoch)
+        sdk.events.report("noted", epoch=epoch, text=["lake", "table"])
     Events("other", [sdk.observer]).edge("open_epoch", "before", 3)
-    assert [span.status.description for span in sdk.spans()] == ["not finished: another epoch began"]
+    (ended,) = sdk.spans()
+    assert ended.status.description == "not finished: another epoch began"
+    assert ended.events[0].attributes == {"exactsink.text": "['lake', 'table']"}  # no plain value
     for _ in range(2):
         sdk.observer.close()
     assert [span.status.description for span in sdk.spans()[1:]] == ["not finished: the job ended"] * 2
 
 
-def test_fields_that_are_no_plain_values_are_reported_as_text() -> None:
-    sdk = Sdk()
-    sdk.events.edge("open_epoch", "before", 7)
-    sdk.events.report("noted", epoch=7, text=["lake", "table"])
-    sdk.events.edge("return", "before", 7, rows={})
-    (epoch,) = sdk.spans()
-    assert epoch.events[0].attributes == {"exactsink.text": "['lake', 'table']"}
-
-
-@pytest.mark.parametrize("module", ["opentelemetry.metrics", "opentelemetry.trace"])
+@pytest.mark.parametrize("module", ["opentelemetry.metrics", "opentelemetry.trace", "prometheus_client"])
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"pip install 'exactsink\[opentelemetry\]'"):
-        OpenTelemetryMetrics()
+    extra = module.split(".")[0].removesuffix("_client")
+    with pytest.raises(ConfigError, match=rf"pip install 'exactsink\[{extra}\]'"):
+        PrometheusMetrics() if extra == "prometheus" else OpenTelemetryMetrics()
 
 
-def test_an_observe_section_without_an_sdk_is_refused_and_not_silent() -> None:
+def test_an_observe_section_uses_the_processes_sdk_and_is_refused_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no OpenTelemetry SDK is set up"):
         subscribers(ObserveSection(opentelemetry=True))
-    OpenTelemetryMetrics()(Event("fenced", "sim", "", 7, {"generation": 1, "by": 2}))  # a program's may come later
-
-
-IN_A_PROCESS_OF_ITS_OWN = """
-import json
-from opentelemetry import metrics
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from exactsink.job.config.model import ObserveSection
-from exactsink.protocol.events import Events
-from exactsink.observe import subscribers
-reader = InMemoryMetricReader()
-metrics.set_meter_provider(MeterProvider([reader]))  # and none for traces
-(observer,) = subscribers(ObserveSection(opentelemetry=True))
-Events("sim", [observer]).report("fenced", generation=1, by=2)
-observer.close()
-data = reader.get_metrics_data()
-print(json.dumps([m.name for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]))
-"""
-
-
-def test_an_observe_section_uses_the_sdk_that_the_process_has_set_up() -> None:
-    command = [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == ["exactsink.fenced"]
+    OpenTelemetryMetrics()(FENCED)  # a program's may come later
+    provider = MeterProvider([reader := InMemoryMetricReader()], shutdown_on_exit=False)  # and none for traces
+    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", lambda: provider)
+    monkeypatch.setattr("opentelemetry.metrics._internal.get_meter_provider", lambda: provider)
+    (observer,) = subscribers(ObserveSection(opentelemetry=True))
+    observer(FENCED)
+    assert [metric.name for metric in exported(reader)] == ["exactsink.fenced"]
