@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pyarrow as pa
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from exactsink.contract import Committer, JobContext, Traits, Txn, Writer
+from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.writer import FilesWriter
@@ -30,7 +30,7 @@ class FilesOptions(TabularOptions):
 
     @field_validator("path")
     @classmethod
-    def _local(cls, path: str) -> str:
+    def _local(cls, path: str, info: ValidationInfo) -> str:
         url = _URL.fullmatch(path)
         if url is not None:
             if url["scheme"].lower() != "file":
@@ -42,7 +42,7 @@ class FilesOptions(TabularOptions):
             path = url["path"]
         if not path or "\0" in path:
             raise ValueError("give the folder that the files go to")
-        return "/" + os.path.abspath(path).lstrip("/")  # abspath keeps a leading `//`
+        return "/" + real_path(path, info.context).lstrip("/")  # a leading `//` would be kept
 
 
 class FilesBackend(TabularBackend):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from exactsink.contract import (
     Applier,
@@ -26,6 +26,7 @@ from exactsink.contract import (
     Txn,
     Writer,
 )
+from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.spark_sql import quoted_name
 from exactsink_idempotent_upsert.tables import DELETED, Table, plain, unstorable
 
@@ -74,7 +75,7 @@ class UpsertOptions(BackendOptions):
 
     @field_validator("url")
     @classmethod
-    def _one_sqlite_file(cls, url: SecretStr) -> SecretStr:
+    def _one_sqlite_file(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
         """Check the URL, and make its path absolute where the options are first read. No error repeats the URL."""
         try:
             from sqlalchemy.engine import make_url
@@ -92,7 +93,7 @@ class UpsertOptions(BackendOptions):
             raise ValueError(f"a SQLite URL holds a path only: {_PREFIX}path/to/file.db (four slashes: absolute)")
         if not given.database or given.database.startswith((":memory:", "file:")):
             raise ValueError(f"a database in memory ends with its process: name a file, {_PREFIX}path/to/file.db")
-        return SecretStr(f"{_PREFIX}{Path(given.database).absolute()}")
+        return SecretStr(f"{_PREFIX}{real_path(given.database, info.context)}")
 
     @field_validator("table")
     @classmethod

@@ -12,7 +12,7 @@ _JOB = """\
 # `exactsink check job.toml` looks at everything without writing a row, `exactsink run job.toml` runs the job.
 [job]
 name = "{name}"
-checkpoint = "{folder}/checkpoint"    # the journal stands beside it, in checkpoint.exactsink
+checkpoint = "checkpoint"             # the journal stands beside it, in checkpoint.exactsink
 transform = "{module}:transform"
 
 [spark]
@@ -21,16 +21,16 @@ master = "local[2]"
 [source]
 format = "csv"
 schema = "id BIGINT, customer STRING, amount DOUBLE"
-path = "{folder}/incoming"
+path = "incoming"
 options = {{ header = true, maxFilesPerTrigger = 1 }}
 
 [sinks.lake]                          # a data lake of Parquet files
 backend = "files"
-path = "{folder}/lake"
+path = "lake"
 
 [sinks.table]                         # and a table with one row per key, committed together with it
 backend = "idempotent_upsert"
-url = "sqlite:///{folder}/{name}.db"
+url = "sqlite:///{name}.db"
 table = "orders"
 keys = ["id"]
 create = true
@@ -50,7 +50,7 @@ def init(folder: str, name: str) -> None:
     place = Path(folder).absolute()
     module = f"{name.replace('-', '_')}_transform"
     files = {
-        place / "job.toml": _JOB.format(name=name, folder=place, module=module),
+        place / "job.toml": _JOB.format(name=name, module=module),
         place / f"{module}.py": _TRANSFORM,
         place / "incoming" / "orders-1.csv": _ROWS,
     }

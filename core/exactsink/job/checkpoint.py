@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from exactsink.contract import LineageError
+from exactsink.protocol.journal.log import Log
 
 __all__ = ["Checkpoint"]
 
@@ -46,16 +47,23 @@ class Checkpoint:
         version, _, *sources = (self._folder / "offsets" / str(batch)).read_text().splitlines()
         return tuple(line for line in sources if line != "-") if version == "v1" else ()
 
-    def is_done(self, batch: int) -> bool:
-        """Return whether Spark has recorded the batch as done: it never comes again."""
-        return (self._folder / "commits" / str(batch)).exists()
+    def previous(self, batch: int) -> str:
+        """Hash the offsets at which a batch begins; empty where the checkpoint has none, as for the first batch."""
+        path = self._folder / "offsets" / str(batch - 1)
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
-    def is_epoch_done(self, epoch: int, base: int) -> bool:
-        """Return whether Spark has recorded an epoch as done, batch 0 being epoch `base`.
+    def is_epoch_done(self, epoch: int, log: Log) -> bool:
+        """Return whether Spark has recorded an epoch of this journal as done.
 
-        One before the base belongs to a query that was given up, after it was committed.
+        Only the journal's own query can say so: what stands at the path may be another one's, and its batches have the
+        same numbers. A later batch that is done proves it, too, as Spark deletes old records. An epoch before the
+        claim's first was committed in every sink before the checkpoint was adopted.
         """
-        return epoch < base or self.is_done(epoch - base)
+        if not log.claims:
+            return False
+        if epoch < log.claims[-1].first_epoch:
+            return True
+        return self.query_id() == log.query_id and self.next_batch() > epoch - log.base
 
     def next_batch(self) -> int:
         """Return the batch that the query runs next: the first that Spark has not recorded as done."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 
+import exactsink
 from exactsink.contract import Retryable
 from exactsink.job.history import JobHistory
 from exactsink.observe.state import Heartbeat
@@ -16,10 +18,11 @@ from exactsink.protocol.coordinator import Coordinator, State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import fenced_by
+from exactsink.protocol.journal.records import Identity
 from exactsink.protocol.sinks import Sink
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["Driver", "coordinator_of"]
+__all__ = ["Driver", "coordinator_of", "identity_of", "user_name"]
 
 _COMMIT_ATTEMPTS = 8
 
@@ -51,6 +54,8 @@ class Driver:
 
     def close(self) -> None:
         """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
+        if self._history.run is None:  # a run is over once it is complete: its sinks never change
+            self.coordinator.leave()
         self.heartbeat.close()
         self.coordinator.close()
         self.journal.close()
@@ -73,4 +78,25 @@ def coordinator_of(
         driver=f"{role}{platform.node()}:{os.getpid()}",
         retry=Retry(_COMMIT_ATTEMPTS, backoff),
         save_state=save_state,
+        identity=identity_of(history),
     )
+
+
+def identity_of(history: JobHistory) -> Identity:
+    """Return what a claim of this process on this history keeps."""
+    return Identity(
+        history.job,
+        run=history.run or "",
+        checkpoint=str(history.checkpoint),
+        release=exactsink.__version__,
+        host=platform.node(),
+        user=user_name(),
+    )
+
+
+def user_name() -> str:
+    """Return the name of the operating system's user; its number where it has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"

@@ -27,6 +27,7 @@ class JobHistory:
 
     job: str
     folder: Path
+    checkpoint: Path
     journal_url: SecretStr | None = None
     run: str | None = None
 
@@ -35,14 +36,14 @@ class JobHistory:
         """Find the place of a job's stream, or of its batch run `run`. Raises ConfigError for names too long."""
         name = config.job.name
         if run is None:
-            return cls(name, config.history, config.job.journal)
+            return cls(name, config.history, config.checkpoint, config.job.journal)
         longest = 40 - 1 - _HASH_CHARACTERS
         if not run or len(name) > longest:
             what = f"job name {name} is too long for batch runs" if run else "a batch run needs a name"
             why = f"ids hold the job's name and the run's hash: {longest} characters are left for the name"
             raise ConfigError(what, why=why, next="fix [job] name, or the run's")
         job = f"{name}-{hashlib.sha256(run.encode()).hexdigest()[:_HASH_CHARACTERS]}"
-        return cls(job, config.history / "runs" / job, config.job.journal, run)
+        return cls(job, config.history / "runs" / job, config.checkpoint, config.job.journal, run)
 
     def journal(self, wait: Callable[[int], None]) -> Journal:
         """Open the journal; `wait(attempt)` pauses between two tries."""

@@ -5,8 +5,6 @@ Each claims first, so a driver that still runs is fenced, and each keeps an acti
 
 from __future__ import annotations
 
-import getpass
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +13,7 @@ from dataclasses import replace
 
 from exactsink.contract import ConfigError, Fenced, InDoubtError
 from exactsink.job.checkpoint import Checkpoint
-from exactsink.job.driver import coordinator_of
+from exactsink.job.driver import coordinator_of, user_name
 from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
@@ -110,7 +108,7 @@ class Operator:
         journal, checkpoint = self._journal, self._checkpoint
         if self._history.run is not None:
             return lambda epoch: journal.log.is_complete
-        return lambda epoch: checkpoint.is_epoch_done(epoch, journal.log.base)
+        return lambda epoch: checkpoint.is_epoch_done(epoch, journal.log)
 
     def _save(self, state: State) -> None:
         """Record how far the job is, and that nobody drives it."""
@@ -137,8 +135,4 @@ class Operator:
 
 def _user() -> str:
     """Return who acts, and on which machine."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        name = f"user {os.getuid()}"
-    return f"{name} on {platform.node()}"
+    return f"{user_name()} on {platform.node()}"

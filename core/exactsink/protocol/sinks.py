@@ -43,11 +43,12 @@ class DeferredBackend:
 
     backend: type[Backend]
     options: Mapping[str, Any] = field(repr=False)
+    folder: str = ""
 
     def resolve(self, environ: Mapping[str, str]) -> Backend:
         """Make the backend from this process's environment. Raises ConfigError for a variable that is not there."""
         options = {key: _filled(value, environ) for key, value in self.options.items()}
-        return self.backend(self.backend.Options.model_validate(options))
+        return self.backend(self.backend.Options.model_validate(options, context={"folder": self.folder}))
 
 
 def resolved(backend: Backend | DeferredBackend, environ: Mapping[str, str]) -> Backend:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from exactsink.contract import Retryable
-from exactsink.job.driver import Driver
+from exactsink.job.driver import Driver, identity_of
 from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Complete
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.sinks import Sink, check_identity
 from exactsink.spark.routes import BatchWrite, Passes
 from exactsink.toolkit.waiting import backoff
 
@@ -37,7 +37,9 @@ class RunResult:
 def known_run(history: JobHistory) -> RunResult | None:
     """Return the result of a run that is complete, None when it is not."""
     with closing(history.journal(backoff)) as journal:
-        return _known(journal.read(), history.run or "")
+        log = journal.read()
+        check_identity(log, identity_of(history))
+        return _known(log, history.run or "")
 
 
 def write_run(

@@ -105,7 +105,8 @@ class Query:
         # Before the first batch has run, nothing shows yet whether the query keeps state.
         with closing(BatchWrite(passes, frame, keeps_state=batch_id == 0 or checkpoint.is_stateful())) as write:
             fingerprint, ends = checkpoint.fingerprint(batch_id), checkpoint.source_ends(batch_id)
-            driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends))
+            previous = checkpoint.previous(batch_id)
+            driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends, previous))
         if not write.ran and checkpoint.is_stateful():
             frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
         self._last_epoch = epoch
@@ -163,8 +164,8 @@ class Query:
         self.close()
         driver = self._driver = Driver(self._history, self._sinks, self._events)
         driver.heartbeat.alive = self._is_active
-        log = driver.journal
-        driver.coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, log.log.base))
+        journal = driver.journal
+        driver.coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, journal.log))
         return driver
 
     def _is_active(self) -> bool:

@@ -30,7 +30,7 @@ def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
         values["options"] = {n: {k: v for k, v in sink.items() if k not in core} for n, sink in sinks.items()}
     try:
-        return JobConfig.model_validate(values), document
+        return JobConfig.model_validate(values, context={"folder": document.folder}), document
     except ValidationError as error:
         raise config_error(error, document, (), JobConfig) from None
 

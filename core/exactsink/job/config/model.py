@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from exactsink.contract import NAME_PATTERN
+from exactsink.toolkit.local_paths import absolute_path, real_path
 
 __all__ = ["JobConfig", "JobSection", "ObserveSection", "SinkSection", "SourceSection", "SparkSection"]
 
 _DISTRIBUTION = re.compile(r"none|hash\([^(),]*[^(),\s][^(),]*(,[^(),]*[^(),\s][^(),]*)*\)")
+_SQLITE = re.compile(r"(sqlite(?:\+pysqlite)?:///)([^:?][^?]*)(.*)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _DURATION = r"^\d+ (second|minute|hour|day)s?$"
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
@@ -61,17 +63,25 @@ class JobSection(_Section):
 
     @field_validator("checkpoint", "staging")
     @classmethod
-    def _local(cls, value: str | None) -> str | None:
-        if value is not None and _SCHEME.match(value) and not value.startswith("file:///"):
+    def _local(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if _SCHEME.match(value) and not value.startswith("file:///"):
             raise ValueError("only local folders are supported so far: a path, or file:///path")
-        return value
-
-    @field_validator("checkpoint")
-    @classmethod
-    def _has_a_place_beside_it(cls, value: str) -> str:
-        if Path(value.removeprefix("file://")).name in ("", ".."):
+        path = value.removeprefix("file://")
+        if info.field_name == "checkpoint" and Path(path).name in ("", ".."):
             raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
-        return value
+        real, written = real_path(path, info.context), absolute_path(path, info.context)
+        if info.field_name == "checkpoint" and Path(f"{written}.exactsink").exists():
+            _check_beside(Path(written), Path(real))
+        return real
+
+    @field_validator("journal")
+    @classmethod
+    def _one_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Take a SQLite journal's file from the job file's folder, too."""
+        found = _SQLITE.fullmatch(value.get_secret_value()) if value is not None else None
+        return value if found is None else SecretStr(f"{found[1]}{real_path(found[2], info.context)}{found[3]}")
 
     @model_validator(mode="after")
     def _recompute_is_safe(self) -> JobSection:
@@ -126,9 +136,14 @@ class SourceSection(_Section):
     schema_: Annotated[str | None, Field(alias="schema")] = None
     """The schema as DDL, `id BIGINT, name STRING`; for sources that need one."""
     path: str | None = Field(default=None, repr=False)
-    """What the reader's `load` gets: a folder, for file sources."""
+    """What the reader's `load` gets: a folder, for file sources. A relative one is taken from the job file's folder."""
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
     """The source's own options."""
+
+    @field_validator("path")
+    @classmethod
+    def _from_the_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return value if not value or _SCHEME.match(value) else absolute_path(value, info.context)
 
 
 class SinkSection(_Section):
@@ -165,7 +180,7 @@ class JobConfig(_Section):
 
     @property
     def checkpoint(self) -> Path:
-        return Path(self.job.checkpoint.removeprefix("file://")).absolute()
+        return Path(self.job.checkpoint)
 
     @property
     def history(self) -> Path:
@@ -176,7 +191,16 @@ class JobConfig(_Section):
     def staging(self) -> Path:
         if self.job.staging is None:
             return self.history / "staging"
-        return Path(self.job.staging.removeprefix("file://")).absolute()
+        return Path(self.job.staging)
+
+
+def _check_beside(written: Path, real: Path) -> None:
+    """Refuse a journal of an earlier release that stands beside a link to the checkpoint: it would not be found."""
+    old, new = Path(f"{written}.exactsink"), Path(f"{real}.exactsink")
+    if old.resolve() != new.resolve() and not new.exists():
+        raise ValueError(
+            f"the checkpoint is a link to {real}, and the journal stands beside the link: move it, mv {old} {new}"
+        )
 
 
 def _seconds(duration: str) -> float:

@@ -28,7 +28,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
     backend_class = registry.load(section.backend, document.place(("sinks", name, "backend")))
     core = SinkSection.model_fields
     try:
-        options = backend_class.Options.model_validate(dict(config.options[name]))
+        options = backend_class.Options.model_validate(dict(config.options[name]), context={"folder": document.folder})
     except ValidationError as error:
         raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
     deferred = None
@@ -42,7 +42,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
             )
     task_options = {key: value for key, value in written.items() if key not in core}
     if task_options != config.options[name]:
-        deferred = DeferredBackend(backend_class, task_options)
+        deferred = DeferredBackend(backend_class, task_options, document.folder)
     return Sink(
         name=name,
         kind=section.backend,

@@ -40,6 +40,8 @@ class Document:
     values: Mapping[str, Any] = field(repr=False)
     hidden: frozenset[str] = field(repr=False)
     task_values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    folder: str = ""
+    """Where the file is: relative paths in it are taken from here, wherever the job is started."""
 
     def line_of(self, path: KeyPath) -> int:
         """Return the line (from 1) where a key or table first stands, or the nearest table or key above it."""
@@ -85,7 +87,8 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     driver, tasks = _Filling(document, environ), _Filling(document, environ, for_tasks=True)
     values = {key: driver.filled(value, (key,)) for key, value in raw.items()}
     task_values = {key: tasks.filled(value, (key,)) for key, value in raw.items()}
-    return Document(path.name, text, values, frozenset(driver.hidden), task_values)
+    folder = str(path.absolute().parent)
+    return Document(path.name, text, values, frozenset(driver.hidden), task_values, folder)
 
 
 def _split(keys: str) -> KeyPath:
