@@ -16,8 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
-from exactsink.contract import ExactsinkError
-from exactsink_postgres.errors import explained
+from exactsink_postgres.errors import ours
 from exactsink_postgres.locks import LockWatch, Waiting
 
 if TYPE_CHECKING:
@@ -83,6 +82,10 @@ class Session(psycopg.Connection):
 
     watch: LockWatch | None = None
 
+    def run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
+        """Run a statement that is made here, its names quoted. Raises psycopg's errors."""
+        return self.execute(statement.encode(), given or None)
+
     def wait(self, gen: PQGen[_Answer], *args: Any, **kwargs: Any) -> _Answer:
         return super().wait(gen if self.watch is None else self.watch.generator(gen), *args, **kwargs)
 
@@ -90,13 +93,10 @@ class Session(psycopg.Connection):
     def explained(self, waiting: Waiting) -> Iterator[None]:
         """Turn the server's errors into ours."""
         try:
-            with explained(waiting.doing, waiting.safe):
-                yield
-        except ExactsinkError as ours:
-            blocked = self.watch and self.watch.error(ours.__cause__, waiting)
-            if not blocked:
-                raise
-            raise blocked from ours.__cause__
+            yield
+        except psycopg.Error as error:
+            blocked = self.watch and self.watch.error(error, waiting)
+            raise blocked or ours(error, waiting.doing, waiting.safe) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Server:
         defaults: dict[str, Any] = {} if "application_name" in given else {"application_name": name[:63]}
         if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
             defaults["connect_timeout"] = _CONNECT_SECONDS
-        with explained(f"connect to {place(conninfo)}"):
+        try:
             session = Session.connect(
                 conninfo,
                 autocommit=True,
@@ -123,6 +123,8 @@ class Server:
                 client_encoding="UTF8",
                 **defaults,
             )
+        except psycopg.Error as error:
+            raise ours(error, f"connect to {place(conninfo)}") from error
         if lock_timeout_seconds:
             asking = partial(self.connect, "exactsink: who holds a lock")
             session.watch = LockWatch(asking, session.info.backend_pid, lock_timeout_seconds)
@@ -136,16 +138,10 @@ class KeptSession:
     """
 
     def __init__(
-        self,
-        server: Server,
-        name: str,
-        lock_timeout_seconds: float,
-        *,
-        now: Callable[[], float] = time.monotonic,
+        self, server: Server, name: str, lock_timeout_seconds: float, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._server = server
-        self._name = name
-        self._lock_timeout = lock_timeout_seconds
+        self._connect = partial(server.connect, name, lock_timeout_seconds)
+        self._limit = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}"
         self._now = now
         self._session: Session | None = None
         self._used = 0.0
@@ -154,16 +150,17 @@ class KeptSession:
     def use(self, waiting: Waiting) -> Iterator[Session]:
         """Return the session for a call. The server's errors become ours."""
         session = self._session if self._answers() else None
+        is_new = session is None
         if session is None:
             self.close()
-            session = self._session = self._server.connect(self._name, self._lock_timeout)
-            with session.explained(waiting):
-                session.execute(f"SET lock_timeout = {math.ceil(self._lock_timeout * 1000)}".encode())
-        try:
-            with session.explained(waiting):
+            session = self._session = self._connect()
+        with session.explained(waiting):
+            if is_new:
+                session.run(self._limit)
+            try:
                 yield session
-        finally:
-            self._used = self._now()
+            finally:
+                self._used = self._now()
 
     def close(self) -> None:
         """End the session. Idempotent; `use` opens another one."""

@@ -14,8 +14,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from exactsink_postgres.commands import TableName, quoted
 from exactsink_postgres.encoder import RowEncoder
+from exactsink_postgres.options import TableName, quoted
 from exactsink_postgres.tables import Table, chosen_columns, problems, read_table
 from exactsink_postgres.type_mapping import column_type
 from tests.servers.postgres import Postgres

@@ -11,8 +11,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from exactsink.contract import Fatal, Unknown
-from exactsink_postgres.commands import TableName
-from exactsink_postgres.tables import deferred_constraints, read_table
+from exactsink_postgres.options import TableName
+from exactsink_postgres.preflight_table import deferred_constraints
+from exactsink_postgres.tables import read_table
 from tests.integration.postgres.sinks import SCHEMA, new_sink
 from tests.servers.postgres import Postgres
 

@@ -11,8 +11,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from exactsink.contract import Fatal, Finding
-from exactsink_postgres.commands import TableName, create_table
-from exactsink_postgres.tables import Table, added_columns, chosen_columns, problems, read_table
+from exactsink_postgres.options import TableName
+from exactsink_postgres.tables import Table, added_columns, chosen_columns, create_table, problems, read_table
 from exactsink_postgres.type_mapping import Column
 from tests.servers.postgres import Postgres
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from exactsink.contract import InDoubt, Retryable
-from tests.integration.postgres.sinks import TOKEN, Branches, load_of
+from tests.integration.postgres.sinks import TOKEN, Branches
 from tests.servers.postgres import Postgres, wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -36,15 +36,14 @@ def test_prepared_ones_and_living_sessions_are_listed_and_rolled_back(branches: 
 
 def test_a_session_that_has_prepared_is_listed_once_and_one_that_is_committed_not_at_all(branches: Branches) -> None:
     writer = branches.table().writing(0, 1)
-    load = load_of(writer)
-    load_close, load.close = load.close, lambda: None  # type: ignore[method-assign]
+    close, writer.abort = writer.abort, lambda: None  # type: ignore[method-assign]
     vote = writer.pre_commit()
     try:
         assert branches.listed() == [vote.txn.id]
         assert branches.commit(vote) == ["Committed"]
         assert branches.listed() == []
     finally:
-        load_close()
+        close()
 
 
 def test_a_session_is_listed_from_its_last_row_until_it_has_prepared(branches: Branches) -> None:

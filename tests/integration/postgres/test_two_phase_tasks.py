@@ -16,7 +16,7 @@ from exactsink.contract import Fatal, Retryable, Txn
 from exactsink_postgres.load import Ticket
 from exactsink_postgres.locks import Waiting
 from exactsink_postgres.server import IDLE_SECONDS, KeptSession
-from tests.integration.postgres.sinks import ROWS, Branches, load_of, rows
+from tests.integration.postgres.sinks import ROWS, Branches, rows
 from tests.servers.postgres import PostgresServer, own_postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -124,15 +124,15 @@ def test_a_trigger_that_drops_rows_is_found_by_the_servers_count(branches: Branc
 def test_a_transaction_that_is_broken_before_it_is_prepared_is_no_vote(branches: Branches) -> None:
     """PREPARE answers ROLLBACK then, without an error."""
     writer = branches.table().writing(0, 1)
-    load, finish = load_of(writer), load_of(writer).finish
+    finish = writer.finish
 
     def broken() -> int:
         count = finish()
         with suppress(psycopg.Error):
-            load.session.execute("SELECT 1 / 0")
+            writer.session.execute("SELECT 1 / 0")
         return count
 
-    load.finish = broken  # type: ignore[method-assign]
+    writer.finish = broken  # type: ignore[method-assign]
     with pytest.raises(Retryable, match="the server answered ROLLBACK"):
         writer.pre_commit()
     assert branches.prepared() == []
@@ -142,14 +142,14 @@ def test_a_transaction_that_is_broken_before_it_is_prepared_is_no_vote(branches:
 def test_a_session_that_is_killed_is_tried_again(branches: Branches, moment: str) -> None:
     threads = set(threading.enumerate())
     writer = branches.table().writing(0)
-    load, finish = load_of(writer), load_of(writer).finish
+    finish = writer.finish
 
     def kill() -> int:
-        branches.run(f"SELECT pg_terminate_backend({load.session.info.backend_pid}, 10000)")
+        branches.run(f"SELECT pg_terminate_backend({writer.session.info.backend_pid}, 10000)")
         return 1
 
     if moment == "PREPARE":
-        load.finish = lambda: finish() and kill()  # type: ignore[method-assign]
+        writer.finish = lambda: finish() and kill()  # type: ignore[method-assign]
     many = rows(*range(50_000))
     with pytest.raises(Retryable):
         if moment == "write":
