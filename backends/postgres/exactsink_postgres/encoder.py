@@ -20,7 +20,7 @@ from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from exactsink.contract import Fatal
-from exactsink.toolkit.json_columns import element_of, is_json_text
+from exactsink.toolkit.json_columns import element_of, plain
 from exactsink_postgres.errors import FIX_VALUES
 from exactsink_postgres.type_mapping import ELEMENTS, TEXTS, Column, cast_for, family, matches, misfit
 
@@ -63,12 +63,12 @@ class RowEncoder:
             self._columns.append(_ColumnEncoder(table, field, found[0]))
         self.names = [column.name for column in self._columns]
         self._schema = pa.schema([(str(place), column.type) for place, column in enumerate(self._columns)])
-        builders = {}
-        for field, column in zip(self._schema, self._columns, strict=True):
-            if column.is_jsonb:
-                builders[field.name] = _JSONB[column.type].new_with_output(field, Jsonb())
-            else:
-                builders[field.name] = ArrowToPostgresBinaryEncoder.infer_encoder(field)
+        builders = {
+            field.name: _JSONB[field.type].new_with_output(field, Jsonb())
+            if column.is_jsonb
+            else ArrowToPostgresBinaryEncoder.infer_encoder(field)
+            for field, column in zip(self._schema, self._columns, strict=True)
+        }
         self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
 
     def header(self) -> bytes:
@@ -97,9 +97,9 @@ class _ColumnEncoder:
             cast = cast_for(field, column)
             fix = f"write {cast} in the frame" if cast else "make it fit in the frame, or leave it out of columns"
             raise Fatal(f"{self._named}: {why}", next=fix)
-        plain = _plain(pa.array([], field.type))
-        self._is_list = element_of(plain.type) is not None
-        inner = _plain(plain.flatten()).type if self._is_list else plain.type
+        empty = plain(pa.array([], field.type))
+        self._is_list = element_of(empty.type) is not None
+        inner = plain(empty.flatten()).type if self._is_list else empty.type
         is_text = column.base in TEXTS or column.kind == "e"
         self._convert = _nothing if _is.is_null(inner) else _texts if is_text else _CONVERSIONS[column.base]
         self._as_bytes = self._is_list and (column.base not in ELEMENTS or _is.is_null(inner))
@@ -107,10 +107,10 @@ class _ColumnEncoder:
         self.is_jsonb = column.base == "jsonb" and self.type in _JSONB
 
     def encode(self, values: pa.Array) -> pa.Array:
-        values = _plain(values)
+        values = plain(values)
         if not self._is_list:
             return self._checked(values)
-        elements = self._checked(_plain(values.flatten()))
+        elements = self._checked(plain(values.flatten()))
         if not self._as_bytes:
             return _relisted(values, elements)
         return _array_bytes(values, elements, self._column.element, b"\1" if self._column.base == "jsonb" else b"")
@@ -146,13 +146,6 @@ def _shown(value: pa.Scalar) -> str:
     except (ValueError, OverflowError):
         text = repr(bytes(value.as_buffer())) if family(kind) == "text" else str(value.value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
-
-
-def _plain(values: pa.Array) -> pa.Array:
-    """Decode a dictionary-encoded array, in which NULLs may hide in the dictionary, and take JSON out of its struct."""
-    if is_json_text(values.type):
-        return values.flatten()[0]
-    return values.dictionary_decode() if _is.is_dictionary(values.type) else values
 
 
 def _relisted(lists: pa.Array, elements: pa.Array) -> pa.Array:
@@ -217,8 +210,8 @@ def _nothing(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _in_range(values: pa.Array, column: Column) -> pa.Array:
-    plain, holds = _RANGES[column.base]
-    return _cast(values, plain, f"{column.type} holds {holds}")
+    kept, holds = _RANGES[column.base]
+    return _cast(values, kept, f"{column.type} holds {holds}")
 
 
 def _texts(values: pa.Array, column: Column) -> pa.Array:

@@ -9,7 +9,7 @@ import json
 from abc import abstractmethod
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
@@ -17,12 +17,16 @@ from pydantic import TypeAdapter
 
 from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
 from exactsink.toolkit.payloads import check_version
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.encoder import RowEncoder
 from exactsink_postgres.errors import UNDECIDED
 from exactsink_postgres.locks import TAG, Waiting
-from exactsink_postgres.options import PostgresOptions, quoted
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import History
 from exactsink_postgres.type_mapping import Column
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LoadingWriter", "Ticket", "payload_of"]
 
@@ -43,15 +47,12 @@ class Ticket:
     columns: tuple[Column, ...]
 
     def dump(self) -> bytes:
-        return _TICKETS.dump_json(self)
+        return TypeAdapter(type(self)).dump_json(self)
 
     @classmethod
-    def load(cls, ticket: bytes) -> Ticket:
+    def load(cls, ticket: bytes) -> Self:
         """Read a ticket back."""
-        return _TICKETS.validate_json(ticket)
-
-
-_TICKETS = TypeAdapter(Ticket)
+        return TypeAdapter(cls).validate_json(ticket)
 
 
 class _Left(Exception):

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -21,9 +20,9 @@ TAG = "/* exactsink {} */"
 """Begins the statements of a session that writes for a participant."""
 
 _Answer = TypeVar("_Answer")
-_BEFORE, _AFTER = TAG.split("{}")
 _LOOKS = 4  # within one lock timeout
 _SHOWN = 3
+_OURS = r"substring(query FROM '^/\* exactsink (\S+) \*/')"  # whom a session's statement is for
 
 # pg_locks names a session's transaction by the session, a prepared one by a virtual id alone: its own lock on the id
 # that it got reports the rest. pg_blocking_pids says 0 for it.
@@ -52,9 +51,9 @@ _WHO = f"""
     SELECT gid, NULL::int, extract(epoch FROM clock_timestamp() - prepared)::float8, 0 AS rank
     FROM held JOIN holders USING (holder)
     UNION ALL
-    SELECT holder.query, holder.pid, extract(epoch FROM clock_timestamp() - holder.xact_start)::float8,
-        1 + (holder.wait_event_type IS NOT DISTINCT FROM 'Lock')::int
-    FROM pg_stat_activity AS holder WHERE holder.pid = ANY (pg_blocking_pids(%(pid)s))
+    SELECT {_OURS}, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
+        1 + (wait_event_type IS NOT DISTINCT FROM 'Lock')::int
+    FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%(pid)s))
     ORDER BY rank LIMIT 1
 """
 _ON_TABLE = f"""
@@ -67,30 +66,17 @@ _ON_TABLE = f"""
     SELECT gid, NULL::int, extract(epoch FROM now() - prepared)::float8 AS age
     FROM held JOIN holders USING (holder) WHERE pid IS NULL
     UNION ALL
-    SELECT query, pid, extract(epoch FROM now() - xact_start)::float8 FROM held JOIN pg_stat_activity USING (pid)
+    SELECT {_OURS}, pid, extract(epoch FROM now() - xact_start)::float8 FROM held JOIN pg_stat_activity USING (pid)
     ORDER BY age DESC
 """
-_SESSIONS = """
-    SELECT query, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8
-    FROM pg_stat_activity WHERE pid = ANY (%(pids)s) AND starts_with(query, %(tag)s)
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+class Blocker(NamedTuple):
     """A transaction that holds a lock: prepared, when there is no `pid`. `gid` names one of ours, or a prepared one."""
 
     gid: str | None
     pid: int | None
     age_seconds: float | None
-
-    @classmethod
-    def of(cls, named: str | None, pid: int | None, age_seconds: float | None, *_: object) -> Blocker:
-        """Read a row; a session's statement names the participant that it is for, when it is one of ours."""
-        if pid is not None:
-            ours = named is not None and named.startswith(_BEFORE) and _AFTER in named
-            named = str(named)[len(_BEFORE) :].split(_AFTER, 1)[0] if ours else None
-        return cls(named, pid, age_seconds)
 
     def __str__(self) -> str:
         age = "" if self.age_seconds is None else f", {self.age_seconds:.0f} s old"
@@ -155,9 +141,8 @@ class LockWatch:
     def error(self, error: psycopg.Error, waiting: Waiting) -> ExactsinkError | None:
         """Return the error that names who held the lock; None for an error of another kind, or an unknown deadlock."""
         if isinstance(error, psycopg.errors.DeadlockDetected):
-            words = re.findall(r"\d+", error.diag.message_detail or "")  # in whatever language
-            pids = [int(word) for word in words if len(word) < 10 and int(word) != self._pid]
-            found = self._ask(_SESSIONS, pids=pids, tag=_BEFORE)
+            pids = re.findall(r"\d+", error.diag.message_detail or "")  # in whatever language
+            found = [one for one in self._writers(waiting) if one.gid and str(one.pid) in pids]
             return _blocked(found[0], waiting) if found else None
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return None
@@ -165,15 +150,19 @@ class LockWatch:
         if self._seen is not None and time.monotonic() - self._seen[0] <= self._timeout:
             return _blocked(self._seen[1], waiting)
         # Who held a lock on a row may be one of those that have written to the table, and may have ended.
-        writers = self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid)
+        writers = self._writers(waiting)
         some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
         why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
         return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)
 
+    def _writers(self, waiting: Waiting) -> list[Blocker]:
+        """List who has written to the table and may still hold locks on it, oldest first."""
+        return self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid)
+
     def _ask(self, query: str, **parameters: object) -> list[Blocker]:
         """Ask in a new session; what can't be asked now stays unknown."""
         with suppress(ExactsinkError, psycopg.Error), self._connect() as session:
-            return [Blocker.of(*row) for row in session.execute(query.encode(), parameters).fetchall()]
+            return [Blocker(*row[:3]) for row in session.execute(query.encode(), parameters).fetchall()]
         return []
 
 

@@ -10,17 +10,13 @@ import psycopg
 from pydantic import Field, SecretStr, field_validator
 
 from exactsink.contract import BackendOptions
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Server, pinned
 
-__all__ = ["PostgresOptions", "TableName", "quoted"]
+__all__ = ["PostgresOptions", "TableName"]
 
 _IDENTIFIER = r'(?:[A-Za-z_\u0080-\uffff][\w$\u0080-\uffff]*|"(?:[^"]|"")+")'
 _NAME = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
-
-
-def quoted(*names: str) -> str:
-    """Quote an identifier, or several as one qualified name."""
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 @dataclass(frozen=True, slots=True)

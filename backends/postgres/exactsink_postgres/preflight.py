@@ -10,8 +10,9 @@ import psycopg
 import pyarrow as pa
 
 from exactsink.contract import Finding, JobContext, Txn
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.errors import ours, shown
-from exactsink_postgres.options import PostgresOptions, quoted
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight_table import grant, table_findings
 from exactsink_postgres.server import ask
 

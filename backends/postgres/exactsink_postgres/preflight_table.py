@@ -9,7 +9,8 @@ import psycopg
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, JobContext
-from exactsink_postgres.options import PostgresOptions, quoted
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import ask
 from exactsink_postgres.tables import Table, added_columns, create_table, problems, read_table
 from exactsink_postgres.type_mapping import matches

@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -26,10 +25,11 @@ from exactsink.contract import (
     Undecided,
     Unknown,
 )
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.committer import PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
-from exactsink_postgres.options import PostgresOptions, quoted
+from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import History, Session
 from exactsink_postgres.staging import ATTEMPT, MarkerTables, StagingTable, UniqueKey, drop_idle, in_query
 from exactsink_postgres.tables import chosen_columns, ensure_table
@@ -49,20 +49,16 @@ _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go ov
 
 
 @dataclass(frozen=True, slots=True)
-class _StagedTicket:
-    """What the driver says to every task: `load` for the staging table, and whose place it takes.
+class _StagedTicket(Ticket):
+    """A ticket for the staging table `rows_table`, and whose place it takes.
 
     `target` is the sink's table in `schema`; `keys` are its unique indexes that are checked before the decision.
     """
 
-    load: Ticket
     schema: str
     target: str
     rows_table: str
     keys: tuple[UniqueKey, ...]
-
-
-_TICKETS = TypeAdapter(_StagedTicket)
 
 
 class StagingWriter(LoadingWriter):
@@ -73,9 +69,9 @@ class StagingWriter(LoadingWriter):
     """
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
-        self._staged = _TICKETS.validate_json(ticket)
+        self._staged = _StagedTicket.load(ticket)
         self._schema = pa.schema([pa.field(ATTEMPT, pa.int64()), *schema])
-        super().__init__(options, txn, self._schema, self._staged.load)
+        super().__init__(options, txn, self._schema, self._staged)
 
     def write(self, batch: pa.RecordBatch) -> None:
         mine = pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), batch.num_rows)
@@ -136,11 +132,11 @@ class StagingWriter(LoadingWriter):
     def _doubled(self, key: UniqueKey, detail: str) -> ExactsinkError:
         """Distinguish a second attempt of the same partition, no mistake in the rows, from a key that comes twice."""
         self.abort()
-        mine = self._txn
+        mine, staged = self._txn, self._staged
         with self._options.server.connect("exactsink: whose key") as session:
-            staged = map(Txn.parse, MarkerTables(session, self._staged.schema).in_table(self._staged.rows_table))
-            others = [txn for txn in staged if txn is not None]
+            voted = MarkerTables(session, staged.schema).in_table(staged.rows_table)
             holders = self._holders(session, key, detail)
+        others = [txn for txn in map(Txn.parse, voted) if txn is not None]
         what = f"{self._doing}: {self._named(key)}: {detail}"
         if any(txn.partition == mine.partition and txn.attempt != mine.attempt for txn in others):
             why = f"an earlier attempt of partition {mine.partition} has staged its rows, and its vote got lost"
@@ -149,8 +145,8 @@ class StagingWriter(LoadingWriter):
         why = f"partition {mine.partition} of this epoch has the key twice"
         for other in (txn.partition for txn in others if txn.attempt in holders):
             why = f"partitions {other} and {mine.partition} of this epoch have rows with the same unique key"
-            seen = 'to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-            return Fatal(what, why=f"{why}; {UNDECIDED}", next=f"{fix}; {seen}")
+            fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
+            break
         return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
     def _holders(self, session: Session, key: UniqueKey, detail: str) -> set[int]:
@@ -167,54 +163,6 @@ class StagingWriter(LoadingWriter):
         for key in reversed(self._staged.keys):  # _10 before _1
             text = text.replace(key.index, key.constraint)
         return text.replace(f"{ATTEMPT}, ", "").replace(self._staged.rows_table, self._staged.target)
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """Where the rows of some committables wait."""
-
-    schema: str
-    rows_table: str
-    committables: tuple[Committable, ...]
-
-    @classmethod
-    def of(cls, committables: Sequence[Committable]) -> list[_Staged]:
-        """Sort committables by where their rows wait: an epoch that was decided again may have two such tables."""
-        found: dict[tuple[str, str], list[Committable]] = {}
-        for committable in committables:
-            payload = payload_of(committable)
-            found.setdefault((payload["schema"], payload["rows_table"]), []).append(committable)
-        return [cls(schema, table, tuple(waiting)) for (schema, table), waiting in sorted(found.items())]
-
-    def check_registered(self, marker: MarkerTables) -> None:
-        """Raise _Doubt unless all of them are registered as they voted."""
-        known = marker.registered([committable.txn.id for committable in self.committables])
-        for committable in self.committables:
-            table, rows = known.get(committable.txn.id, (None, 0))
-            if (table, rows) == (self.rows_table, committable.rows):
-                continue
-            gone = "is not in table exactsink_staged any more"
-            raise _Doubt(
-                f"{committable.txn.id}, decided with {committable.rows} rows in table {self.schema}.{self.rows_table}, "
-                f"{gone if table is None else f'has {rows} rows in table {table}'}, "
-                f"and no marker holds epoch {committable.txn.epoch}"
-            )
-
-    def move(self, session: Session, target: str) -> None:
-        """Insert the rows into the sink's table `target`, beside the staging table."""
-        source, target = quoted(self.schema, self.rows_table), quoted(self.schema, target)
-        columns = ", ".join(map(quoted, StagingTable.columns(session, source)))
-        if not columns:
-            raise _Doubt(f"staging table {source} is gone, and no marker holds its epoch")
-        query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {source}")
-        attempts = [committable.txn.attempt for committable in self.committables]
-        moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
-        voted = sum(committable.rows for committable in self.committables)
-        if moved != voted:
-            raise _Doubt(
-                f"table {target} took {moved} of the {voted} rows that were voted in table {source}: they were "
-                "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
-            )
 
 
 class _Doubt(Exception):
@@ -245,17 +193,16 @@ class StagingCommitter(PostgresCommitter):
             rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
             with _transaction(session):
                 keys = rows.create(session, table, [column.name for column in columns])
-            load = Ticket(history, str(table), rows.relation, (_ATTEMPT_COLUMN, *columns))
-            return _TICKETS.dump_json(_StagedTicket(load, table.schema, table.name, rows.name, keys))
+            where = (history, str(table), rows.relation, (_ATTEMPT_COLUMN, *columns))
+            return _StagedTicket(*where, table.schema, table.name, rows.name, keys).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, max(c.txn.generation for c in committables))
-        parts = _Staged.of(committables)
         with self._using(f"commit epoch {epoch} to table {self._options.name}", _DECIDED) as session:
-            tables = MarkerTables(session, parts[0].schema)
+            tables = MarkerTables(session, payload_of(committables[0])["schema"])
             try:
                 _check_place(History.of(session), committables)
-                applied = self._apply(session, tables, marker, parts)
+                applied = self._apply(session, tables, marker, committables)
             except _Doubt as doubt:
                 return [Unknown(str(doubt)) for _ in committables]
             self._drop_idle(session, tables, set())
@@ -276,7 +223,7 @@ class StagingCommitter(PostgresCommitter):
         found = super()._listed(session)
         return [*found, *MarkerTables(session, self._schema(session)).in_doubt(self._ctx.job, self._ctx.sink)]
 
-    def _apply(self, session: Session, tables: MarkerTables, marker: Marker, parts: Sequence[_Staged]) -> bool:
+    def _apply(self, session: Session, tables: MarkerTables, marker: Marker, given: Sequence[Committable]) -> bool:
         """Apply the epoch and store its marker in one transaction, or find under the marker's lock that it was done."""
         with _transaction(session):
             session.run(_DURABLE)
@@ -284,14 +231,12 @@ class StagingCommitter(PostgresCommitter):
             try:
                 if not marker.must_apply(tables.lock_marker(marker)):
                     return False
-                for part in parts:
-                    part.check_registered(tables)
-                for part in parts:
-                    part.move(session, self._options.name.name)
+                for rows, waiting in _registered(tables, given).items():
+                    _move(session, rows, quoted(tables.schema, self._options.name.name), waiting)
             except psycopg.errors.UndefinedTable as error:
                 raise _Doubt(f"{error.diag.message_primary}, and no marker holds epoch {marker.epoch}") from error
             tables.store_marker(marker)
-            tables.forget([c.txn.id for part in parts for c in part.committables])
+            tables.forget([committable.txn.id for committable in given])
         return True
 
     def _drop_idle(self, session: Session, marker: MarkerTables, emptied: set[str]) -> None:
@@ -318,6 +263,43 @@ class StagingCommitter(PostgresCommitter):
 
     def _marker(self, epoch: int, generation: int) -> Marker:
         return Marker(self._ctx.job, self._ctx.sink, self._ctx.lineage, epoch, generation)
+
+
+def _registered(tables: MarkerTables, committables: Sequence[Committable]) -> dict[str, list[Committable]]:
+    """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
+
+    Raises _Doubt unless all of them are registered as they voted.
+    """
+    known = tables.registered([committable.txn.id for committable in committables])
+    found: dict[str, list[Committable]] = {}
+    for committable in committables:
+        name = payload_of(committable)["rows_table"]
+        there, rows = known.get(committable.txn.id, (None, 0))
+        if (there, rows) != (name, committable.rows):
+            gone = "is not in table exactsink_staged any more"
+            raise _Doubt(
+                f"{committable.txn.id}, decided with {committable.rows} rows in table {tables.schema}.{name}, "
+                f"{gone if there is None else f'has {rows} rows in table {there}'}, "
+                f"and no marker holds epoch {committable.txn.epoch}"
+            )
+        found.setdefault(quoted(tables.schema, name), []).append(committable)
+    return dict(sorted(found.items()))
+
+
+def _move(session: Session, rows: str, target: str, committables: Sequence[Committable]) -> None:
+    """Insert their rows of a staging table into the sink's table."""
+    columns = ", ".join(map(quoted, StagingTable.columns(session, rows)))
+    if not columns:
+        raise _Doubt(f"staging table {rows} is gone, and no marker holds its epoch")
+    query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {rows}")
+    attempts = [committable.txn.attempt for committable in committables]
+    moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
+    voted = sum(committable.rows for committable in committables)
+    if moved != voted:
+        raise _Doubt(
+            f"table {target} took {moved} of the {voted} rows that were voted in table {rows}: they were "
+            "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
+        )
 
 
 def _check_place(here: History, committables: Sequence[Committable]) -> None:

@@ -17,9 +17,9 @@ import psycopg
 from psycopg import sql
 
 from exactsink.contract import Fatal, InDoubt, Marker, Txn
-from exactsink_postgres.options import quoted
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Session
-from exactsink_postgres.tables import Table
+from exactsink_postgres.tables import CREATE_LOCK, Table
 
 __all__ = ["ATTEMPT", "MarkerTables", "StagingTable", "UniqueKey", "drop_idle", "in_query"]
 
@@ -29,7 +29,6 @@ ATTEMPT = "exactsink_attempt"
 _LOG = logging.getLogger("exactsink")
 _DROP_MILLISECONDS = 500  # a task that still writes keeps its table; the next claim looks again
 _NEVER = -1  # the epoch of a marker that its first transaction has just made
-_CREATE_LOCK = 0x6578_6163_7473_696E  # one process makes the tables that sinks share
 _TABLES = {
     "exactsink_epochs": """(job text, sink text, lineage text NOT NULL, epoch bigint NOT NULL,
         generation bigint NOT NULL, PRIMARY KEY (job, sink))""",
@@ -71,7 +70,7 @@ class MarkerTables:
     def create(self) -> None:
         """Make both tables where they are not there. Idempotent, also from two processes at once."""
         if not all(map(self._is_there, _TABLES)):
-            self._session.run(f"SELECT pg_advisory_xact_lock({_CREATE_LOCK})")
+            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
             for name, columns in _TABLES.items():
                 self._session.run(f"CREATE TABLE IF NOT EXISTS {quoted(self.schema, name)} {columns}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -12,11 +11,13 @@ from pydantic import TypeAdapter
 
 from exactsink.contract import Fatal, Finding
 from exactsink.toolkit.json_columns import is_json_text
-from exactsink_postgres.options import PostgresOptions, TableName, quoted
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.options import PostgresOptions, TableName
 from exactsink_postgres.server import ask
 from exactsink_postgres.type_mapping import Column, cast_for, column_type, matches, misfit
 
 __all__ = [
+    "CREATE_LOCK",
     "Table",
     "UniqueIndex",
     "added_columns",
@@ -27,12 +28,7 @@ __all__ = [
     "read_table",
 ]
 
-_MADE_MEANWHILE = (  # what a server answers to one of two processes that make the same thing at once
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateColumn,
-    psycopg.errors.DuplicateObject,
-    psycopg.errors.UniqueViolation,  # of the catalog's own index
-)
+CREATE_LOCK = 0x6578_6163_7473_696E  # one process makes or widens what sinks share
 
 # `walk` goes from a column's type down through domains and one array. A modifier may stand at any domain on the way.
 _TABLE = """
@@ -145,14 +141,10 @@ def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink:
         missing = added_columns(table, schema)
         table = _changed(connection, name, missing) if missing else table
     if table is None:
-        try:
-            made = create_table(name, schema)
-        except Fatal as no_type:
-            made = no_type.what
         raise Fatal(
             f"sink {sink}: there is no table {name}",
             why="it does not exist, or is on no schema of the role's search_path",
-            next=f"make it ({made}), or set create = true",
+            next=f"make it ({create_table(name, schema)}), or set create = true",
         )
     for finding in problems(table, schema):
         if finding.severity == "error":
@@ -211,8 +203,8 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
 
 def _changed(connection: psycopg.Connection, name: TableName, statements: list[str]) -> Table | None:
     """Run the statements, in one transaction, and read the table. What another process made meanwhile stands."""
-    with suppress(*_MADE_MEANWHILE), connection.transaction():
-        for statement in statements:
+    with connection.transaction():
+        for statement in (f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", *statements):
             connection.execute(statement.encode())
     return read_table(connection, name)
 

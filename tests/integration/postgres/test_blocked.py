@@ -212,21 +212,6 @@ def _ticking():  # type: ignore[no-untyped-def]
         pass
 
 
-def test_an_earlier_lock_is_not_named_for_a_later_one(table: Branches) -> None:
-    """The first wait ends well; the second one's holder alone is named."""
-    first, second = (replace(table, generation=1).prepare(n, n + 1) for n in range(2))
-    writer = table.writing(0, 1, 2)
-    watch = writer.session.watch
-    assert watch is not None
-    with ThreadPoolExecutor() as pool:
-        refused = pool.submit(caught, writer.pre_commit)
-        wait_until(lambda: watch._seen is not None, "the first holder to be seen")
-        table.end("ROLLBACK", first.txn.id)
-        error = refused.result()
-    assert error is not None
-    assert f"blocked by prepared transaction {second.txn.id}, " in error.what
-
-
 def test_a_check_is_not_held_up_by_a_locked_table(table: Branches) -> None:
     table.foreign(f"their {table.job}", f'LOCK TABLE "{table.job}" IN ACCESS EXCLUSIVE MODE')
     with table.committer() as committer:

@@ -63,29 +63,6 @@ def refused(options: PostgresOptions) -> ExactsinkError:
 # TLS
 
 
-def test_verify_full_works_with_the_authority_that_signed_and_with_no_other(site: Site) -> None:
-    there = f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET} sslmode=verify-full"
-    assert at(site.options(f"{there} sslrootcert={site.ca}")) == ("shop", "sales", True)
-    for root in (str(site.wrong_ca), "/nowhere/ca.crt"):
-        error = refused(site.options(f"{there} sslrootcert={root}"))
-        assert isinstance(error, Fatal)
-        assert "certificate" in error.what
-        assert "sslrootcert" in error.next
-    elsewhere = there.replace("host=", "hostaddr=127.0.0.1 host=not.", 1)
-    error = refused(site.options(f"{elsewhere} sslrootcert={site.ca}"))
-    assert isinstance(error, Fatal)
-    assert 'does not match host name "not.127.0.0.1"' in error.what
-
-
-def test_a_session_without_tls_is_refused_where_the_server_wants_it(site: Site) -> None:
-    error = refused(
-        site.options(f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET} sslmode=disable")
-    )
-    assert isinstance(error, Fatal)
-    assert "no encryption" in error.what
-    assert "pg_hba.conf" in error.next
-
-
 def test_a_task_settles_for_no_less_tls_than_the_driver_whose_environment_asked_for_it(
     site: Site, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,18 +204,6 @@ def test_a_service_leads_driver_and_task_to_the_same_database(
     monkeypatch.setenv("PGPASSWORD", SECRET)
     assert at(options) == ("shop", "sales", True)
     assert PostgresBackend(options).target == "postgres://service:shop/shop#flights"
-
-
-def test_what_conninfo_says_goes_before_the_service_and_the_service_before_the_environment(
-    site: Site, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".pg_service.conf").write_text(f"[shop]\nhost=127.0.0.1\nport={site.port}\ndbname=shop\nuser=sales\n")
-    monkeypatch.setenv("PGDATABASE", "template1")
-    monkeypatch.setenv("PGPASSWORD", SECRET)
-    for conninfo, database in (("service=shop", "shop"), ("service=shop dbname=postgres", "postgres")):
-        assert at(site.options(conninfo)) == (database, "sales", True)
-        given = {"HOME": str(tmp_path), "PGPASSWORD": SECRET, "PGDATABASE": "template1"}
-        assert task.at(site.options(conninfo), given) == (database, "sales", True)
 
 
 def test_a_task_of_another_user_logs_in_as_the_driver_does(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Fatal, Unknown
+from exactsink.contract import Fatal
 from exactsink_postgres.options import TableName
 from exactsink_postgres.preflight_table import deferred_constraints
 from exactsink_postgres.tables import read_table
@@ -231,27 +231,6 @@ def test_preflight_names_what_can_be_checked_only_after_the_decision(database: s
         assert warning.message.startswith(f"table {sink.schema}.t: foreign key t_v_fkey is checked only when")
         assert warning.message.count("table") == 1
         assert "two_phase" in warning.fix
-
-
-def test_a_row_that_no_partition_takes_is_never_half_applied(database: str) -> None:
-    make = "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id);"
-    make += "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (5)"
-    with new_sink(database, make) as sink:
-        votes = sink.vote(1, [(1, "a"), (7, "b")])
-        with pytest.raises(Fatal, match="no partition"):
-            sink.commit(1, votes)
-        assert sink.rows() == []
-        sink.run("CREATE TABLE high PARTITION OF t FOR VALUES FROM (5) TO (9)")
-        assert sink.commit(1, votes) == ["Committed"]
-
-
-def test_a_rule_that_takes_rows_away_leaves_the_epoch_in_doubt(database: str) -> None:
-    make = "CREATE TABLE t (id bigint, v text); CREATE RULE quiet AS ON INSERT TO t WHERE NEW.id < 0 DO INSTEAD NOTHING"
-    with new_sink(database, make) as sink:
-        (outcome,) = sink.session.commit(1, sink.vote(1, [(1, "a"), (-1, "b")]))
-        assert isinstance(outcome, Unknown)
-        assert "took 1 of the 2 rows" in outcome.evidence
-        assert sink.rows() == []
 
 
 def test_a_role_that_may_only_insert_into_some_columns_leaves_the_others_to_the_table(

@@ -8,7 +8,6 @@ from dataclasses import replace
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg.rows import dict_row
 
 from exactsink.contract import Fatal, Finding
 from exactsink_postgres.options import TableName
@@ -55,29 +54,6 @@ def test_a_name_is_found_by_the_search_path_and_as_sql_spells_it(session: psycop
     assert (odd.schema, odd.name, odd.sql) == ("public", 'Odd "Name.', '"public"."Odd ""Name."')
     session.execute("SET search_path = sales, public")
     assert found(session, "ORDERS").sql == '"sales"."orders"'
-
-
-def test_a_session_with_other_rows_reads_the_same(session: psycopg.Connection) -> None:
-    table = table_of(session, "id int PRIMARY KEY")
-    session.row_factory = dict_row  # type: ignore[assignment]
-    assert found(session, "t") == table
-
-
-def test_kind_persistence_and_row_security_are_read(session: psycopg.Connection) -> None:
-    session.execute("CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE UNLOGGED TABLE u (id int)")
-    session.execute("CREATE VIEW v AS SELECT 1 AS id; CREATE TABLE none ()")
-    kinds = {name: (found(session, name).kind, found(session, name).persistence) for name in ("p", "u", "v", "none")}
-    assert kinds == {"p": ("p", "p"), "u": ("r", "u"), "v": ("v", "p"), "none": ("r", "p")}
-    assert found(session, "none").columns == ()
-    session.execute(
-        "DROP ROLE IF EXISTS tables_reader; CREATE ROLE tables_reader; ALTER TABLE u ENABLE ROW LEVEL SECURITY"
-    )
-    session.execute("GRANT USAGE ON SCHEMA public TO tables_reader")
-    assert not found(session, "u").row_security  # a superuser's sessions pass by it
-    session.execute("SET ROLE tables_reader")
-    assert found(session, "u").row_security
-    assert not found(session, "p").row_security
-    session.execute("RESET ROLE; DROP OWNED BY tables_reader; DROP ROLE tables_reader")
 
 
 def test_columns_report_their_type_below_domains_and_arrays(session: psycopg.Connection) -> None:

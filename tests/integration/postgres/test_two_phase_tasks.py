@@ -15,7 +15,7 @@ import pytest
 from exactsink.contract import Fatal, Retryable, Txn
 from exactsink_postgres.load import Ticket
 from exactsink_postgres.locks import Waiting
-from exactsink_postgres.server import IDLE_SECONDS, KeptSession
+from exactsink_postgres.server import KeptSession
 from tests.integration.postgres.sinks import ROWS, Branches, rows
 from tests.servers.postgres import PostgresServer, own_postgres
 
@@ -78,17 +78,18 @@ def test_what_the_table_can_not_take_is_refused_with_the_statement_that_fixes_it
     branches.ticket(1, WIDER)
 
 
-def test_a_session_is_kept_and_one_that_was_idle_for_long_is_replaced(branches: Branches) -> None:
-    clock = [100.0]
-    session = KeptSession(branches.backend.options.server, "a test", 5, now=lambda: clock[0])
+def test_a_session_is_kept_and_silence_neither_ends_it_nor_hides_that_it_is_dead(branches: Branches) -> None:
+    server = branches.with_(conninfo=f"{branches.conninfo} keepalives_count=9").backend.options.server
+    session = KeptSession(server, "a test", 5)
     pids = []
-    for passed in (0.0, IDLE_SECONDS - 1, IDLE_SECONDS + 1):
-        clock[0] += passed
+    for _ in range(2):
         with session.use(Waiting("ask", "")) as connection:
             pids.append(connection.info.backend_pid)
             assert connection.execute("SHOW lock_timeout").fetchone() == ("5s",)
+            taken = connection.info.get_parameters()
     session.close()
-    assert pids[0] == pids[1] != pids[2]
+    assert pids[0] == pids[1]
+    assert (taken["keepalives_idle"], taken["keepalives_count"]) == ("30", "9")
     assert branches.run("SELECT 1 FROM pg_stat_activity WHERE application_name = 'a test' AND state <> 'idle'") == []
 
 
