@@ -65,7 +65,7 @@ def test_slots_of_this_sink_count_as_free_and_those_of_anyone_else_do_not(shop: 
         prepare(shop, participant(partition))
     assert check(shop, participants=SLOTS) == []
     prepare(shop, participant(8), "other")
-    prepare(shop, participant(1, job="shop2"))
+    prepare(shop, participant(1, sink="orders2"))
     assert check(shop, participants=SLOTS - 2) == []
     [error] = check(shop, participants=SLOTS - 1)
     assert error.severity == "error"

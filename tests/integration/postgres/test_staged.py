@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Fatal, LineageError, Marker, Unknown
+from exactsink.contract import Fatal, Marker, Unknown
 from exactsink_postgres.staging import MarkerTables
 from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink, voted
 
@@ -26,18 +26,6 @@ _Answer = TypeVar("_Answer")
 def sink(database: str) -> Iterator[Staged]:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
         yield sink
-
-
-def test_epochs_follow_one_another_and_an_older_one_is_never_applied_again(sink: Staged) -> None:
-    first = sink.vote(1, [(1, "a")])
-    sink.commit(1, first)
-    assert sink.commit(2, sink.vote(2, [(2, "b")])) == ["Committed"]
-    assert sink.commit(1, first) == ["AlreadyCommitted"]
-    assert sink.rows() == [(1, "a"), (2, "b")]
-    with pytest.raises(LineageError, match="already holds epoch 2"):
-        sink.claim(3).open(2)
-    with pytest.raises(LineageError, match="another journal"):
-        replace(sink, lineage="l2").open(3)
 
 
 def test_two_drivers_that_both_found_the_epoch_unapplied_apply_it_once(

@@ -27,22 +27,6 @@ def others_of(sink: Staged) -> list[Staged]:
     return [replace(sink, job="orders2"), replace(sink, sink="out2"), replace(sink, job="o")]
 
 
-def test_participants_are_listed_while_they_write_and_when_they_voted(sink: Staged) -> None:
-    assert sink.listed() == []
-    ticket = sink.open(1)
-    voted, writing = sink.txn(1, 0), sink.txn(1, 1)
-    writer = sink.task(ticket, writing, (2, "b"))
-    sink.task(ticket, voted, (1, "a")).pre_commit()
-    for foreign in others_of(sink):
-        foreign.vote(1, [(1, "a")])
-    sink.run("INSERT INTO exactsink_staged VALUES ('orders.out.mine', 'x', 1), ('orders.out', 'x', 1)")
-    assert sink.listed() == [voted.id, writing.id]
-    listed = sink.session.listed()
-    assert all(p.age_seconds is not None and p.generation == 1 and p.epoch == 1 for p in listed)
-    writer.abort()
-    assert sink.listed() == [voted.id]
-
-
 def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(sink: Staged) -> None:
     theirs = [(foreign, foreign.vote(1, [(1, "x")])) for foreign in others_of(sink)]
     sink.run("CREATE TABLE exactsink_rows_mine (n int); COMMENT ON TABLE exactsink_rows_mine IS 'orders.out.g0-l1.e0'")

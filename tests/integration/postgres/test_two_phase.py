@@ -32,21 +32,15 @@ def test_outcomes_come_in_the_order_of_the_committables_and_one_that_is_gone_sto
         assert named in lost.evidence
 
 
-def test_one_that_is_ended_between_listing_and_commit_stops_no_other(branches: Branches) -> None:
+@pytest.mark.parametrize("server", ["usual", "takes no two in one pipeline"])
+def test_one_that_is_ended_between_listing_and_commit_stops_no_other(branches: Branches, server: str) -> None:
     epoch = branches.table().prepare_many(5)
-    with Session.connect(branches.conninfo, autocommit=True) as session:
+    with (Session if server == "usual" else _Strict).connect(branches.conninfo, autocommit=True) as session:
         listed = list_prepared(session, [c.txn.id for c in epoch])
         branches.end("COMMIT", epoch[1].txn.id, epoch[3].txn.id)
         done = finish(session, "COMMIT", list(listed.values()), "commit")
     assert done == {epoch[n].txn.id for n in (0, 2, 4)}
     assert branches.ids() == [0, 1, 2, 3, 4]
-
-
-def test_a_server_that_takes_no_two_in_one_pipeline_gets_them_one_by_one(branches: Branches) -> None:
-    gids = [c.txn.id for c in branches.table().prepare_many(3)]
-    with _Strict.connect(branches.conninfo, autocommit=True) as session:
-        assert finish(session, "COMMIT", list(list_prepared(session, gids).values()), "commit") == set(gids)
-    assert branches.ids() == [0, 1, 2]
 
 
 class _Strict(Session):
