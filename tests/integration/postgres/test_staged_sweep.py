@@ -34,6 +34,7 @@ def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(
     voted, writing = sink.txn(1, 0), sink.txn(1, 1)
     sink.task(ticket, voted, (1, "a")).pre_commit()
     writer = sink.task(ticket, writing, (2, "b"))
+    assert sink.listed() == [voted.id, writing.id]
     for _ in range(2):
         sink.claim(2).abort(voted, writing)
         assert sink.listed() == []
