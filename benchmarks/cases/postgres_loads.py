@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from benchmarks.cases.postgres_server import Served, serving
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from exactsink.contract import Committable, Committed, JobContext, Txn
 from exactsink_postgres.committer import list_prepared
-from exactsink_postgres.load import Load, Ticket
+from exactsink_postgres.load import LoadingWriter
 
 __all__ = ["COMMIT", "LOAD", "PREPARE"]
 
@@ -36,7 +36,6 @@ _SCHEMA = pa.schema(
 _A_BATCH = 10_000  # as Spark hands them over
 _PARTICIPANTS = 60
 _IN_TURN = 4
-_LOCK_SECONDS = 10.0
 
 
 class _Table:
@@ -66,12 +65,13 @@ class _Table:
 
     def load(self) -> None:
         """Load all rows as one participant does, and commit them without more ado."""
-        ticket, server = Ticket.load(self.ticket), self.backend.options.server
-        with closing(Load(server, _txn(0, 0), _SCHEMA, ticket, _LOCK_SECONDS)) as load:
-            for batch in self.batches:
-                load.write(batch)
-            assert load.finish() == self.rows
-            assert load.session.execute("COMMIT").statusmessage == "COMMIT"
+        writer = self.backend.writer(_txn(0, 0), _SCHEMA, self.ticket)
+        assert isinstance(writer, LoadingWriter)
+        for batch in self.batches:
+            writer.write(batch)
+        assert writer.finish() == self.rows
+        writer.end("COMMIT")
+        writer.abort()  # the session
 
     def prepare(self, participants: int) -> tuple[int, Sequence[Committable]]:
         """Load all rows as each of so many participants of a new epoch, and prepare them."""

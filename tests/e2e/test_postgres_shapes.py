@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from exactsink.contract import ConfigError
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.backend import PostgresBackend
-from exactsink_postgres.commands import TableName, create_table, quoted
 from exactsink_postgres.encoder import RowEncoder
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.tables import chosen_columns, problems, read_table
+from exactsink_postgres.options import PostgresOptions, TableName
+from exactsink_postgres.tables import chosen_columns, create_table, problems, read_table
 from tests.servers.postgres import Postgres
 
 ROWS = """

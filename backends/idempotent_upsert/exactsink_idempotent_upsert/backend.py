@@ -26,9 +26,10 @@ from exactsink.contract import (
     Txn,
     Writer,
 )
+from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.spark_sql import quoted_name
-from exactsink_idempotent_upsert.tables import DELETED, Table, plain, unstorable
+from exactsink_idempotent_upsert.tables import DELETED, Table, unstorable
 
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.sqlite import Database

@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, Marker, Retryable
-from exactsink_idempotent_upsert.tables import GUARD, Table, column_type, create_table, quoted
+from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert.tables import GUARD, Table, column_type, create_table
 
 __all__ = ["MARKER_TABLE", "Database", "durably", "findings", "read_marker", "store_marker"]
 

@@ -32,8 +32,9 @@ from exactsink.contract import (
     Undecided,
     Writer,
 )
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.sqlite import Database, durably, findings, read_marker, store_marker
-from exactsink_idempotent_upsert.tables import GUARD, HeldRows, quoted, stored_values
+from exactsink_idempotent_upsert.tables import GUARD, HeldRows, stored_values
 
 __all__ = ["DirectCommitter", "DirectWriter", "SqliteApplier"]
 

@@ -16,6 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exactsink.toolkit.json_columns import plain
+from exactsink.toolkit.sql import quoted
+
 __all__ = [
     "DELETED",
     "GUARD",
@@ -23,8 +26,6 @@ __all__ = [
     "Table",
     "column_type",
     "create_table",
-    "plain",
-    "quoted",
     "sort_values",
     "stored_values",
     "unstorable",
@@ -163,11 +164,6 @@ def column_type(type: pa.DataType) -> str | None:
     return next(fitting, None)
 
 
-def plain(column: pa.Array) -> pa.Array:
-    """Decode a dictionary-encoded column, in which NULLs may hide in the dictionary; others stay as they are."""
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
 def stored_values(column: pa.Array) -> list[Any]:
     """Return a column's values as Python values that sqlite3 binds."""
     column = plain(column)
@@ -233,10 +229,6 @@ def _iso(column: pa.Array) -> pa.Array:
     zone = "UTC" if column.type.tz else None
     text = column.cast(pa.timestamp(unit, tz=column.type.tz)).cast(pa.timestamp(unit, tz=zone)).cast(pa.string())
     return pc.replace_substring(text, " ", "T", max_replacements=1)
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _listed(names: Sequence[str]) -> str:

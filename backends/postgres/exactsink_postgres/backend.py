@@ -39,11 +39,9 @@ class PostgresBackend(Backend):
         return json_expressions(schema)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        if self.options.strategy == "staged":
-            return StagingWriter(self.options, txn, schema, ticket)
-        return TwoPhaseWriter(self.options, txn, schema, ticket)
+        kind = StagingWriter if self.options.strategy == "staged" else TwoPhaseWriter
+        return kind(self.options, txn, schema, ticket)
 
     def committer(self, ctx: JobContext) -> Committer:
-        if self.options.strategy == "staged":
-            return StagingCommitter(self.options, ctx)
-        return TwoPhaseCommitter(self.options, ctx)
+        kind = StagingCommitter if self.options.strategy == "staged" else TwoPhaseCommitter
+        return kind(self.options, ctx)

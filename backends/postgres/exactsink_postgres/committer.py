@@ -5,8 +5,8 @@ A sink holds participants in its database that prepared, and sessions that still
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,9 +15,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from exactsink.contract import Committer, ExactsinkError, Fatal, Finding, InDoubt, JobContext, Retryable, Txn, Undecided
-from exactsink_postgres.commands import AGAIN, end_session
-from exactsink_postgres.errors import shown
-from exactsink_postgres.locks import TAG, Waiting
+from exactsink_postgres.errors import AGAIN, shown
+from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from exactsink_postgres.server import KeptSession, Session
@@ -51,6 +50,10 @@ _MAY_BE_LEFT = (
     psycopg.errors.ObjectNotInPrerequisiteState,  # somebody else is about to
     psycopg.errors.InsufficientPrivilege,
 )
+_NO_PIPELINE = (
+    psycopg.NotSupportedError,  # by this libpq
+    psycopg.errors.ActiveSqlTransaction,  # by this server: two of them are no one pipeline there
+)
 
 
 class PostgresCommitter(Committer):
@@ -79,12 +82,10 @@ class PostgresCommitter(Committer):
     def close(self) -> None:
         self._session.close()
 
-    @contextmanager
-    def _using(self, doing: str, safe: str = "", mine: Txn | None = None) -> Iterator[Session]:
+    def _using(self, doing: str, safe: str = "", mine: Txn | None = None) -> AbstractContextManager[Session]:
         """Return the kept session for a call; the server's errors become ours, a lock's with its holder."""
         waiting = Waiting(f"sink {self._ctx.sink}: {doing}", safe, self._options.name.sql, mine)
-        with self._session.use(waiting) as session:
-            yield session
+        return self._session.use(waiting)
 
     def _opening(self, epoch: int) -> AbstractContextManager[Session]:
         """Return the kept session for opening an epoch."""
@@ -112,7 +113,7 @@ class PostgresCommitter(Committer):
         doing = f"sink {self._ctx.sink}: roll back"
         asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
         writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
-        finish(session, "ROLLBACK", list_prepared(session, refs).values(), doing)
+        finish(session, "ROLLBACK", list(list_prepared(session, refs).values()), doing)
         for ref, pid in writing.items():
             raise Retryable(
                 f"{doing}: session {pid} still writes for {ref}",
@@ -132,6 +133,10 @@ class Prepared:
     xid: int
     owner: str
 
+    def end(self, how: str) -> str:
+        """Return the statement that ends it."""
+        return f"{how} PREPARED {sql.quote(self.gid)}"
+
 
 def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, Prepared]:
     """Return those of `gids` that stand prepared in this database."""
@@ -139,56 +144,31 @@ def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[s
     return {row[0]: Prepared(*row) for row in rows}
 
 
-def finish(
-    connection: psycopg.Connection, how: Literal["COMMIT", "ROLLBACK"], wanted: Iterable[Prepared], doing: str
-) -> set[str]:
-    """Commit or roll back what stands prepared, many in one round trip; return the gids that this call ended.
+def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], wanted: Sequence[Prepared], doing: str) -> set[str]:
+    """Commit or roll back what stands prepared, in one round trip; return the gids that this call ended.
 
-    An error stops a pipeline: the later ones are sent again. What is gone meanwhile was ended by somebody else, and is
-    the caller's to resolve. Raises Retryable when one is busy, Fatal when it belongs to another role, after all
+    What a pipeline leaves, as an error stops it, goes one by one. What is gone meanwhile was ended by somebody else,
+    and is the caller's to resolve. Raises Retryable when one is busy, Fatal when it belongs to another role, after all
     others have had their turn; and psycopg's errors.
     """
-    done: set[str] = set()
+    sent: list[psycopg.Cursor] = []
+    with suppress(*_MAY_BE_LEFT, *_NO_PIPELINE), session.pipeline():
+        for one in wanted:
+            sent.append(session.run(one.end(how)))  # one by one: an error keeps what was sent before it
+    done = {one.gid for one, answer in zip(wanted, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
     stuck: list[tuple[Prepared, psycopg.Error]] = []
-    pending = list(wanted)
-    pipelined = psycopg.Pipeline.is_supported()
-    while pending:
-        ended, error = _send(connection, how, pending, pipelined)
-        done.update(one.gid for one in pending[:ended])
-        if isinstance(error, psycopg.errors.ActiveSqlTransaction) and pipelined:
-            pending, pipelined = pending[ended:], False  # this server takes no two of them in one pipeline
-            continue
-        if error is not None:
-            if not isinstance(error, _MAY_BE_LEFT):
-                raise error
-            stuck.append((pending[ended], error))
-        pending = pending[ended + 1 :]
-    if stuck:
-        there = list_prepared(connection, [one.gid for one, _ in stuck])
-        left = [_left(one, error, doing) for one, error in stuck if one.gid in there]
-        if left:
-            raise max(left, key=lambda error: isinstance(error, Fatal))
+    for one in wanted:
+        try:
+            if one.gid not in done:
+                session.run(one.end(how))
+                done.add(one.gid)
+        except _MAY_BE_LEFT as error:
+            stuck.append((one, error))
+    there = list_prepared(session, [one.gid for one, _ in stuck]) if stuck else {}
+    left = [_left(one, error, doing) for one, error in stuck if one.gid in there]
+    if left:
+        raise max(left, key=lambda error: isinstance(error, Fatal))
     return done
-
-
-def _send(
-    connection: psycopg.Connection, how: str, pending: Sequence[Prepared], pipelined: bool
-) -> tuple[int, psycopg.Error | None]:
-    """Return how many were ended, from the first on, and the error that stopped the next one."""
-    answers: list[psycopg.Cursor] = []
-    failed = None
-    try:
-        with connection.pipeline() if pipelined else nullcontext():
-            for one in pending:
-                statement = sql.SQL(how + " PREPARED {}").format(sql.Literal(one.gid))
-                answers.append(connection.execute(statement))
-    except psycopg.Error as error:
-        failed = error
-    tags = [answer.statusmessage for answer in answers]
-    ended = tags.count(f"{how} PREPARED")
-    if failed is None and ended < len(pending):
-        raise AssertionError(f"the server answered {tags}")
-    return ended, failed
 
 
 def _left(one: Prepared, error: psycopg.Error, doing: str) -> ExactsinkError:

@@ -10,7 +10,7 @@ import array
 import binascii
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,16 +20,14 @@ from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from exactsink.contract import Fatal
-from exactsink.toolkit.json_columns import element_of, is_json_text
-from exactsink_postgres.commands import FIX_VALUES, in_frame
-from exactsink_postgres.type_mapping import ELEMENTS, TEXTS, Column, cast_for, matches, misfit
+from exactsink.toolkit.json_columns import element_of, plain
+from exactsink_postgres.errors import FIX_VALUES
+from exactsink_postgres.type_mapping import ELEMENTS, TEXTS, Column, cast_for, family, matches, misfit
 
 __all__ = ["RowEncoder"]
 
-_Conversion = Callable[[pa.Array], pa.Array]
-
 _is = pa.types
-_PLAIN = {
+_RANGES = {
     "bool": (pa.bool_(), ""),
     "int2": (pa.int16(), "-32768 to 32767"),
     "int4": (pa.int32(), "-2147483648 to 2147483647"),
@@ -65,12 +63,12 @@ class RowEncoder:
             self._columns.append(_ColumnEncoder(table, field, found[0]))
         self.names = [column.name for column in self._columns]
         self._schema = pa.schema([(str(place), column.type) for place, column in enumerate(self._columns)])
-        builders = {}
-        for field, column in zip(self._schema, self._columns, strict=True):
-            if column.is_jsonb:
-                builders[field.name] = _JSONB[column.type].new_with_output(field, Jsonb())
-            else:
-                builders[field.name] = ArrowToPostgresBinaryEncoder.infer_encoder(field)
+        builders = {
+            field.name: _JSONB[field.type].new_with_output(field, Jsonb())
+            if column.is_jsonb
+            else ArrowToPostgresBinaryEncoder.infer_encoder(field)
+            for field, column in zip(self._schema, self._columns, strict=True)
+        }
         self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
 
     def header(self) -> bytes:
@@ -96,28 +94,30 @@ class _ColumnEncoder:
         self._named = f"table {table}, column {column.name}"
         why = misfit(field, column)
         if why is not None:
-            raise Fatal(f"{self._named}: {why}", next=in_frame(cast_for(field, column)))
-        plain = _decoded(pa.array([], field.type)).type
-        element = element_of(plain)
-        self._is_list = element is not None
-        inner = plain if element is None else _decoded(pa.array([], element)).type
-        self._convert = _conversion(inner, column)
-        self._as_bytes = self._is_list and (column.base not in ELEMENTS or pa.types.is_null(inner))
+            cast = cast_for(field, column)
+            fix = f"write {cast} in the frame" if cast else "make it fit in the frame, or leave it out of columns"
+            raise Fatal(f"{self._named}: {why}", next=fix)
+        empty = plain(pa.array([], field.type))
+        self._is_list = element_of(empty.type) is not None
+        inner = plain(empty.flatten()).type if self._is_list else empty.type
+        is_text = column.base in TEXTS or column.kind == "e"
+        self._convert = _nothing if _is.is_null(inner) else _texts if is_text else _CONVERSIONS[column.base]
+        self._as_bytes = self._is_list and (column.base not in ELEMENTS or _is.is_null(inner))
         self.type = self.encode(pa.array([], field.type)).type
         self.is_jsonb = column.base == "jsonb" and self.type in _JSONB
 
     def encode(self, values: pa.Array) -> pa.Array:
-        values = _decoded(values)
+        values = plain(values)
         if not self._is_list:
             return self._checked(values)
-        elements = self._checked(_decoded(values.flatten()))
+        elements = self._checked(plain(values.flatten()))
         if not self._as_bytes:
             return _relisted(values, elements)
         return _array_bytes(values, elements, self._column.element, b"\1" if self._column.base == "jsonb" else b"")
 
     def _checked(self, values: pa.Array) -> pa.Array:
         try:
-            return self._convert(values)
+            return self._convert(values, self._column)
         except ValueError as error:
             what = f"{self._named}: {_shown(self._first(values))} does not go in"
             raise Fatal(what, why=str(error), next=FIX_VALUES) from None
@@ -127,7 +127,7 @@ class _ColumnEncoder:
         while len(values) > 1:
             half = values.slice(0, len(values) // 2)
             try:
-                self._convert(half)
+                self._convert(half, self._column)
             except ValueError:
                 values = half
             else:
@@ -140,39 +140,12 @@ def _shown(value: pa.Scalar) -> str:
     kind = value.type
     try:
         text = repr(value.as_py()) if isinstance(value.as_py(), (str, bytes)) else str(value.as_py())
-        if pa.types.is_timestamp(kind) or pa.types.is_time(kind):  # with all its digits
+        if _is.is_timestamp(kind) or _is.is_time(kind):  # with all its digits
             text = str(value.cast(pa.string()).as_py())
             text = str(value.value) if text.startswith("<") else text
     except (ValueError, OverflowError):
-        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        text = repr(bytes(value.as_buffer())) if is_text else str(value.value)
+        text = repr(bytes(value.as_buffer())) if family(kind) == "text" else str(value.value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
-
-
-def _conversion(type: pa.DataType, column: Column) -> _Conversion:
-    """Return what turns values of a type into those that pgpq writes for a column, or for its elements.
-
-    The type fits, by `misfit`. The conversion always returns the same Arrow type, also for no rows. It raises
-    ValueError with what the column keeps; whose value it was is found by the caller.
-    """
-    base = column.base
-    if _is.is_null(type):
-        return lambda values: pa.nulls(len(values), pa.bool_())
-    if is_json_text(type):
-        return lambda values: _texts(values.flatten()[0], column)
-    if base in TEXTS or column.kind == "e":
-        return lambda values: _texts(values, column)
-    if base == "numeric":
-        return _numeric(type, column)
-    if base in _PLAIN:
-        plain, holds = _PLAIN[base]
-        return lambda values: _cast(values, plain, f"{column.type} holds {holds}")
-    return {"uuid": _uuids, "bytea": _bytes, "date": _dates}.get(base) or _clock(column)
-
-
-def _decoded(values: pa.Array) -> pa.Array:
-    """Decode a dictionary-encoded array, in which NULLs may hide in the dictionary; others stay as they are."""
-    return values.dictionary_decode() if _is.is_dictionary(values.type) else values
 
 
 def _relisted(lists: pa.Array, elements: pa.Array) -> pa.Array:
@@ -227,6 +200,20 @@ def _cast(values: pa.Array, type: pa.DataType, why: str) -> pa.Array:
         raise ValueError(why) from None
 
 
+# Conversions: values of a type that fits, by `misfit`, become those that pgpq writes for a column, or for its elements.
+# The Arrow type is always the same, also for no rows. They raise ValueError with what the column keeps; whose value it
+# was is found by the caller.
+
+
+def _nothing(values: pa.Array, column: Column) -> pa.Array:
+    return pa.nulls(len(values), pa.bool_())
+
+
+def _in_range(values: pa.Array, column: Column) -> pa.Array:
+    kept, holds = _RANGES[column.base]
+    return _cast(values, kept, f"{column.type} holds {holds}")
+
+
 def _texts(values: pa.Array, column: Column) -> pa.Array:
     if _is.is_string_view(values.type):
         values = values.cast(pa.large_string())
@@ -256,9 +243,9 @@ def _extreme_bytes(values: pa.Array) -> tuple[int, int]:
     return extremes["min"].as_py() or 0, extremes["max"].as_py() or 0
 
 
-def _numeric(type: pa.DataType, column: Column) -> _Conversion:
+def _numeric(values: pa.Array, column: Column) -> pa.Array:
     """Leave digits as they are; check them where the column keeps fewer. The server would round without a word."""
-    given = type if _is.is_decimal(type) else pa.decimal128(20, 0)
+    given = values.type if _is.is_decimal(values.type) else pa.decimal128(20, 0)
     scale, precision = given.scale, given.precision
     kept, exact, why = column.digits, pa.decimal128(min(precision, 38), scale), "it has over 38 digits"
     if kept is not None:
@@ -266,52 +253,48 @@ def _numeric(type: pa.DataType, column: Column) -> _Conversion:
         if scale > kept[1] or precision - scale > kept[0] - kept[1]:
             scale = min(scale, kept[1])
             exact = pa.decimal128(max(1, min(38, kept[0] - kept[1] + scale)), scale)
-    return lambda values: _cast(_cast(values, given, why), exact, why)
+    return _cast(_cast(values, given, why), exact, why)
 
 
-def _uuids(values: pa.Array) -> pa.Array:
-    if not (_is.is_string(values.type) or _is.is_large_string(values.type) or _is.is_string_view(values.type)):
+def _uuids(values: pa.Array, column: Column) -> pa.Array:
+    if family(values.type) == "bytes":
         return _cast(values.cast(pa.large_binary()), pa.binary(16), "a UUID has 16 bytes")
     if not len(values):
         return pa.array([], pa.binary(16))
-    filled = values.cast(pa.large_string()).fill_null("0" * 32)
-    if not pc.all(pc.match_substring_regex(filled, _UUID)).as_py():
+    digits = values.cast(pa.large_string()).fill_null("0" * 32)
+    if not pc.all(pc.match_substring_regex(digits, _UUID)).as_py():
         raise ValueError("it is no UUID")
-    digits = pc.replace_substring_regex(filled, "[-{}]", "")
-    _, _, data = pa.concat_arrays([digits]).buffers()
+    for mark in "-{}":
+        digits = pc.replace_substring(digits, mark, "")
+    _, _, data = digits.buffers()
     raw = pa.py_buffer(binascii.unhexlify(memoryview(data)[: 32 * len(values)]))
     uuids = pa.Array.from_buffers(pa.binary(16), len(values), [None, raw])
     return uuids if not values.null_count else pc.if_else(values.is_valid(), uuids, pa.scalar(None, pa.binary(16)))
 
 
-def _bytes(values: pa.Array) -> pa.Array:
+def _bytes(values: pa.Array, column: Column) -> pa.Array:
     return values.cast(pa.large_binary()) if _is.is_binary_view(values.type) else values
 
 
-def _dates(values: pa.Array) -> pa.Array:
+def _dates(values: pa.Array, column: Column) -> pa.Array:
     values.validate(full=True)  # a date64 that is no whole day
     days = values.cast(pa.date32())
     _check_within(days.view(pa.int32()), _FIRST_DAY, _END_DAY, "dates go from 4714 BC to 5874897")
     return days
 
 
-def _clock(column: Column) -> _Conversion:
+def _clock(values: pa.Array, column: Column) -> pa.Array:
     """Convert timestamps, times and intervals to microseconds; no digit of a second that the column keeps is lost."""
     kept: pa.DataType | None = {"time": pa.time64("us"), "interval": pa.duration("us")}.get(column.base)
-    step = 10 ** (6 - column.second_digits)
-
-    def convert(values: pa.Array) -> pa.Array:
-        moments = _cast(values, kept or pa.timestamp("us", values.type.tz), f"{column.type} holds microseconds")
-        ticks = moments.view(pa.int64())
-        if column.base == "time":
-            _check_within(ticks, 0, _DAY_US + 1, "times go from 00:00 to 24:00")
-        elif column.base != "interval":
-            _check_within(ticks, _FIRST_DAY * _DAY_US, None, "timestamps go from 4714 BC to 294276")
-        if step > 1 and not pc.all(pc.equal(pc.multiply(pc.divide(ticks, step), step), ticks), min_count=0).as_py():
-            raise ValueError(f"{column.type} holds {column.second_digits} digits of a second's fraction")
-        return moments
-
-    return convert
+    moments = _cast(values, kept or pa.timestamp("us", values.type.tz), f"{column.type} holds microseconds")
+    ticks, step = moments.view(pa.int64()), 10 ** (6 - column.second_digits)
+    if column.base == "time":
+        _check_within(ticks, 0, _DAY_US + 1, "times go from 00:00 to 24:00")
+    elif column.base != "interval":
+        _check_within(ticks, _FIRST_DAY * _DAY_US, None, "timestamps go from 4714 BC to 294276")
+    if step > 1 and not pc.all(pc.equal(pc.multiply(pc.divide(ticks, step), step), ticks), min_count=0).as_py():
+        raise ValueError(f"{column.type} holds {column.second_digits} digits of a second's fraction")
+    return moments
 
 
 def _check_within(values: pa.Array, first: int, end: int | None, why: str) -> None:
@@ -319,3 +302,13 @@ def _check_within(values: pa.Array, first: int, end: int | None, why: str) -> No
     least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
     if least is not None and (least < first or (end is not None and greatest >= end)):
         raise ValueError(why)
+
+
+_CONVERSIONS: Mapping[str, Callable[[pa.Array, Column], pa.Array]] = {
+    **dict.fromkeys(_RANGES, _in_range),
+    **dict.fromkeys(("timestamp", "timestamptz", "time", "interval"), _clock),
+    "numeric": _numeric,
+    "uuid": _uuids,
+    "bytea": _bytes,
+    "date": _dates,
+}

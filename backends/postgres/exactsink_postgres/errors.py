@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import psycopg
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable
-from exactsink_postgres.commands import FIX_VALUES
 
-__all__ = ["UNDECIDED", "explained", "shown"]
+__all__ = ["AGAIN", "FIX_VALUES", "UNDECIDED", "ours", "shown"]
 
+AGAIN = "start the job again"
+FIX_VALUES = "cast or filter such values before this sink"
 UNDECIDED = "the epoch is not decided yet, and is written again"
 """What becomes of the rows when a task fails."""
 
@@ -30,33 +28,20 @@ _FIXES = {
 _PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
 _TLS = "fix sslmode, sslrootcert or the server's certificate, for the driver and every executor"
 _SERVICE = "give the driver and every executor a service file with it (PGSERVICEFILE, ~/.pg_service.conf)"
-_FULL = ("too many connections", "remaining connection slots")
 _NO_ENTRY = {
+    "too many connections": "",
+    "remaining connection slots": "",
     "password": _PASSWORD,
     "authentication": _PASSWORD,
     "channel binding": _PASSWORD,
     "pg_hba.conf": "add a line to the server's pg_hba.conf, or see that user, database and sslmode are meant",
-    "certificate": _TLS,
-    "private key": _TLS,
-    "support SSL": _TLS,
-    'service "': _SERVICE,
-    'service file "': _SERVICE,
+    **dict.fromkeys(("certificate", "private key", "support SSL"), _TLS),
+    **dict.fromkeys(('service "', 'service file "'), _SERVICE),
     'database "': "make the database, or fix dbname in conninfo",
     'role "': "make the role, or fix user in conninfo",
-    'value: "': "fix conninfo",
-    "port number": "fix conninfo",
-    "connection option": "fix conninfo",
+    **dict.fromkeys(('value: "', "port number", "connection option"), "fix conninfo"),
 }
-"""What an error of connecting, which has no state, says when no other try can help, and what does."""
-
-
-@contextmanager
-def explained(doing: str, safe: str = "") -> Iterator[None]:
-    """Turn the server's errors into ours: `doing` says what failed, `safe` what becomes of the rows."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _ours(error, doing, safe) from error
+"""What an error of connecting, which has no state, says, and what helps when no other try can."""
 
 
 def shown(error: psycopg.Error) -> str:
@@ -64,7 +49,8 @@ def shown(error: psycopg.Error) -> str:
     return f"{error.diag.message_primary or error} (SQLSTATE {error.sqlstate})"
 
 
-def _ours(error: psycopg.Error, doing: str, safe: str) -> ExactsinkError:
+def ours(error: psycopg.Error, doing: str, safe: str = "") -> ExactsinkError:
+    """Return the server's error as ours: `doing` says what failed, `safe` what becomes of the rows."""
     diag, state = error.diag, error.sqlstate or ""
     named = {
         "table": diag.schema_name and diag.table_name and f"{diag.schema_name}.{diag.table_name}",
@@ -76,17 +62,11 @@ def _ours(error: psycopg.Error, doing: str, safe: str) -> ExactsinkError:
     parts = [f"SQLSTATE {state}" if state else "", diag.message_detail, diag.context, diag.message_hint, safe]
     why = "; ".join(part.rstrip(".").replace("\n", "; ") for part in parts if part)
     what = f"{doing}: {where}: {said}" if where else f"{doing}: {said}"
-    stays = _no_entry(error) if not state and isinstance(error, psycopg.OperationalError) else None
-    fix = _FIXES.get(state) or _FIXES.get(state[:2]) or stays
     may_pass = state.startswith(_TRY_AGAIN) if state else isinstance(error, psycopg.OperationalError)
-    if may_pass and not stays:
-        return Retryable(what, why=why, next=fix or "see that the server is up, then start the job again")
-    return Fatal(what, why=why, next=fix or "fix what the server names, then start the job again")
-
-
-def _no_entry(error: psycopg.Error) -> str | None:
-    """Return what helps when nobody is let in, for a reason that stays."""
-    said = str(error)
-    if any(words in said for words in _FULL):
-        return None
-    return next((fix for words, fix in _NO_ENTRY.items() if words in said), None)
+    fix = _FIXES.get(state) or _FIXES.get(state[:2])
+    if may_pass and not state:
+        fix = next((fix for words, fix in _NO_ENTRY.items() if words in str(error)), "")
+        may_pass = not fix
+    if may_pass:
+        return Retryable(what, why=why, next=fix or f"see that the server is up, then {AGAIN}")
+    return Fatal(what, why=why, next=fix or f"fix what the server names, then {AGAIN}")

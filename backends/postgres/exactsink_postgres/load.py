@@ -1,4 +1,4 @@
-"""One participant's rows on their way into a table: a transaction with one COPY, which its owner ends.
+"""One participant's rows on their way into a table: a transaction with one COPY, which the strategy's vote ends.
 
 The statements' first words name the participant, so that the sweep sees sessions that have not prepared anything yet.
 """
@@ -6,26 +6,31 @@ The statements' first words name the participant, so that the sweep sees session
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from exactsink.contract import Committable, Fatal, Txn
-from exactsink_postgres.commands import quoted
+from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
+from exactsink.toolkit.payloads import check_version
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.encoder import RowEncoder
 from exactsink_postgres.errors import UNDECIDED
 from exactsink_postgres.locks import TAG, Waiting
-from exactsink_postgres.server import History, Server
+from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.server import History
 from exactsink_postgres.type_mapping import Column
 
-__all__ = ["PAYLOAD_VERSION", "Load", "Ticket", "payload_of"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-PAYLOAD_VERSION = 1
+__all__ = ["LoadingWriter", "Ticket", "payload_of"]
 
+_PAYLOAD_VERSION = 1
 _CANCEL_SECONDS = 5
 
 
@@ -42,45 +47,41 @@ class Ticket:
     columns: tuple[Column, ...]
 
     def dump(self) -> bytes:
-        return _TICKETS.dump_json(self)
+        return TypeAdapter(type(self)).dump_json(self)
 
     @classmethod
-    def load(cls, ticket: bytes) -> Ticket:
+    def load(cls, ticket: bytes) -> Self:
         """Read a ticket back."""
-        return _TICKETS.validate_json(ticket)
-
-
-_TICKETS = TypeAdapter(Ticket)
+        return TypeAdapter(cls).validate_json(ticket)
 
 
 class _Left(Exception):
     """The COPY is not to be ended well."""
 
 
-class Load:
+class LoadingWriter(Writer):
     """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session.
 
-    `xid` is the transaction's id, `history` where that has a meaning. Whoever makes it has to close it.
+    `xid` is the transaction's id, `history` where that has a meaning. A strategy adds its vote.
     """
 
-    def __init__(
-        self, server: Server, txn: Txn, schema: pa.Schema, ticket: Ticket, lock_timeout_seconds: float
-    ) -> None:
+    def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
         if Txn.parse(txn.id) != txn:
             raise ValueError(f"{txn.id!r} is no participant's name")  # it becomes part of statements
-        self._ticket = ticket
+        self._options, self._txn, self._ticket = options, txn, ticket
         self._encoder = RowEncoder(ticket.table, schema, ticket.columns)
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to table {ticket.table}"
         self._rows = 0
         self._copying: AbstractContextManager[psycopg.Copy] | None = None
         self._waiting = Waiting(self._doing, UNDECIDED, ticket.relation, txn, self._encoder.names)
         self.tag = TAG.format(txn.id)
-        self.session = server.connect(f"exactsink {txn.job}.{txn.sink}", lock_timeout_seconds)
+        timeout = options.lock_timeout_seconds
+        self.session = options.server.connect(f"exactsink {txn.job}.{txn.sink}", timeout)
         try:
             with self.explained():
-                self._begin(max(1, round(lock_timeout_seconds * 1000)))  # 0 would wait for ever
+                self._begin(max(1, round(timeout * 1000)))  # 0 would wait for ever
         except BaseException:
-            self.close()
+            self.abort()
             raise
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -89,6 +90,27 @@ class Load:
         with self.explained():
             self._copy.write(data)
         self._rows += batch.num_rows
+
+    def pre_commit(self) -> Committable:
+        try:
+            rows = self.finish()
+            payload = self.vote(rows)
+        finally:
+            self.abort()
+        return Committable(self._txn, rows, json.dumps(payload).encode(), _PAYLOAD_VERSION)
+
+    @abstractmethod
+    def vote(self, rows: int) -> dict[str, Any]:
+        """Make the rows durable, and end the transaction; return what the driver needs to commit them."""
+
+    def abort(self) -> None:
+        """End the session, and with it whatever it had not prepared or committed. Idempotent."""
+        copying, self._copying = self._copying, None
+        if copying is not None:  # left in the middle: psycopg would say so in the log, as an error
+            with suppress(psycopg.Error):
+                self.session.cancel_safe(timeout=_CANCEL_SECONDS)
+                copying.__exit__(_Left, _Left(), None)
+        self.session.close()
 
     def finish(self) -> int:
         """End the COPY: the server has checked and taken every row. Return their number."""
@@ -105,18 +127,20 @@ class Load:
             )
         return self._rows
 
-    def execute(self, statement: str) -> psycopg.Cursor[Any]:
+    def execute(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
         """Run a statement that names the participant."""
-        return self.session.execute(f"{self.tag} {statement}".encode())
+        return self.session.run(f"{self.tag} {statement}", *given)
 
-    def close(self) -> None:
-        """End the session, and with it whatever it had not prepared or committed. Idempotent."""
-        copying, self._copying = self._copying, None
-        if copying is not None:  # left in the middle: psycopg would say so in the log, as an error
-            with suppress(psycopg.Error):
-                self.session.cancel_safe(timeout=_CANCEL_SECONDS)
-                copying.__exit__(_Left, _Left(), None)
-        self.session.close()
+    def end(self, command: str, name: str = "") -> None:
+        """End the transaction. The server answers ROLLBACK, and no error, when it was broken before."""
+        with self.explained():
+            answer = self.execute(f"{command} {name}").statusmessage
+        if answer != command:
+            raise Retryable(
+                f"{self._doing}: the server answered {answer} to {command}",
+                why=f"the transaction was broken before; {UNDECIDED}",
+                next="see the server's log; where a connection pooler is in between, connect past it",
+            )
 
     def explained(self) -> AbstractContextManager[None]:
         """Turn the server's errors into ours; a lock that did not come is reported with its holder."""
@@ -131,9 +155,8 @@ class Load:
                 why=f"it is at {self.history}, the driver at {self._ticket.history}",
                 next="name host, port and database in conninfo, or give driver and executors the same service file",
             )
-        row = self.execute("SELECT pg_current_xact_id()::text").fetchone()
-        assert row is not None
-        self.xid = int(row[0])
+        ((xid,),) = self.execute("SELECT pg_current_xact_id()::text").fetchall()
+        self.xid = int(xid)
         self._cursor = self.session.cursor()
         names = ", ".join(map(quoted, self._encoder.names))
         copy = f"{self.tag} COPY {self._ticket.relation} ({names}) FROM STDIN WITH (FORMAT binary)"
@@ -145,11 +168,6 @@ class Load:
 
 def payload_of(committable: Committable) -> dict[str, Any]:
     """Read what a participant said with its vote. Raises Fatal for a later release's."""
-    if committable.version != PAYLOAD_VERSION:
-        raise Fatal(
-            f"{committable.txn.id}: can't read a vote of version {committable.version}",
-            why=f"this release reads version {PAYLOAD_VERSION}",
-            next="start the job with the release of exactsink that wrote the epoch",
-        )
+    check_version(committable, _PAYLOAD_VERSION)
     voted: dict[str, Any] = json.loads(committable.payload)
     return voted

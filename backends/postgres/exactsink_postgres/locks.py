@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from psycopg import sql
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
-from exactsink_postgres.commands import AGAIN, end_prepared, end_session
-from exactsink_postgres.errors import explained
+from exactsink_postgres.errors import AGAIN
 
-__all__ = ["TAG", "Blocker", "LockWatch", "Waiting"]
+__all__ = ["TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 
 TAG = "/* exactsink {} */"
 """Begins the statements of a session that writes for a participant."""
 
 _Answer = TypeVar("_Answer")
-_BEFORE, _AFTER = TAG.split("{}")
 _LOOKS = 4  # within one lock timeout
 _SHOWN = 3
+_OURS = r"substring(query FROM '^/\* exactsink (\S+) \*/')"  # whom a session's statement is for
 
 # pg_locks names a session's transaction by the session, a prepared one by a virtual id alone: its own lock on the id
 # that it got reports the rest. pg_blocking_pids says 0 for it.
@@ -51,9 +51,9 @@ _WHO = f"""
     SELECT gid, NULL::int, extract(epoch FROM clock_timestamp() - prepared)::float8, 0 AS rank
     FROM held JOIN holders USING (holder)
     UNION ALL
-    SELECT holder.query, holder.pid, extract(epoch FROM clock_timestamp() - holder.xact_start)::float8,
-        1 + (holder.wait_event_type IS NOT DISTINCT FROM 'Lock')::int
-    FROM pg_stat_activity AS holder WHERE holder.pid = ANY (pg_blocking_pids(%(pid)s))
+    SELECT {_OURS}, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
+        1 + (wait_event_type IS NOT DISTINCT FROM 'Lock')::int
+    FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%(pid)s))
     ORDER BY rank LIMIT 1
 """
 _ON_TABLE = f"""
@@ -66,30 +66,17 @@ _ON_TABLE = f"""
     SELECT gid, NULL::int, extract(epoch FROM now() - prepared)::float8 AS age
     FROM held JOIN holders USING (holder) WHERE pid IS NULL
     UNION ALL
-    SELECT query, pid, extract(epoch FROM now() - xact_start)::float8 FROM held JOIN pg_stat_activity USING (pid)
+    SELECT {_OURS}, pid, extract(epoch FROM now() - xact_start)::float8 FROM held JOIN pg_stat_activity USING (pid)
     ORDER BY age DESC
 """
-_SESSIONS = """
-    SELECT query, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8
-    FROM pg_stat_activity WHERE pid = ANY (%(pids)s) AND starts_with(query, %(tag)s)
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+class Blocker(NamedTuple):
     """A transaction that holds a lock: prepared, when there is no `pid`. `gid` names one of ours, or a prepared one."""
 
     gid: str | None
     pid: int | None
     age_seconds: float | None
-
-    @classmethod
-    def of(cls, named: str | None, pid: int | None, age_seconds: float | None, *_: object) -> Blocker:
-        """Read a row; a session's statement names the participant that it is for, when it is one of ours."""
-        if pid is not None:
-            ours = named is not None and named.startswith(_BEFORE) and _AFTER in named
-            named = str(named)[len(_BEFORE) :].split(_AFTER, 1)[0] if ours else None
-        return cls(named, pid, age_seconds)
 
     def __str__(self) -> str:
         age = "" if self.age_seconds is None else f", {self.age_seconds:.0f} s old"
@@ -100,7 +87,14 @@ class Blocker:
     @property
     def ended_by(self) -> str:
         """Return the statements that end it."""
-        return end_session(self.pid) if self.pid is not None else end_prepared(self.gid or "")
+        if self.pid is not None:
+            return end_session(self.pid)
+        literal = sql.quote(self.gid)
+        return f"COMMIT PREPARED {literal} or ROLLBACK PREPARED {literal}"
+
+
+def end_session(pid: int) -> str:
+    return f"SELECT pg_terminate_backend({pid})"
 
 
 class Waiting(NamedTuple):
@@ -144,70 +138,59 @@ class LockWatch:
             answer: _Answer = end.value
             return answer
 
-    def error(self, error: BaseException | None, waiting: Waiting) -> ExactsinkError | None:
+    def error(self, error: psycopg.Error, waiting: Waiting) -> ExactsinkError | None:
         """Return the error that names who held the lock; None for an error of another kind, or an unknown deadlock."""
-        blocker = None
         if isinstance(error, psycopg.errors.DeadlockDetected):
-            blocker = self._of_deadlock(error.diag.message_detail or "")
-            return None if blocker is None else _blocked(blocker, waiting)
+            pids = re.findall(r"\d+", error.diag.message_detail or "")  # in whatever language
+            found = [one for one in self._writers(waiting) if one.gid and str(one.pid) in pids]
+            return _blocked(found[0], waiting) if found else None
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return None
         # That wait lasted for the whole timeout: who was seen within it held this lock, no earlier one.
         if self._seen is not None and time.monotonic() - self._seen[0] <= self._timeout:
             return _blocked(self._seen[1], waiting)
-        return _timed_out(self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid), waiting)
+        # Who held a lock on a row may be one of those that have written to the table, and may have ended.
+        writers = self._writers(waiting)
+        some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
+        why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
+        return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)
 
-    def _of_deadlock(self, detail: str) -> Blocker | None:
-        """Return another writer of ours that the server's words on a deadlock name, if it lives."""
-        words = detail.replace(";", " ").replace(".", " ").replace(",", " ").split()  # in whatever language
-        pids = [pid for word in words if word.isdecimal() and self._pid != (pid := int(word)) < 1 << 31]
-        found = self._ask(_SESSIONS, pids=pids, tag=_BEFORE)
-        return found[0] if found else None
+    def _writers(self, waiting: Waiting) -> list[Blocker]:
+        """List who has written to the table and may still hold locks on it, oldest first."""
+        return self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid)
 
     def _ask(self, query: str, **parameters: object) -> list[Blocker]:
         """Ask in a new session; what can't be asked now stays unknown."""
-        with suppress(ExactsinkError), self._connect() as session, explained("ask who holds a lock"):
-            return [Blocker.of(*row) for row in session.execute(query.encode(), parameters).fetchall()]
+        with suppress(ExactsinkError, psycopg.Error), self._connect() as session:
+            return [Blocker(*row[:3]) for row in session.execute(query.encode(), parameters).fetchall()]
         return []
 
 
 def _blocked(blocker: Blocker, waiting: Waiting) -> ExactsinkError:
     """Return the error for a participant, or a driver, whose lock did not come."""
-    what, mine, safe = f"{waiting.doing}: blocked by {blocker}", waiting.mine, waiting.safe
+    mine, safe = waiting.mine, waiting.safe
+    kind: type[ExactsinkError] = Retryable
+    why, fix = "it is an earlier attempt of this job's own; the next start rolls it back", AGAIN
+    other = Txn.parse(blocker.gid or "")
     if mine is None:
-        return Retryable(what, why=safe, next=f"end it ({blocker.ended_by}), or wait; then {AGAIN}")
-    other = None if blocker.gid is None else Txn.parse(blocker.gid)
-    if other is None:
-        fix = f"let its owner end it ({blocker.ended_by}), or wait; then {AGAIN}"
-        return Retryable(what, why=f"it is not this job's; {safe}", next=fix)
-    if other.job != mine.job:
+        why, fix = safe, f"end it ({blocker.ended_by}), or wait; then {AGAIN}"
+    elif other is None:
+        why, fix = f"it is not this job's; {safe}", f"let its owner end it ({blocker.ended_by}), or wait; then {AGAIN}"
+    elif other.job != mine.job:
+        why = f"it is job {other.job}'s; {safe}"
         fix = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {AGAIN}"
-        return Retryable(what, why=f"it is job {other.job}'s; {safe}", next=fix)
-    if other.generation < mine.generation:
-        return Retryable(what, why="an earlier driver of this job began it; the next start rolls it back", next=AGAIN)
-    if other.generation > mine.generation or (mine.token and other.token != mine.token):
+    elif other.generation < mine.generation:
+        why = "an earlier driver of this job began it; the next start rolls it back"
+    elif other.generation > mine.generation or (mine.token and other.token != mine.token):
         why = "another driver has claimed this job, or one with another journal uses its name"
-        return Retryable(what, why=why, next="leave the job to that driver; `exactsink status` shows it")
-    if other.epoch == mine.epoch and other.sink != mine.sink:
-        why = f"sinks {other.sink} and {mine.sink} write rows with the same unique key into one table"
-        return Fatal(what, why=why, next="filter the rows of one sink (where), or take one of the sinks out")
-    if other.epoch == mine.epoch and other.partition != mine.partition and mine.partition >= 0:
-        return Fatal(
-            what,
-            why=f"partitions {other.partition} and {mine.partition} of this epoch hold rows with the same unique key",
-            next='set distribution = "hash(key)" for this sink, with the columns of the key: rows of one key then come '
-            "together, and the server names them; or drop the doubles before it "
-            f"(columns: {', '.join(waiting.columns)})",
-        )
-    why = "it is an earlier attempt of this job's own; the next start rolls it back"
-    return Retryable(what, why=why, next=AGAIN)
-
-
-def _timed_out(writers: Sequence[Blocker], waiting: Waiting) -> ExactsinkError:
-    """Return the error where nobody saw the lock's holder, with those that have written to the table, oldest first.
-
-    Whoever held a lock on a row of it may be one of them, and may have ended.
-    """
-    some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
-    why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
-    return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)
+        fix = "leave the job to that driver; `exactsink status` shows it"
+    elif other.epoch == mine.epoch and other.sink != mine.sink:
+        kind, why = Fatal, f"sinks {other.sink} and {mine.sink} write rows with the same unique key into one table"
+        fix = "filter the rows of one sink (where), or take one of the sinks out"
+    elif other.epoch == mine.epoch and other.partition != mine.partition and mine.partition >= 0:
+        pair = f"partitions {other.partition} and {mine.partition}"
+        kind, why = Fatal, f"{pair} of this epoch hold rows with the same unique key"
+        fix = 'set distribution = "hash(key)" for this sink, with the columns of the key: rows of one key then come '
+        fix += "together, and the server names them; or drop the doubles before it "
+        fix += f"(columns: {', '.join(waiting.columns)})"
+    return kind(f"{waiting.doing}: blocked by {blocker}", why=why, next=fix)

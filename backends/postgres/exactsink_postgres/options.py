@@ -1,17 +1,46 @@
-"""The options of a sink that writes to Postgres."""
+"""The options of a sink that writes to Postgres, and the names that SQL has for tables."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Literal
 
 import psycopg
 from pydantic import Field, SecretStr, field_validator
 
 from exactsink.contract import BackendOptions
-from exactsink_postgres.commands import TableName
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Server, pinned
 
-__all__ = ["PostgresOptions"]
+__all__ = ["PostgresOptions", "TableName"]
+
+_IDENTIFIER = r'(?:[A-Za-z_\u0080-\uffff][\w$\u0080-\uffff]*|"(?:[^"]|"")+")'
+_NAME = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table's name as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`; unquoted is lower case."""
+
+    schema: str | None
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Read a name. Raises ValueError."""
+        found = _NAME.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f'{text!r} is no table name: write orders, sales.orders or sales."Odd Name"')
+        return cls(found[1] and _plain(found[1]), _plain(found[2]))
+
+    @property
+    def sql(self) -> str:
+        """The name, quoted, for statements."""
+        return quoted(self.schema, self.name) if self.schema else quoted(self.name)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
 
 
 class PostgresOptions(BackendOptions):
@@ -49,8 +78,7 @@ class PostgresOptions(BackendOptions):
     @field_validator("table")
     @classmethod
     def _named(cls, table: str) -> str:
-        name = TableName.parse(table)
-        if name.name.startswith("exactsink_"):
+        if TableName.parse(table).name.startswith("exactsink_"):
             raise ValueError(f"{table}: names that begin with exactsink_ are taken")
         return table
 
@@ -61,3 +89,7 @@ class PostgresOptions(BackendOptions):
     @property
     def server(self) -> Server:
         return Server(self.conninfo)
+
+
+def _plain(identifier: str) -> str:
+    return identifier[1:-1].replace('""', '"') if identifier.startswith('"') else identifier.lower()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, JobContext, Txn
-from exactsink_postgres.commands import create_table, grant, quoted, set_on_server
-from exactsink_postgres.errors import explained, shown
+from exactsink.contract import Finding, JobContext, Txn
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.errors import ours, shown
 from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.preflight_table import grant, table_findings
 from exactsink_postgres.server import ask
-from exactsink_postgres.tables import Table, added_columns, deferred_constraints, problems, read_table
-from exactsink_postgres.type_mapping import matches
 
-__all__ = ["OLDEST_VERSION", "findings"]
+__all__ = ["OLDEST_VERSION", "findings", "set_on_server"]
 
 OLDEST_VERSION = 15
 
@@ -39,41 +38,6 @@ _CLOSED = """
 _HISTORY = ["pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)"]
 _ROOM_FOR_RETRIES = 2  # a killed attempt may hold a slot until its epoch is committed
 _SLOTS_TO_START_WITH = 64
-_SPACE = """
-    SELECT coalesce(%(space)s, current_schema()) AS space, current_setting('search_path') AS path,
-        current_user AS role, space.oid IS NOT NULL AS there, has_schema_privilege(space.oid, 'USAGE') AS reachable,
-        has_schema_privilege(space.oid, 'CREATE') AS creatable
-    FROM (SELECT) AS one LEFT JOIN pg_namespace AS space ON space.nspname = coalesce(%(space)s, current_schema())
-"""
-_PARTS = """
-    SELECT format('%%I.%%I', space.nspname, class.relname) AS part, class.relkind::text AS kind
-    FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree JOIN pg_class AS class ON class.oid = tree.relid
-        JOIN pg_namespace AS space ON space.oid = class.relnamespace
-    WHERE tree.isleaf AND (class.relkind = 'f' OR class.relpersistence <> 'p') ORDER BY 1
-"""
-_CLOSED_SEQUENCES = """
-    SELECT DISTINCT format('%%I.%%I', space.nspname, sequence.relname) AS sequence, attribute.attname AS column
-    FROM pg_attrdef AS filler JOIN pg_attribute AS attribute
-            ON attribute.attrelid = filler.adrelid AND attribute.attnum = filler.adnum
-        JOIN pg_depend AS uses ON uses.classid = 'pg_attrdef'::regclass AND uses.objid = filler.oid
-            AND uses.refclassid = 'pg_class'::regclass
-        JOIN pg_class AS sequence ON sequence.oid = uses.refobjid JOIN pg_namespace AS space ON space.oid = relnamespace
-    WHERE filler.adrelid = %(oid)s AND attribute.attname <> ALL (%(names)s) AND attribute.attgenerated = ''
-        AND CASE WHEN sequence.relkind = 'S' THEN NOT has_sequence_privilege(sequence.oid, 'USAGE, UPDATE') END
-    ORDER BY 1
-"""
-_OWN = """
-    SELECT class.relname AS name, class.relname ~ '^exactsink_rows_' AS made_by_epoch,
-        pg_has_role(class.relowner, 'USAGE') AS owned,
-        has_table_privilege(class.oid, 'SELECT') AND has_table_privilege(class.oid, 'INSERT')
-            AND has_table_privilege(class.oid, 'UPDATE') AND has_table_privilege(class.oid, 'DELETE') AS usable
-    FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
-    WHERE space.nspname = %(space)s AND class.relkind = 'r'
-        AND (class.relname IN ('exactsink_epochs', 'exactsink_staged')
-        OR class.relname ~ '^exactsink_rows_' AND starts_with(obj_description(class.oid, 'pg_class'), %(sink)s))
-    ORDER BY 1
-"""
-_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 _TIMEOUTS = """
     SELECT name, setting::float8 / 1000 AS seconds, source, session_user AS login, current_database() AS database
     FROM pg_settings WHERE setting::bigint > 0 AND setting::bigint < %(budget)s AND name = ANY (%(names)s) ORDER BY name
@@ -119,7 +83,7 @@ def findings(
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "its prepared transactions": lambda: _slots(ctx, connection, participants) if two_phase else iter(()),
         "which database it is": lambda: _history(connection),
-        f"table {options.name}": lambda: _table(options, ctx, connection, schema),
+        f"table {options.name}": lambda: table_findings(options, ctx, connection, schema),
         "its timeouts": lambda: _timeouts(ctx, connection),
         "its settings": lambda: _settings(connection),
         "how long it knows of a commit": lambda: _evidence(ctx, connection) if two_phase else iter(()),
@@ -131,14 +95,19 @@ def findings(
     yield from sorted(found, key=lambda finding: finding.severity != "error")
 
 
+def set_on_server(settings: Mapping[str, object], *, restart: bool) -> str:
+    """Return the statements that change settings of the whole server."""
+    after = "then restart the server" if restart else "SELECT pg_reload_conf();"
+    return " ".join([*(f"ALTER SYSTEM SET {name} = {value};" for name, value in settings.items()), after])
+
+
 def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Return a check's findings; what the server refuses to report is one of them."""
     try:
         yield from check()
     except psycopg.Error as error:
         if connection.closed:
-            with explained(f"ask the server for {subject}"):
-                raise
+            raise ours(error, f"ask the server for {subject}") from error
         with suppress(psycopg.Error):
             connection.rollback()
         fix = "let the role read it (GRANT pg_monitor TO ..., or what the message names), then `exactsink check`"
@@ -206,125 +175,6 @@ def _named(held: dict[str, Any]) -> str:
 
 def _raised(slots: int) -> str:
     return set_on_server({"max_prepared_transactions": slots}, restart=True)
-
-
-def _table(
-    options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, schema: pa.Schema
-) -> Iterator[Finding]:
-    """Find what keeps rows of `schema` out of the sink's table."""
-    name, staged = options.name, options.strategy == "staged"
-    table = read_table(connection, name)
-    [at] = ask(connection, _SPACE, space=table.schema if table else name.schema)
-    role, space = quoted(at["role"]), at["space"]
-    if not at["there"]:
-        message = f"no schema of search_path ({at['path']}) exists that role {at['role']} may use"
-        fix = f"name the schema in the config: table = 'public.{quoted(name.name)}'"
-        if name.schema is not None:
-            message = f"schema {name.schema} does not exist"
-            fix = f"CREATE SCHEMA {quoted(name.schema)} AUTHORIZATION {role};"
-        yield Finding("error", message, fix)
-        return
-    if not at["reachable"]:
-        message = f"role {role} may not use schema {space}"
-        yield Finding("error", message, grant("USAGE", f"SCHEMA {quoted(space)}", role))
-    if not at["creatable"] and (staged or (options.create and table is None)):
-        what = 'make its staging tables (strategy = "staged")' if staged else "make the table"
-        message = f"role {role} may not {what} in schema {space}"
-        yield Finding("error", message, grant("CREATE", f"SCHEMA {quoted(space)}", role))
-    if staged:
-        yield from _staging_tables(ctx, connection, space, role)
-    if table is None:
-        yield from _absent(options, schema, space)
-    elif table.kind not in ("r", "p"):
-        message = f"{name} is {_KINDS.get(table.kind, 'no table')}: rows go into ordinary and partitioned tables"
-        yield Finding("error", message, 'name the table itself in the config: table = "schema.name"')
-    else:
-        yield from _unfit(connection, table, role)
-        yield from _rights(options, connection, table, schema, role)
-        yield from _columns(options, table, schema, role)
-        for constraint in deferred_constraints(connection, table) if staged else ():
-            message = f"table {table}: {constraint} is checked only when a decided epoch is applied: a row "
-            fix = 'strategy = "two_phase" in the config, which checks before the decision'
-            yield Finding("warning", message + "that it refuses stops the job then", fix)
-
-
-def _absent(options: PostgresOptions, schema: pa.Schema, space: str) -> Iterator[Finding]:
-    """Return how the table is made."""
-    try:
-        ways = [f"{create_table(options.name, schema)};", "create = true in the config"]
-    except Fatal as error:
-        yield Finding("error", error.what, error.next)
-        return
-    if not options.create:
-        yield Finding("error", f"table {options.name} does not exist in schema {space}", " or ".join(ways))
-
-
-def _staging_tables(ctx: JobContext, connection: psycopg.Connection, space: str, role: str) -> Iterator[Finding]:
-    """Find tables of the staged strategy, made by another role, that this one can't use."""
-    for own in ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}."):
-        name = f"{quoted(space)}.{quoted(own['name'])}"
-        if own["made_by_epoch"] and not own["owned"]:
-            message = f"staging table {space}.{own['name']} of this sink belongs to another role"
-            yield Finding("error", f"{message}: this one can't drop it", f"ALTER TABLE {name} OWNER TO {role};")
-        elif not own["usable"]:
-            message = f"role {role} may not use table {space}.{own['name']}, which strategy staged keeps"
-            yield Finding("error", message, grant("SELECT, INSERT, UPDATE, DELETE", name, role))
-
-
-def _unfit(connection: psycopg.Connection, table: Table, role: str) -> Iterator[Finding]:
-    """Refuse what COPY, a crash, or PREPARE TRANSACTION would not take as a table."""
-    if table.row_security:
-        message = f"row security of table {table} applies to this role, and COPY refuses it"
-        fix = f"ALTER ROLE {role} BYPASSRLS; or ALTER TABLE {table.sql} DISABLE ROW LEVEL SECURITY;"
-        yield Finding("error", message, fix)
-    parts = ask(connection, _PARTS, oid=table.oid) if table.kind == "p" else []
-    if table.kind == "r" and table.persistence == "u":
-        parts = [{"part": table.sql, "kind": "r"}]
-    for part in parts:
-        if part["kind"] == "f":
-            message = f"partition {part['part']} of table {table} is a foreign table: no commit here covers it"
-            yield Finding("error", message, f"ALTER TABLE {table.sql} DETACH PARTITION {part['part']};")
-        else:
-            message = f"table {part['part']} is unlogged: a crash of the server empties it, decided rows and all"
-            yield Finding("error", message, f"ALTER TABLE {part['part']} SET LOGGED;")
-
-
-def _rights(
-    options: PostgresOptions, connection: psycopg.Connection, table: Table, schema: pa.Schema, role: str
-) -> Iterator[Finding]:
-    """Find the privileges that the strategy's statements lack."""
-    names = [found[0].name for found in matches(schema.names, table.columns) if len(found) == 1]
-    closed = [name for name in table.closed if name in names]
-    if closed:
-        columns = f" ({', '.join(map(quoted, closed))})" if len(closed) < len(names) else ""
-        message = f"role {role} may not insert into table {table}{columns}"
-        yield Finding("error", message, grant(f"INSERT{columns}", table.sql, role))
-    if options.strategy == "staged" and not table.readable:
-        message = f"role {role} may not read table {table}: strategy staged makes its staging tables like it"
-        yield Finding("error", message, grant("SELECT", table.sql, role))
-    for row in ask(connection, _CLOSED_SEQUENCES, oid=table.oid, names=names):
-        message = (
-            f"role {role} may not use sequence {row['sequence']}, which fills column {row['column']} of table {table}"
-        )
-        yield Finding("error", message, grant("USAGE", f"SEQUENCE {row['sequence']}", role))
-
-
-def _columns(options: PostgresOptions, table: Table, schema: pa.Schema, role: str) -> Iterator[Finding]:
-    """Hold the rows' columns against the table's; say what add_columns will do, or why it can't."""
-    adds = options.on_schema_change == "add_columns"
-    yield from problems(table, schema, add_columns=adds)
-    statements: list[str] = []
-    with suppress(Fatal):  # a type that no column can have: reported above
-        statements = added_columns(table, schema) if adds else []
-    if not statements:
-        return
-    listed = " ".join(f"{statement};" for statement in statements)
-    if table.owned:
-        message = f"table {table} lacks columns of the rows, which the first epoch adds (on_schema_change)"
-        yield Finding("warning", message, f"{listed} run it yourself to choose other types")
-    else:
-        message = f"table {table} lacks columns of the rows, and role {role}, which does not own it, can't add them"
-        yield Finding("error", message, f"{listed} or ALTER TABLE {table.sql} OWNER TO {role};")
 
 
 def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Finding]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,34 +15,26 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
-from exactsink.contract import ExactsinkError
-from exactsink_postgres.errors import explained
+from exactsink_postgres.errors import ours
 from exactsink_postgres.locks import LockWatch, Waiting
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from typing_extensions import LiteralString
 
-__all__ = ["IDLE_SECONDS", "History", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
-
-IDLE_SECONDS = 60.0
-"""A session that was idle for longer is replaced unasked: a firewall may have dropped it without a word."""
+__all__ = ["History", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
 
 _Answer = TypeVar("_Answer")
-_CONNECT_SECONDS = 10
-_PINNED = {
-    "host": "PGHOST",
-    "hostaddr": "PGHOSTADDR",
-    "port": "PGPORT",
-    "dbname": "PGDATABASE",
-    "user": "PGUSER",
-    "options": "PGOPTIONS",
-    "sslmode": "PGSSLMODE",  # a task must never settle for less than the driver
-    "gssencmode": "PGGSSENCMODE",
-    "channel_binding": "PGCHANNELBINDING",
-    "require_auth": "PGREQUIREAUTH",
-    "target_session_attrs": "PGTARGETSESSIONATTRS",
+_DEFAULTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,  # a firewall forgets a session that is silent; one that is dead breaks before its next use
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
 }
+_PINNED = (
+    *("host", "hostaddr", "port", "dbname", "user", "options", "target_session_attrs"),
+    *("sslmode", "gssencmode", "channel_binding", "require_auth"),  # a task must never settle for less than the driver
+)
 _HISTORY = """
     SELECT system_identifier::text, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
         ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
@@ -83,6 +74,10 @@ class Session(psycopg.Connection):
 
     watch: LockWatch | None = None
 
+    def run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
+        """Run a statement that is made here, its names quoted. Raises psycopg's errors."""
+        return self.execute(statement.encode(), given or None)
+
     def wait(self, gen: PQGen[_Answer], *args: Any, **kwargs: Any) -> _Answer:
         return super().wait(gen if self.watch is None else self.watch.generator(gen), *args, **kwargs)
 
@@ -90,13 +85,10 @@ class Session(psycopg.Connection):
     def explained(self, waiting: Waiting) -> Iterator[None]:
         """Turn the server's errors into ours."""
         try:
-            with explained(waiting.doing, waiting.safe):
-                yield
-        except ExactsinkError as ours:
-            blocked = self.watch and self.watch.error(ours.__cause__, waiting)
-            if not blocked:
-                raise
-            raise blocked from ours.__cause__
+            yield
+        except psycopg.Error as error:
+            blocked = self.watch and self.watch.error(error, waiting)
+            raise blocked or ours(error, waiting.doing, waiting.safe) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +103,11 @@ class Server:
         With a lock timeout it is watched for locks that don't come; to set the server's is the caller's.
         """
         conninfo = self.conninfo.get_secret_value()
-        given = conninfo_to_dict(conninfo)
-        defaults: dict[str, Any] = {} if "application_name" in given else {"application_name": name[:63]}
-        if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
-            defaults["connect_timeout"] = _CONNECT_SECONDS
-        with explained(f"connect to {place(conninfo)}"):
+        defaults: dict[str, Any] = {"application_name": name[:63], **_DEFAULTS}
+        around = {"connect_timeout"} if "PGCONNECT_TIMEOUT" in os.environ else set()
+        for given in conninfo_to_dict(conninfo).keys() | around:
+            defaults.pop(given, None)
+        try:
             session = Session.connect(
                 conninfo,
                 autocommit=True,
@@ -123,6 +115,8 @@ class Server:
                 client_encoding="UTF8",
                 **defaults,
             )
+        except psycopg.Error as error:
+            raise ours(error, f"connect to {place(conninfo)}") from error
         if lock_timeout_seconds:
             asking = partial(self.connect, "exactsink: who holds a lock")
             session.watch = LockWatch(asking, session.info.backend_pid, lock_timeout_seconds)
@@ -135,35 +129,22 @@ class KeptSession:
     No statement waits for a lock longer than `lock_timeout_seconds`.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        name: str,
-        lock_timeout_seconds: float,
-        *,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._server = server
-        self._name = name
-        self._lock_timeout = lock_timeout_seconds
-        self._now = now
+    def __init__(self, server: Server, name: str, lock_timeout_seconds: float) -> None:
+        self._connect = partial(server.connect, name, lock_timeout_seconds)
+        self._limit = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}"
         self._session: Session | None = None
-        self._used = 0.0
 
     @contextmanager
     def use(self, waiting: Waiting) -> Iterator[Session]:
         """Return the session for a call. The server's errors become ours."""
-        session = self._session if self._answers() else None
-        if session is None:
+        session = self._session
+        if session is None or not _answers(session):
             self.close()
-            session = self._session = self._server.connect(self._name, self._lock_timeout)
+            session = self._session = self._connect()
             with session.explained(waiting):
-                session.execute(f"SET lock_timeout = {math.ceil(self._lock_timeout * 1000)}".encode())
-        try:
-            with session.explained(waiting):
-                yield session
-        finally:
-            self._used = self._now()
+                session.run(self._limit)
+        with session.explained(waiting):
+            yield session
 
     def close(self) -> None:
         """End the session. Idempotent; `use` opens another one."""
@@ -171,16 +152,14 @@ class KeptSession:
         if session is not None:
             session.close()
 
-    def _answers(self) -> bool:
-        """Return whether the open session takes a statement: what broke off before may have left it in anything."""
-        session = self._session
-        if session is None or self._now() - self._used > IDLE_SECONDS:
-            return False
-        try:
-            session.execute("SELECT 1")
-        except psycopg.Error:
-            return False
-        return session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+def _answers(session: Session) -> bool:
+    """Return whether an open session takes a statement: what broke off before may have left it in anything."""
+    try:
+        session.execute("SELECT 1")
+    except psycopg.Error:
+        return False
+    return session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 def pinned(conninfo: str) -> str:
@@ -190,26 +169,17 @@ def pinned(conninfo: str) -> str:
     says what comes of it. A password stays where it is: in the string, in a passfile, or in PGPASSWORD; and so do paths
     of passfiles, certificates and service files. Raises psycopg.ProgrammingError for what is no such string.
     """
-    given = conninfo_to_dict(conninfo)
-    service = given.get("service") or os.environ.get("PGSERVICE")
-    resolved = _resolved(conninfo)
-    here = {key: os.environ.get(name) for key, name in _PINNED.items() if key not in given}
-    here = {key: value for key, value in here.items() if value and resolved.get(key) == value}
-    if "user" not in given and "user" in resolved:
-        here["user"] = resolved["user"]
-    return make_conninfo(conninfo, **here, **({"service": str(service)} if service else {}))
-
-
-def _resolved(conninfo: str) -> dict[str, str]:
-    """Return the parameters that libpq would connect with; none when it knows no such service.
-
-    A version of TLS that doesn't exist makes it stop after it has resolved them, before it connects.
-    """
+    given, here = conninfo_to_dict(conninfo), {}
+    # A version of TLS that doesn't exist makes libpq stop after it has resolved what it takes, before it connects.
     attempt = psycopg.pq.PGconn.connect_start(make_conninfo(conninfo, ssl_min_protocol_version="none").encode())
-    try:
-        return {option.keyword.decode(): option.val.decode() for option in attempt.info if option.val}
-    finally:
-        attempt.finish()
+    for option in attempt.info:
+        name, value = option.keyword.decode(), (option.val or b"").decode()
+        around = os.environ.get((option.envvar or b"").decode())
+        if name in _PINNED and name not in given and value and (value == around or name == "user"):
+            here[name] = value
+    attempt.finish()
+    service = given.get("service") or os.environ.get("PGSERVICE")
+    return make_conninfo(conninfo, **here, **({"service": str(service)} if service else {}))
 
 
 def place(conninfo: str) -> str:

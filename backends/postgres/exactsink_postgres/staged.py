@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -25,12 +24,11 @@ from exactsink.contract import (
     Txn,
     Undecided,
     Unknown,
-    Writer,
 )
-from exactsink_postgres.commands import AGAIN, quoted
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.committer import PostgresCommitter
-from exactsink_postgres.errors import UNDECIDED
-from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
+from exactsink_postgres.errors import AGAIN, UNDECIDED
+from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import History, Session
 from exactsink_postgres.staging import ATTEMPT, MarkerTables, StagingTable, UniqueKey, drop_idle, in_query
@@ -51,23 +49,19 @@ _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go ov
 
 
 @dataclass(frozen=True, slots=True)
-class _StagedTicket:
-    """What the driver says to every task: `load` for the staging table, and whose place it takes.
+class _StagedTicket(Ticket):
+    """A ticket for the staging table `rows_table`, and whose place it takes.
 
     `target` is the sink's table in `schema`; `keys` are its unique indexes that are checked before the decision.
     """
 
-    load: Ticket
     schema: str
     target: str
     rows_table: str
     keys: tuple[UniqueKey, ...]
 
 
-_TICKETS = TypeAdapter(_StagedTicket)
-
-
-class StagingWriter(Writer):
+class StagingWriter(LoadingWriter):
     """COPYs a task attempt's rows into the staging table, each with the attempt's number.
 
     Rows and registry entry are one transaction, and its COMMIT is the vote. Constraints of the sink's table are
@@ -75,45 +69,45 @@ class StagingWriter(Writer):
     """
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
-        self._options = options
-        self._txn = txn
-        self._ticket = ticket_ = _TICKETS.validate_json(ticket)
+        self._staged = _StagedTicket.load(ticket)
         self._schema = pa.schema([pa.field(ATTEMPT, pa.int64()), *schema])
-        self._attempt = pa.scalar(txn.attempt, pa.int64())
-        self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to table {ticket_.load.table}"
-        with self._explained():
-            self._load = Load(options.server, txn, self._schema, ticket_.load, options.lock_timeout_seconds)
+        super().__init__(options, txn, self._schema, self._staged)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        mine = pa.repeat(self._attempt, batch.num_rows)
-        with self._explained():
-            self._load.write(pa.RecordBatch.from_arrays([mine, *batch.columns], schema=self._schema))
+        mine = pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), batch.num_rows)
+        super().write(pa.RecordBatch.from_arrays([mine, *batch.columns], schema=self._schema))
 
-    def pre_commit(self) -> Committable:
-        try:
-            with self._explained():
-                return self._vote()
-        finally:
-            self._load.close()
-
-    def abort(self) -> None:
-        self._load.close()
-
-    def _vote(self) -> Committable:
-        load, ticket = self._load, self._ticket
-        rows = load.finish()
-        with load.explained():
-            load.execute(_DURABLE)
-            for key in ticket.keys:
+    def vote(self, rows: int) -> dict[str, Any]:
+        staged = self._staged
+        with self.explained():
+            self.execute(_DURABLE)
+            for key in staged.keys:
                 self._check_key(key)
-            registry = MarkerTables(load.session, ticket.schema)
-            registry.register(load.tag, self._txn.id, ticket.rows_table, rows)
-            done = load.execute("COMMIT").statusmessage
-        if done != "COMMIT":
-            raise Retryable(f"{self._doing}: the server answered {done} to COMMIT", why=UNDECIDED, next=AGAIN)
-        place = {"system": load.history.system, "database": load.history.database}
-        payload = {"rows_table": ticket.rows_table, "schema": ticket.schema, **place}
-        return Committable(self._txn, rows, json.dumps(payload).encode(), PAYLOAD_VERSION)
+            MarkerTables(self.session, staged.schema).register(self.tag, self._txn.id, staged.rows_table, rows)
+        self.end("COMMIT")
+        place = {"system": self.history.system, "database": self.history.database}
+        return {"rows_table": staged.rows_table, "schema": staged.schema, **place}
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Return the server's errors of the table that the user knows."""
+        try:
+            with super().explained():
+                yield
+        except ExactsinkError as error:
+            cause, table = error.__cause__, self._staged.rows_table
+            if isinstance(cause, psycopg.errors.UndefinedTable) and table in str(cause):
+                why = f"a newer driver has claimed the job and swept what generation {self._txn.generation} had not "
+                why += "decided; or somebody dropped the table"
+                fix = f"{AGAIN}, unless its new driver runs already"
+                raise Retryable(f"{self._doing}: its staging table {table} is gone", why=why, next=fix) from cause
+            if isinstance(cause, psycopg.errors.UniqueViolation):
+                for key in self._staged.keys:
+                    if cause.diag.constraint_name == key.index:
+                        detail = cause.diag.message_detail or "a key comes twice"
+                        raise self._doubled(key, detail.rstrip(".")) from cause
+            what, why, fix = map(self._renamed, (error.what, error.why, error.next))
+            raise type(error)(what, why=why, next=fix) from cause
 
     def _check_key(self, key: UniqueKey) -> None:
         """Look whether one of this attempt's rows has a key that stands in the sink's table already.
@@ -122,126 +116,53 @@ class StagingWriter(Writer):
         """
         listed = ", ".join(f"staged.{quoted(column)}" for column in key.columns)
         equal = " AND ".join(f"target.{quoted(column)} = staged.{quoted(column)}" for column in key.columns)
-        row = self._load.execute(
-            f"SELECT min(ROW({listed})::text) FROM {self._ticket.load.relation} AS staged "
-            f"JOIN {quoted(self._ticket.schema)}.{quoted(self._ticket.target)} AS target ON {equal} "
+        ((found,),) = self.execute(
+            f"SELECT min(ROW({listed})::text) FROM {self._ticket.relation} AS staged "
+            f"JOIN {quoted(self._staged.schema, self._staged.target)} AS target ON {equal} "
             f"WHERE staged.{ATTEMPT} = {self._txn.attempt}"
-        ).fetchone()
-        if row is not None and row[0] is not None:
-            found = f"key ({', '.join(key.columns)})={row[0]}"
+        ).fetchall()
+        if found is not None:
+            named = f"key ({', '.join(key.columns)})={found}"
             raise Fatal(
-                f"{self._doing}: {self._named(key)}: {found} stands in the table already",
+                f"{self._doing}: {self._named(key)}: {named} stands in the table already",
                 why=f"SQLSTATE 23505; {UNDECIDED}",
                 next=f"drop such rows before this sink, or take them out of the table, then {AGAIN}",
             )
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Return the server's errors of the table that the user knows."""
-        try:
-            yield
-        except ExactsinkError as error:
-            cause, table = error.__cause__, self._ticket.rows_table
-            if isinstance(cause, psycopg.errors.UndefinedTable) and table in str(cause):
-                why = f"a newer driver has claimed the job and swept what generation {self._txn.generation} had not "
-                why += "decided; or somebody dropped the table"
-                fix = f"{AGAIN}, unless its new driver runs already"
-                raise Retryable(f"{self._doing}: its staging table {table} is gone", why=why, next=fix) from cause
-            if isinstance(cause, psycopg.errors.UniqueViolation):
-                for key in self._ticket.keys:
-                    if cause.diag.constraint_name == key.index:
-                        detail = cause.diag.message_detail or "a key comes twice"
-                        raise self._doubled(key, detail.rstrip(".")) from cause
-            what, why, fix = map(self._renamed, (error.what, error.why, error.next))
-            raise type(error)(what, why=why, next=fix) from cause
-
     def _doubled(self, key: UniqueKey, detail: str) -> ExactsinkError:
         """Distinguish a second attempt of the same partition, no mistake in the rows, from a key that comes twice."""
-        self._load.close()
-        mine = self._txn
+        self.abort()
+        mine, staged = self._txn, self._staged
         with self._options.server.connect("exactsink: whose key") as session:
-            staged = map(Txn.parse, MarkerTables(session, self._ticket.schema).in_table(self._ticket.rows_table))
-            others = [txn for txn in staged if txn is not None]
+            voted = MarkerTables(session, staged.schema).in_table(staged.rows_table)
             holders = self._holders(session, key, detail)
+        others = [txn for txn in map(Txn.parse, voted) if txn is not None]
         what = f"{self._doing}: {self._named(key)}: {detail}"
         if any(txn.partition == mine.partition and txn.attempt != mine.attempt for txn in others):
             why = f"an earlier attempt of partition {mine.partition} has staged its rows, and its vote got lost"
             return Retryable(what, why=f"{why}; {UNDECIDED}", next=f"{AGAIN}: the epoch starts over")
         fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
-        other = next((txn.partition for txn in others if txn.attempt in holders), None)
-        if other is None:
-            why = f"partition {mine.partition} of this epoch has the key twice; {UNDECIDED}"
-            return Fatal(what, why=why, next=fix)
-        seen = 'to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-        why = f"partitions {other} and {mine.partition} of this epoch have rows with the same unique key; {UNDECIDED}"
-        return Fatal(what, why=why, next=f"{fix}; {seen}")
+        why = f"partition {mine.partition} of this epoch has the key twice"
+        for other in (txn.partition for txn in others if txn.attempt in holders):
+            why = f"partitions {other} and {mine.partition} of this epoch have rows with the same unique key"
+            fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
+            break
+        return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
     def _holders(self, session: Session, key: UniqueKey, detail: str) -> set[int]:
         """Find whose rows have the key that the server's message shows, whatever language it speaks."""
-        shown = ", ".join(f"{quoted(column)}::text" for column in key.columns)
-        query = in_query(f"SELECT DISTINCT {ATTEMPT} FROM {self._ticket.load.relation} ")
-        query += f"WHERE strpos(%s, ')=(' || concat_ws(', ', {in_query(shown)}) || ')') > 0"
-        return {attempt for (attempt,) in session.execute(query.encode(), (detail,))}
+        shown = in_query(", ".join(f"{quoted(column)}::text" for column in key.columns))
+        query = f"SELECT DISTINCT {ATTEMPT} FROM {in_query(self._ticket.relation)} "
+        query += f"WHERE strpos(%s, ')=(' || concat_ws(', ', {shown}) || ')') > 0"
+        return {attempt for (attempt,) in session.run(query, detail)}
 
     def _named(self, key: UniqueKey) -> str:
-        return f"table {self._ticket.schema}.{self._ticket.target}, constraint {key.constraint}"
+        return f"table {self._staged.schema}.{self._staged.target}, constraint {key.constraint}"
 
     def _renamed(self, text: str) -> str:
-        for key in reversed(self._ticket.keys):  # _10 before _1
+        for key in reversed(self._staged.keys):  # _10 before _1
             text = text.replace(key.index, key.constraint)
-        return text.replace(f"{ATTEMPT}, ", "").replace(self._ticket.rows_table, self._ticket.target)
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """Where the rows of some committables wait."""
-
-    schema: str
-    rows_table: str
-    committables: tuple[Committable, ...]
-
-    @property
-    def sql(self) -> str:
-        return f"{quoted(self.schema)}.{quoted(self.rows_table)}"
-
-    @classmethod
-    def of(cls, committables: Sequence[Committable]) -> list[_Staged]:
-        """Sort committables by where their rows wait: an epoch that was decided again may have two such tables."""
-        found: dict[tuple[str, str], list[Committable]] = {}
-        for committable in committables:
-            payload = payload_of(committable)
-            found.setdefault((payload["schema"], payload["rows_table"]), []).append(committable)
-        return [cls(schema, table, tuple(waiting)) for (schema, table), waiting in sorted(found.items())]
-
-    def check_registered(self, marker: MarkerTables) -> None:
-        """Raise _Doubt unless all of them are registered as they voted."""
-        known = marker.registered([committable.txn.id for committable in self.committables])
-        for committable in self.committables:
-            table, rows = known.get(committable.txn.id, (None, 0))
-            if (table, rows) == (self.rows_table, committable.rows):
-                continue
-            gone = "is not in table exactsink_staged any more"
-            raise _Doubt(
-                f"{committable.txn.id}, decided with {committable.rows} rows in table {self.schema}.{self.rows_table}, "
-                f"{gone if table is None else f'has {rows} rows in table {table}'}, "
-                f"and no marker holds epoch {committable.txn.epoch}"
-            )
-
-    def move(self, session: Session, target: str) -> None:
-        """Insert the rows into the sink's table (`target`, quoted) beside the staging table's."""
-        columns = ", ".join(map(quoted, StagingTable.columns(session, self.sql)))
-        if not columns:
-            raise _Doubt(f"staging table {self.sql} is gone, and no marker holds its epoch")
-        target = f"{quoted(self.schema)}.{target}"
-        query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {self.sql}")
-        attempts = [committable.txn.attempt for committable in self.committables]
-        moved = session.execute(f"{query} WHERE {ATTEMPT} = ANY (%s)".encode(), (attempts,)).rowcount
-        voted = sum(committable.rows for committable in self.committables)
-        if moved != voted:
-            raise _Doubt(
-                f"table {target} took {moved} of the {voted} rows that were voted in table {self.sql}: they were "
-                "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
-            )
+        return text.replace(f"{ATTEMPT}, ", "").replace(self._staged.rows_table, self._staged.target)
 
 
 class _Doubt(Exception):
@@ -272,17 +193,16 @@ class StagingCommitter(PostgresCommitter):
             rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
             with _transaction(session):
                 keys = rows.create(session, table, [column.name for column in columns])
-            load = Ticket(history, str(table), rows.relation, (_ATTEMPT_COLUMN, *columns))
-            return _TICKETS.dump_json(_StagedTicket(load, table.schema, table.name, rows.name, keys))
+            where = (history, str(table), rows.relation, (_ATTEMPT_COLUMN, *columns))
+            return _StagedTicket(*where, table.schema, table.name, rows.name, keys).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, max(c.txn.generation for c in committables))
-        parts = _Staged.of(committables)
         with self._using(f"commit epoch {epoch} to table {self._options.name}", _DECIDED) as session:
-            tables = MarkerTables(session, parts[0].schema)
+            tables = MarkerTables(session, payload_of(committables[0])["schema"])
             try:
                 _check_place(History.of(session), committables)
-                applied = self._apply(session, tables, marker, parts)
+                applied = self._apply(session, tables, marker, committables)
             except _Doubt as doubt:
                 return [Unknown(str(doubt)) for _ in committables]
             self._drop_idle(session, tables, set())
@@ -303,24 +223,20 @@ class StagingCommitter(PostgresCommitter):
         found = super()._listed(session)
         return [*found, *MarkerTables(session, self._schema(session)).in_doubt(self._ctx.job, self._ctx.sink)]
 
-    def _apply(self, session: Session, tables: MarkerTables, marker: Marker, parts: Sequence[_Staged]) -> bool:
+    def _apply(self, session: Session, tables: MarkerTables, marker: Marker, given: Sequence[Committable]) -> bool:
         """Apply the epoch and store its marker in one transaction, or find under the marker's lock that it was done."""
-        if not marker.must_apply(tables.marker(marker.job, marker.sink)):
-            return False
         with _transaction(session):
-            session.execute(_DURABLE)
-            session.execute(_IN_ORDER)
+            session.run(_DURABLE)
+            session.run(_IN_ORDER)
             try:
                 if not marker.must_apply(tables.lock_marker(marker)):
                     return False
-                for part in parts:
-                    part.check_registered(tables)
-                for part in parts:
-                    part.move(session, quoted(self._options.name.name))
+                for rows, waiting in _registered(tables, given).items():
+                    _move(session, rows, quoted(tables.schema, self._options.name.name), waiting)
             except psycopg.errors.UndefinedTable as error:
                 raise _Doubt(f"{error.diag.message_primary}, and no marker holds epoch {marker.epoch}") from error
             tables.store_marker(marker)
-            tables.forget([c.txn.id for part in parts for c in part.committables])
+            tables.forget([committable.txn.id for committable in given])
         return True
 
     def _drop_idle(self, session: Session, marker: MarkerTables, emptied: set[str]) -> None:
@@ -342,12 +258,48 @@ class StagingCommitter(PostgresCommitter):
         self._left |= drop_idle(session, marker, idle)
 
     def _schema(self, session: Session) -> str:
-        row = session.execute(_SCHEMA, (self._options.name.sql, self._options.name.schema)).fetchone()
-        assert row is not None
-        return str(row[0])
+        ((schema,),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
+        return str(schema)
 
     def _marker(self, epoch: int, generation: int) -> Marker:
         return Marker(self._ctx.job, self._ctx.sink, self._ctx.lineage, epoch, generation)
+
+
+def _registered(tables: MarkerTables, committables: Sequence[Committable]) -> dict[str, list[Committable]]:
+    """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
+
+    Raises _Doubt unless all of them are registered as they voted.
+    """
+    known = tables.registered([committable.txn.id for committable in committables])
+    found: dict[str, list[Committable]] = {}
+    for committable in committables:
+        name = payload_of(committable)["rows_table"]
+        there, rows = known.get(committable.txn.id, (None, 0))
+        if (there, rows) != (name, committable.rows):
+            gone = "is not in table exactsink_staged any more"
+            raise _Doubt(
+                f"{committable.txn.id}, decided with {committable.rows} rows in table {tables.schema}.{name}, "
+                f"{gone if there is None else f'has {rows} rows in table {there}'}, "
+                f"and no marker holds epoch {committable.txn.epoch}"
+            )
+        found.setdefault(quoted(tables.schema, name), []).append(committable)
+    return dict(sorted(found.items()))
+
+
+def _move(session: Session, rows: str, target: str, committables: Sequence[Committable]) -> None:
+    """Insert their rows of a staging table into the sink's table."""
+    columns = ", ".join(map(quoted, StagingTable.columns(session, rows)))
+    if not columns:
+        raise _Doubt(f"staging table {rows} is gone, and no marker holds its epoch")
+    query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {rows}")
+    attempts = [committable.txn.attempt for committable in committables]
+    moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
+    voted = sum(committable.rows for committable in committables)
+    if moved != voted:
+        raise _Doubt(
+            f"table {target} took {moved} of the {voted} rows that were voted in table {rows}: they were "
+            "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
+        )
 
 
 def _check_place(here: History, committables: Sequence[Committable]) -> None:
@@ -363,5 +315,5 @@ def _check_place(here: History, committables: Sequence[Committable]) -> None:
 @contextmanager
 def _transaction(session: Session) -> Iterator[None]:
     with session.transaction():
-        session.execute("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        session.run("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield

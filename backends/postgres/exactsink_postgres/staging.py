@@ -11,13 +11,15 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from exactsink.contract import Fatal, InDoubt, Marker, Txn
-from exactsink_postgres.commands import quoted
-from exactsink_postgres.tables import Table
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.server import Session
+from exactsink_postgres.tables import CREATE_LOCK, Table
 
 __all__ = ["ATTEMPT", "MarkerTables", "StagingTable", "UniqueKey", "drop_idle", "in_query"]
 
@@ -27,14 +29,13 @@ ATTEMPT = "exactsink_attempt"
 _LOG = logging.getLogger("exactsink")
 _DROP_MILLISECONDS = 500  # a task that still writes keeps its table; the next claim looks again
 _NEVER = -1  # the epoch of a marker that its first transaction has just made
-_CREATE_LOCK = 0x6578_6163_7473_696E  # one process makes the tables that sinks share
 _TABLES = {
     "exactsink_epochs": """(job text, sink text, lineage text NOT NULL, epoch bigint NOT NULL,
         generation bigint NOT NULL, PRIMARY KEY (job, sink))""",
     "exactsink_staged": """(participant text PRIMARY KEY, rows_table text NOT NULL, rows bigint NOT NULL,
         staged_at timestamptz NOT NULL DEFAULT clock_timestamp())""",
 }
-_OWNER = re.compile(r"g(?P<generation>\d+)-(?P<lineage>.*)\.e(?P<epoch>\d+)")
+_OWNER = re.compile(r"g(\d+)-(.*)\.e(\d+)")
 _COLUMNS = """
     SELECT attname FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
@@ -62,79 +63,80 @@ class MarkerTables:
     All calls raise psycopg's errors; those that write belong into a transaction.
     """
 
-    def __init__(self, connection: psycopg.Connection, schema: str) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, schema: str) -> None:
+        self._session = session
         self.schema = schema
-        self._epochs, self._registry = (in_query(self._sql(name)) for name in _TABLES)
 
     def create(self) -> None:
         """Make both tables where they are not there. Idempotent, also from two processes at once."""
         if not all(map(self._is_there, _TABLES)):
-            self._connection.execute(f"SELECT pg_advisory_xact_lock({_CREATE_LOCK})")
+            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
             for name, columns in _TABLES.items():
-                self._connection.execute(f"CREATE TABLE IF NOT EXISTS {self._sql(name)} {columns}".encode())
+                self._session.run(f"CREATE TABLE IF NOT EXISTS {quoted(self.schema, name)} {columns}")
 
-    def marker(self, job: str, sink: str, *, lock: bool = False) -> Marker | None:
-        """Read the marker, and lock it until the transaction ends; None when no epoch was ever applied."""
-        if not lock and not self._is_there("exactsink_epochs"):
-            return None
-        query = f"SELECT job, sink, lineage, epoch, generation FROM {self._epochs} WHERE job = %s AND sink = %s"
-        row = self._connection.execute(f"{query} {'FOR UPDATE' if lock else ''}".encode(), (job, sink)).fetchone()
-        return None if row is None or row[3] == _NEVER else Marker(*row)
+    def marker(self, job: str, sink: str) -> Marker | None:
+        """Read the marker; None when no epoch was ever applied."""
+        query = "SELECT job, sink, lineage, epoch, generation FROM {} WHERE job = %s AND sink = %s"
+        rows = self._asked("exactsink_epochs", query, job, sink)
+        return Marker(*rows[0]) if rows else None
 
     def lock_marker(self, mine: Marker) -> Marker | None:
-        """Make the marker when there is none, and lock it until the transaction ends, and read it."""
-        columns = "(job, sink, lineage, epoch, generation) VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        """Make the marker when there is none, lock it until the transaction ends, and return what it holds."""
+        statement = """
+            INSERT INTO {} AS stored (job, sink, lineage, epoch, generation) VALUES (%s, %s, %s, %s, %s)
+            ON CONFLICT (job, sink) DO UPDATE SET epoch = stored.epoch
+            RETURNING job, sink, lineage, epoch, generation
+        """
         given = (mine.job, mine.sink, mine.lineage, _NEVER, mine.generation)
-        self._connection.execute(f"INSERT INTO {self._epochs} {columns}".encode(), given)
-        return self.marker(mine.job, mine.sink, lock=True)
+        stored = Marker(*self._run("exactsink_epochs", statement, *given).fetchall()[0])
+        return None if stored.epoch == _NEVER else stored
 
     def store_marker(self, mine: Marker) -> None:
         """Write the marker, which this transaction has locked."""
-        statement = f"UPDATE {self._epochs} SET lineage = %s, epoch = %s, generation = %s WHERE job = %s AND sink = %s"
+        statement = "UPDATE {} SET lineage = %s, epoch = %s, generation = %s WHERE job = %s AND sink = %s"
         stored = (mine.lineage, mine.epoch, mine.generation, mine.job, mine.sink)
-        self._connection.execute(statement.encode(), stored)
+        self._run("exactsink_epochs", statement, *stored)
 
     def register(self, tag: str, participant: str, rows_table: str, rows: int) -> None:
         """Enter a participant, in the transaction that holds its rows. `tag` begins the statement."""
-        statement = f"{tag} INSERT INTO {self._registry} (participant, rows_table, rows) VALUES (%s, %s, %s)"
-        self._connection.execute(statement.encode(), (participant, rows_table, rows))
+        statement = tag + " INSERT INTO {} (participant, rows_table, rows) VALUES (%s, %s, %s)"
+        self._run("exactsink_staged", statement, participant, rows_table, rows)
 
     def registered(self, participants: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Return staging table and number of rows of these participants, and keep it so until the transaction ends."""
-        query = f"SELECT participant, rows_table, rows FROM {self._registry} WHERE participant = ANY (%s)"
-        found = self._connection.execute(f"{query} ORDER BY participant FOR UPDATE".encode(), (list(participants),))
+        query = "SELECT participant, rows_table, rows FROM {} WHERE participant = ANY (%s) "
+        found = self._run("exactsink_staged", query + "ORDER BY participant FOR UPDATE", list(participants))
         return {participant: (rows_table, rows) for participant, rows_table, rows in found}
 
     def in_table(self, rows_table: str) -> list[str]:
         """Name the participants whose rows a staging table holds."""
-        query = f"SELECT participant FROM {self._registry} WHERE rows_table = %s ORDER BY participant"
-        return [participant for (participant,) in self._connection.execute(query.encode(), (rows_table,))]
+        query = "SELECT participant FROM {} WHERE rows_table = %s ORDER BY participant"
+        return [participant for (participant,) in self._run("exactsink_staged", query, rows_table)]
 
     def forget(self, participants: Sequence[str]) -> set[str]:
         """Take participants out of the registry; return the names of the staging tables that held them."""
-        if not self._is_there("exactsink_staged"):
-            return set()
-        statement = f"DELETE FROM {self._registry} WHERE participant = ANY (%s) RETURNING rows_table"
-        return {rows_table for (rows_table,) in self._connection.execute(statement.encode(), (list(participants),))}
+        statement = "DELETE FROM {} WHERE participant = ANY (%s) RETURNING rows_table"
+        return {rows_table for (rows_table,) in self._asked("exactsink_staged", statement, list(participants))}
 
     def in_doubt(self, job: str, sink: str) -> Iterator[InDoubt]:
         """List the participants of one sink whose rows are staged and neither applied nor dropped."""
-        if not self._is_there("exactsink_staged"):
-            return
-        query = "SELECT participant, extract(epoch FROM clock_timestamp() - staged_at)::float8 "
-        query += f"FROM {self._registry} WHERE starts_with(participant, %s) ORDER BY participant"
-        for participant, age in self._connection.execute(query.encode(), (f"{job}.{sink}.",)).fetchall():
+        query = "SELECT participant, extract(epoch FROM clock_timestamp() - staged_at)::float8 FROM {} "
+        query += "WHERE starts_with(participant, %s) ORDER BY participant"
+        for participant, age in self._asked("exactsink_staged", query, f"{job}.{sink}."):
             txn = Txn.parse(participant)
             if txn is not None:
                 yield InDoubt.of(txn, age_seconds=age)
 
-    def _is_there(self, name: str) -> bool:
-        row = self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", (self._sql(name),)).fetchone()
-        return row is not None and bool(row[0])
+    def _run(self, name: str, statement: str, *given: object) -> psycopg.Cursor[Any]:
+        return self._session.run(statement.format(in_query(quoted(self.schema, name))), *given)
 
-    def _sql(self, name: str) -> str:
-        return f"{quoted(self.schema)}.{quoted(name)}"
+    def _asked(self, name: str, statement: str, *given: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a table that may not be there yet."""
+        return self._run(name, statement, *given).fetchall() if self._is_there(name) else []
+
+    def _is_there(self, name: str) -> bool:
+        found = self._session.run("SELECT to_regclass(%s) IS NOT NULL", quoted(self.schema, name)).fetchall()
+        return found == [(True,)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +173,17 @@ class StagingTable:
     @property
     def relation(self) -> str:
         """The qualified name, quoted."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return quoted(self.schema, self.name)
 
     @classmethod
-    def find(cls, connection: psycopg.Connection, schema: str, sink: str) -> list[StagingTable]:
+    def find(cls, session: Session, schema: str, sink: str) -> Iterator[StagingTable]:
         """List the staging tables of one sink of a job, whichever claims made them."""
-        found = []
-        for (comment,) in connection.execute(_LIST, (quoted(schema), f"{sink}.g")):
+        for (comment,) in session.run(_LIST, quoted(schema), f"{sink}.g").fetchall():
             match = _OWNER.fullmatch(comment.removeprefix(f"{sink}."))
             if match is not None:  # the name follows from the rest: a copied comment leads to no foreign table
-                found.append(cls(schema, sink, int(match["generation"]), match["lineage"], int(match["epoch"])))
-        return found
+                yield cls(schema, sink, int(match[1]), match[2], int(match[3]))
 
-    def create(self, connection: psycopg.Connection, target: Table, columns: Sequence[str]) -> tuple[UniqueKey, ...]:
+    def create(self, session: Session, target: Table, columns: Sequence[str]) -> tuple[UniqueKey, ...]:
         """Make it like `target`, for rows that have these columns; return its keys. Belongs into a transaction.
 
         It has the target's NOT NULL, CHECKs, defaults and generated columns: a row that breaks them fails in its task,
@@ -191,45 +191,44 @@ class StagingTable:
         an identity) has no column here, and the CHECKs that need it go, too. Idempotent. Raises Fatal when somebody
         else's table has the name.
         """
-        connection.execute(f"SELECT pg_advisory_xact_lock({int(self.name[-15:], 16)})".encode())  # one process makes it
-        if not self._is_there(connection):
-            connection.execute(
+        session.run(f"SELECT pg_advisory_xact_lock({int(self.name[-15:], 16)})")  # one process makes it
+        if not self._is_there(session):
+            session.run(
                 f"CREATE TABLE {self.relation} ({ATTEMPT} bigint NOT NULL, "
                 f"LIKE {target.sql} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED) "
-                "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)".encode()
+                "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
             )
-            named = sql.Identifier(self.schema, self.name)
-            connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(named, sql.Literal(self.owner)))
-            for (name,) in connection.execute(_COLUMNS + _GIVEN_BY_THE_TABLE, (target.sql, list(columns))).fetchall():
-                connection.execute(f"ALTER TABLE {self.relation} DROP COLUMN {quoted(name)} CASCADE".encode())
-        there = {name for (name,) in connection.execute(_COLUMNS, (self.relation,))}
+            session.run(f"COMMENT ON TABLE {self.relation} IS {sql.quote(self.owner)}")
+            for (name,) in session.run(_COLUMNS + _GIVEN_BY_THE_TABLE, target.sql, list(columns)).fetchall():
+                session.run(f"ALTER TABLE {self.relation} DROP COLUMN {quoted(name)} CASCADE")
+        there = {name for (name,) in session.run(_COLUMNS, self.relation)}
         keys = []
         for number, unique in enumerate(index for index in target.unique if index.plain):
             if there.issuperset(unique.columns):
                 keys.append(UniqueKey(f"{self.name}_{number}", unique.name, unique.columns))
                 index = f"CREATE UNIQUE INDEX IF NOT EXISTS {quoted(keys[-1].index)} ON {self.relation}"
-                connection.execute(f"{index} ({', '.join(map(quoted, unique.columns))})".encode())
+                session.run(f"{index} ({', '.join(map(quoted, unique.columns))})")
         return tuple(keys)
 
     @staticmethod
-    def columns(connection: psycopg.Connection, relation: str) -> list[str]:
+    def columns(session: Session, relation: str) -> list[str]:
         """Name the columns of a staging table (quoted) that go over; none when it is not there."""
         query = _COLUMNS + "AND attgenerated = '' AND attname <> %s ORDER BY attnum"
-        return [name for (name,) in connection.execute(query, (relation, ATTEMPT))]
+        return [name for (name,) in session.run(query, relation, ATTEMPT)]
 
-    def _is_there(self, connection: psycopg.Connection) -> bool:
+    def _is_there(self, session: Session) -> bool:
         query = "SELECT obj_description(oid, 'pg_class') FROM to_regclass(%s) AS oid WHERE oid IS NOT NULL"
-        row = connection.execute(query, (self.relation,)).fetchone()
-        if row is not None and row[0] != self.owner:
+        found = session.run(query, self.relation).fetchall()
+        if found not in ([], [(self.owner,)]):
             raise Fatal(
                 f"table {self.schema}.{self.name} is not this sink's staging table {self.owner}",
-                why=f"its comment is {row[0]!r}",
+                why=f"its comment is {found[0][0]!r}",
                 next="see whose it is, and move it away; names that begin with exactsink_ are taken",
             )
-        return row is not None
+        return bool(found)
 
 
-def drop_idle(connection: psycopg.Connection, marker: MarkerTables, tables: Iterable[StagingTable]) -> set[str]:
+def drop_idle(session: Session, marker: MarkerTables, tables: Iterable[StagingTable]) -> set[str]:
     """Drop those that hold no registered participant, each in a transaction of its own; return the names of those left.
 
     What is locked or refused is logged and left: nothing depends on it. Whose turn it is, the caller has seen to.
@@ -237,17 +236,17 @@ def drop_idle(connection: psycopg.Connection, marker: MarkerTables, tables: Iter
     left = set()
     for table in tables:
         try:
-            with connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = {_DROP_MILLISECONDS}".encode())
+            with session.transaction():
+                session.run(f"SET LOCAL lock_timeout = {_DROP_MILLISECONDS}")
                 # The registry is read under the lock: whoever writes here has committed, or is gone.
-                connection.execute(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE".encode())
+                session.run(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE")
                 if not marker.in_table(table.name):
-                    connection.execute(f"DROP TABLE {table.relation}".encode())
+                    session.run(f"DROP TABLE {table.relation}")
         except psycopg.errors.UndefinedTable:  # another process dropped it
             continue
         except psycopg.Error as error:
             _LOG.warning("staging table %s.%s (%s) is left: %s", table.schema, table.name, table.owner, error)
-            if connection.closed:  # the server went away, nobody holds the table: the next epoch tries again
+            if session.closed:  # the server went away, nobody holds the table: the next epoch tries again
                 break
             left.add(table.name)
     return left

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psycopg
@@ -11,30 +10,25 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from exactsink.contract import Fatal, Finding
-from exactsink_postgres.commands import TableName, add_column, create_table, quoted
-from exactsink_postgres.options import PostgresOptions
+from exactsink.toolkit.json_columns import is_json_text
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.options import PostgresOptions, TableName
 from exactsink_postgres.server import ask
 from exactsink_postgres.type_mapping import Column, cast_for, column_type, matches, misfit
 
 __all__ = [
-    "MADE_MEANWHILE",
+    "CREATE_LOCK",
     "Table",
     "UniqueIndex",
     "added_columns",
     "chosen_columns",
-    "deferred_constraints",
+    "create_table",
     "ensure_table",
     "problems",
     "read_table",
 ]
 
-MADE_MEANWHILE = (
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateColumn,
-    psycopg.errors.DuplicateObject,
-    psycopg.errors.UniqueViolation,  # of the catalog's own index
-)
-"""What a server answers to one of two processes that make the same thing at once."""
+CREATE_LOCK = 0x6578_6163_7473_696E  # one process makes or widens what sinks share
 
 # `walk` goes from a column's type down through domains and one array. A modifier may stand at any domain on the way.
 _TABLE = """
@@ -78,39 +72,6 @@ _TABLE = """
     FROM this
 """
 
-_DEFERRED = """
-    SELECT CASE contype WHEN 'f' THEN 'foreign key ' WHEN 'x' THEN 'exclusion constraint '
-        WHEN 't' THEN 'constraint trigger ' ELSE 'deferrable constraint ' END || quote_ident(conname)
-    FROM pg_constraint
-    WHERE conrelid = %(oid)s AND (contype IN ('f', 'x', 't') OR (contype IN ('p', 'u') AND condeferrable))
-    UNION ALL
-    SELECT 'unique index ' || quote_ident(relname) || CASE WHEN indexprs IS NOT NULL THEN ' on expressions'
-        WHEN indpred IS NOT NULL THEN ', which is partial' WHEN indnullsnotdistinct THEN ' with NULLS NOT DISTINCT'
-        ELSE ', whose identity column gets the value from the table' END
-    FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
-    WHERE indrelid = %(oid)s AND indisunique AND (indimmediate AND (indexprs IS NOT NULL OR indpred IS NOT NULL
-        OR indnullsnotdistinct) OR EXISTS (SELECT FROM pg_attribute
-            WHERE attrelid = indrelid AND attnum = ANY (indkey) AND attidentity <> ''))
-    UNION ALL
-    SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
-    WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgconstraint = 0 AND tgenabled <> 'D' AND tgtype & 4 = 4
-    UNION ALL
-    SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite
-    WHERE ev_class = %(oid)s AND ev_type = '3' AND ev_enabled <> 'D'
-    UNION ALL
-    SELECT 'whether there is a partition for a row' FROM pg_partitioned_table
-    WHERE partrelid = %(oid)s AND partdefid = 0
-    UNION ALL
-    SELECT 'unique index ' || quote_ident(name.relname) || ' of a partition'
-    FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree
-        JOIN pg_index AS index ON index.indrelid = tree.relid AND index.indisunique
-        JOIN pg_class AS name ON name.oid = index.indexrelid
-    WHERE tree.level > 0 AND NOT name.relispartition
-    UNION ALL
-    SELECT 'what its own partition''s bounds allow' FROM pg_class WHERE oid = %(oid)s AND relispartition
-    ORDER BY 1
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
@@ -145,16 +106,12 @@ class Table:
     unique: tuple[UniqueIndex, ...]
 
     @property
-    def full_name(self) -> TableName:
-        return TableName(self.schema, self.name)
-
-    @property
     def sql(self) -> str:
         """The qualified name, quoted, for statements."""
-        return self.full_name.sql
+        return quoted(self.schema, self.name)
 
     def __str__(self) -> str:
-        return str(self.full_name)
+        return f"{self.schema}.{self.name}"
 
 
 _TABLES = TypeAdapter(Table)
@@ -176,24 +133,18 @@ def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink:
     Idempotent, also from two processes at once. Raises Fatal, with column and statement, when it can't take the rows;
     and psycopg's errors.
     """
-    table = read_table(connection, options.name)
+    name = options.name
+    table = read_table(connection, name)
     if table is None and options.create:
-        _change(connection, [create_table(options.name, schema)])
-        table = read_table(connection, options.name)
+        table = _changed(connection, name, [create_table(name, schema)])
     if table is not None and options.on_schema_change == "add_columns":
         missing = added_columns(table, schema)
-        if missing:
-            _change(connection, missing)
-            table = read_table(connection, options.name)
+        table = _changed(connection, name, missing) if missing else table
     if table is None:
-        try:
-            made = create_table(options.name, schema)
-        except Fatal as no_type:
-            made = no_type.what
         raise Fatal(
-            f"sink {sink}: there is no table {options.name}",
+            f"sink {sink}: there is no table {name}",
             why="it does not exist, or is on no schema of the role's search_path",
-            next=f"make it ({made}), or set create = true",
+            next=f"make it ({create_table(name, schema)}), or set create = true",
         )
     for finding in problems(table, schema):
         if finding.severity == "error":
@@ -201,9 +152,21 @@ def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink:
     return table
 
 
+def create_table(name: TableName, schema: pa.Schema) -> str:
+    """Return the CREATE TABLE IF NOT EXISTS for rows. Raises Fatal for a type that no column can have."""
+    columns = []
+    for field in schema:
+        nullable = field.nullable or is_json_text(field.type)  # the struct around JSON is never NULL, its text may be
+        columns.append(f"{_declared(str(name), field)}{'' if nullable else ' NOT NULL'}")
+    return f"CREATE TABLE IF NOT EXISTS {name.sql} ({', '.join(columns)})"
+
+
 def added_columns(table: Table, schema: pa.Schema) -> list[str]:
-    """Return the ALTER TABLE for every column of the rows that the table lacks; NULL stands in the rows there are."""
-    return [add_column(table.full_name, field) for field, found in _matched(table, schema) if not found]
+    """Return the ALTER TABLE for every column of the rows that the table lacks; NULL stands in the rows there are.
+
+    Raises Fatal for a type that no column can have.
+    """
+    return [_addition(table, field) for field, found in _matched(table, schema) if not found]
 
 
 def chosen_columns(table: Table, schema: pa.Schema) -> tuple[Column, ...]:
@@ -225,33 +188,39 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
         if why is not None:
             found.append(Finding("error", f"table {table}, column {column.name}: {why}", _fixes(table, field, column)))
     rest = [column for column in table.columns if column not in [column for _, column in pairs]]
+    given = [f"{column.name} ({column.default or 'NULL'})" for column in rest if column.optional or column.computed]
     for column in rest:
         if not column.optional and not column.computed:
             alter = f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)}"
             message = f"table {table}, column {column.name}: the rows lack it, and it is NOT NULL without a default"
             fix = f"add it to the frame, or {alter} DROP NOT NULL, or {alter} SET DEFAULT ..."
             found.append(Finding("error", message, fix))
-    given = [f"{column.name} ({column.default or 'NULL'})" for column in rest if column.optional or column.computed]
     if given:
         message = f"table {table} has columns that the rows lack, and what they get: {', '.join(given)}"
         found.append(Finding("warning", message, "add them to the frame where that is not wanted"))
     return found
 
 
-def deferred_constraints(connection: psycopg.Connection, table: Table) -> list[str]:
-    """Name what of a table an epoch's rows can break though every check before its decision has passed.
-
-    With the staged strategy such a row stops the job with the epoch decided, until somebody fixes the table or the
-    constraint; strategy `two_phase` finds it in the task. Raises psycopg's errors.
-    """
-    return [name for (name,) in connection.execute(_DEFERRED, {"oid": table.oid})]
-
-
-def _change(connection: psycopg.Connection, statements: Sequence[str]) -> None:
-    """Run the statements, in one transaction. What another process made meanwhile stands."""
-    with suppress(*MADE_MEANWHILE), connection.transaction():
-        for statement in statements:
+def _changed(connection: psycopg.Connection, name: TableName, statements: list[str]) -> Table | None:
+    """Run the statements, in one transaction, and read the table. What another process made meanwhile stands."""
+    with connection.transaction():
+        for statement in (f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", *statements):
             connection.execute(statement.encode())
+    return read_table(connection, name)
+
+
+def _declared(table: str, field: pa.Field) -> str:
+    kind = column_type(field.type)
+    if kind is None:
+        raise Fatal(
+            f"table {table}, column {field.name}: there is no type of the server for the rows' {field.type}",
+            next="cast it in the frame, CAST(NULL AS STRING) say, or leave it out of columns",
+        )
+    return f"{quoted(field.name)} {kind}"
+
+
+def _addition(table: Table, field: pa.Field) -> str:
+    return f"ALTER TABLE {table.sql} ADD COLUMN IF NOT EXISTS {_declared(str(table), field)}"
 
 
 def _unnamed(table: Table, schema: pa.Schema, *, add_columns: bool) -> Iterator[Finding]:
@@ -261,23 +230,24 @@ def _unnamed(table: Table, schema: pa.Schema, *, add_columns: bool) -> Iterator[
         where = f"table {table}, column {field.name}"
         if not found:
             try:
-                fix = f'{add_column(table.full_name, field)}; or set on_schema_change = "add_columns"'
+                fix = f'{_addition(table, field)}; or set on_schema_change = "add_columns"'
             except Fatal as no_type:
                 yield Finding("error", no_type.what, no_type.next)
                 continue
             if not add_columns:
                 yield Finding("error", f"table {table} has no column {field.name}", fix)
-        elif len(found) > 1:
+            continue
+        name = found[0].name
+        if len(found) > 1:
             names = ", ".join(column.name for column in found)
             yield Finding("error", f"{where} may be any of {names}", "rename it in the frame to one of them, exactly")
-        elif found[0].name in owners:
-            message = f"{where}: {owners[found[0].name]} and {field.name} of the rows both go into {found[0].name}"
+        elif name in owners:
+            message = f"{where}: {owners[name]} and {field.name} of the rows both go into {name}"
             yield Finding("error", message, "rename one of them in the frame, or leave it out of columns")
         elif found[0].computed:
-            message = f"table {table}, column {found[0].name}: the server computes it"
-            yield Finding("error", message, "leave it out of columns")
-        if len(found) == 1:
-            owners.setdefault(found[0].name, field.name)
+            yield Finding("error", f"table {table}, column {name}: the server computes it", "leave it out of columns")
+        else:
+            owners[name] = field.name
 
 
 def _matched(table: Table, schema: pa.Schema) -> Iterator[tuple[pa.Field, list[Column]]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -21,13 +21,12 @@ from exactsink.contract import (
     Retryable,
     Txn,
     Unknown,
-    Writer,
 )
-from exactsink_postgres.commands import AGAIN, set_on_server
 from exactsink_postgres.committer import PostgresCommitter, Prepared, finish, list_prepared
-from exactsink_postgres.errors import UNDECIDED, shown
-from exactsink_postgres.load import PAYLOAD_VERSION, Load, Ticket, payload_of
+from exactsink_postgres.errors import AGAIN, UNDECIDED, shown
+from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.preflight import set_on_server
 from exactsink_postgres.server import History
 from exactsink_postgres.tables import chosen_columns, ensure_table
 
@@ -44,9 +43,6 @@ class _Vote:
     xid: int
     history: History
 
-    def dump(self) -> bytes:
-        return json.dumps({"xid": self.xid, **asdict(self.history)}).encode()
-
     @classmethod
     def load(cls, committable: Committable) -> _Vote:
         voted = payload_of(committable)
@@ -60,45 +56,18 @@ class _Vote:
         return f"prepared transaction {self.gid} (transaction id {self.xid})"
 
 
-class TwoPhaseWriter(Writer):
+class TwoPhaseWriter(LoadingWriter):
     """COPY into the table itself, in a transaction that is prepared under the participant's id."""
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
-        self._txn = txn
-        where = Ticket.load(ticket)
-        self._doing = f"sink {txn.sink}: prepare epoch {txn.epoch} in table {where.table}"
-        self._load = Load(options.server, txn, schema, where, options.lock_timeout_seconds)
+        super().__init__(options, txn, schema, Ticket.load(ticket))
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._load.write(batch)
-
-    def pre_commit(self) -> Committable:
-        load = self._load
+    def vote(self, rows: int) -> dict[str, Any]:
         try:
-            rows = load.finish()
-            vote = _Vote(self._txn.id, load.xid, load.history)
-            self._prepare(load)
-        finally:
-            load.close()
-        return Committable(self._txn, rows, vote.dump(), PAYLOAD_VERSION)
-
-    def abort(self) -> None:
-        self._load.close()
-
-    def _prepare(self, load: Load) -> None:
-        """Prepare. The server says ROLLBACK, and no error, when the transaction was broken before."""
-        statement = sql.SQL(load.tag + " PREPARE TRANSACTION {}").format(sql.Literal(self._txn.id))
-        try:
-            with load.explained():
-                answer = load.session.execute(statement).statusmessage
+            self.end("PREPARE TRANSACTION", sql.quote(self._txn.id))
         except ExactsinkError as error:
             raise self._without_slot(error.__cause__) or error from error.__cause__
-        if answer != "PREPARE TRANSACTION":
-            raise Retryable(
-                f"{self._doing}: the server answered {answer}",
-                why=f"the transaction was broken before it could be prepared; {UNDECIDED}",
-                next="see the server's log; where a connection pooler is in between, connect past it",
-            )
+        return {"xid": self.xid, **asdict(self.history)}
 
     def _without_slot(self, cause: BaseException | None) -> ExactsinkError | None:
         """Explain what a server answers that has no slot to prepare in."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from psycopg import postgres
 from exactsink.toolkit.json_columns import element_of, is_json_text
 from exactsink.toolkit.spark_sql import quoted_name
 
-__all__ = ["ELEMENTS", "TEXTS", "Column", "cast_for", "column_type", "matches", "misfit"]
+__all__ = ["ELEMENTS", "TEXTS", "Column", "cast_for", "column_type", "family", "matches", "misfit"]
 
 TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb"})
 """Types, beside enums, whose values arrive as text."""
@@ -23,26 +24,67 @@ ELEMENTS = {
 }
 """Types that pgpq writes as elements of an array, with their oids, which are the same on every server."""
 
-_CREATED = {
-    arrow: column
-    for column, types in {
-        "boolean": "bool",
-        "smallint": "int8 uint8 int16",
-        "integer": "uint16 int32",
-        "bigint": "uint32 int64",
-        "numeric(20,0)": "uint64",
-        "real": "halffloat float",
-        "double precision": "double",
-        "text": "string large_string string_view",
-        "bytea": "binary large_binary binary_view",
-        "date": "date32[day] date64[ms]",
-    }.items()
-    for arrow in types.split()
-}
 _WHOLE_INTERVAL = 0x7FFF << 16  # an interval's modifier with all its fields
 
-_Test = Callable[[pa.DataType], bool]
+_ARROW = {
+    name: (family, column)
+    for names, family, column in (
+        ("bool", "bool", "boolean"),
+        ("int8 uint8 int16", "whole", "smallint"),
+        ("uint16 int32", "whole", "integer"),
+        ("uint32 int64", "whole", "bigint"),
+        ("uint64", "whole", "numeric(20,0)"),
+        ("halffloat float", "float", "real"),
+        ("double", "float", "double precision"),
+        ("decimal32 decimal64 decimal128 decimal256", "decimal", "numeric"),
+        ("string large_string string_view", "text", "text"),
+        ("binary large_binary binary_view fixed_size_binary", "bytes", "bytea"),
+        ("date32 date64", "date", "date"),
+        ("timestamp", "timestamp", "timestamp"),
+        ("time32 time64", "time", "time"),
+        ("duration", "span", "interval"),
+        ("month_day_nano_interval", "months", None),
+    )
+    for name in names.split()
+}
+"""Arrow's types by their plain names: the family of each, and the type of a column that is made for it."""
+
+
+class _Kind(NamedTuple):
+    """A type of the server: its name in Spark, the families it takes, and those, beside text, that Spark casts to it.
+
+    `casts` is None where Spark casts anything.
+    """
+
+    spark: str
+    takes: str
+    casts: str | None = ""
+
+
 _is = pa.types
+_TEXT = _Kind("STRING", "text", None)
+_NUMBERS = "whole float decimal"
+_PLAIN = f"bool {_NUMBERS}"
+_MOMENTS = "date timestamp"
+_SPANS = "time span months"
+_KINDS = {
+    "bool": _Kind("BOOLEAN", "bool", _NUMBERS),
+    "int2": _Kind("SMALLINT", "whole", _PLAIN),
+    "int4": _Kind("INT", "whole", _PLAIN),
+    "int8": _Kind("BIGINT", "whole", _PLAIN),
+    "float4": _Kind("FLOAT", "float whole", _PLAIN),
+    "float8": _Kind("DOUBLE", "float whole", _PLAIN),
+    "numeric": _Kind("DECIMAL", "decimal whole", _PLAIN),
+    "date": _Kind("DATE", "date", _MOMENTS),
+    "timestamp": _Kind("TIMESTAMP_NTZ", "timestamp", _MOMENTS),
+    "timestamptz": _Kind("TIMESTAMP", "timestamp", _MOMENTS),
+    "time": _Kind("TIME(6)", "time", _SPANS),
+    "interval": _Kind("INTERVAL DAY TO SECOND", "span", _SPANS),
+    "bytea": _Kind("BINARY", "bytes"),
+    "uuid": _Kind("STRING", "text bytes"),
+    **dict.fromkeys(("json", "jsonb"), _Kind("STRING", "text")),
+    **dict.fromkeys(("text", "varchar", "bpchar", "citext"), _TEXT),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,64 +129,6 @@ class Column:
         return kept if self.modifier >= 0 and kept <= 6 else 6
 
 
-class _Kind(NamedTuple):
-    """A type of the server: what it takes, its name in Spark, and what, beside text, Spark casts to it."""
-
-    takes: _Test
-    spark: str
-    casts: _Test
-
-
-def _one_of(*tests: _Test) -> _Test:
-    return lambda given: any(test(given) for test in tests)
-
-
-def _never(type: pa.DataType) -> bool:
-    return False
-
-
-def _always(type: pa.DataType) -> bool:
-    return True
-
-
-def _is_whole(type: pa.DataType) -> bool:
-    return bool(_is.is_integer(type) or (_is.is_decimal(type) and type.scale <= 0))
-
-
-def _is_uuid(type: pa.DataType) -> bool:
-    return _is_text(type) or (_is_bytes(type) and (not _is.is_fixed_size_binary(type) or type.byte_width == 16))
-
-
-def _is_plain(type: pa.DataType) -> bool:
-    return not (_is_bytes(type) or _is.is_temporal(type))
-
-
-_is_text = _one_of(_is.is_string, _is.is_large_string, _is.is_string_view)
-_is_bytes = _one_of(_is.is_binary, _is.is_large_binary, _is.is_fixed_size_binary, _is.is_binary_view)
-_is_number = _one_of(_is.is_integer, _is.is_floating, _is.is_decimal)
-_is_moment = _one_of(_is.is_date, _is.is_timestamp)
-_is_span = _one_of(_is.is_time, _is.is_duration, _is.is_interval)
-_TEXT = _Kind(_is_text, "STRING", _always)
-_KINDS = {
-    "bool": _Kind(_is.is_boolean, "BOOLEAN", _is_number),
-    "int2": _Kind(_is_whole, "SMALLINT", _is_plain),
-    "int4": _Kind(_is_whole, "INT", _is_plain),
-    "int8": _Kind(_is_whole, "BIGINT", _is_plain),
-    "float4": _Kind(_one_of(_is.is_floating, _is.is_integer), "FLOAT", _is_plain),
-    "float8": _Kind(_one_of(_is.is_floating, _is.is_integer), "DOUBLE", _is_plain),
-    "numeric": _Kind(_one_of(_is.is_decimal, _is.is_integer), "DECIMAL", _is_plain),
-    "date": _Kind(_is.is_date, "DATE", _is_moment),
-    "timestamp": _Kind(_is.is_timestamp, "TIMESTAMP_NTZ", _is_moment),
-    "timestamptz": _Kind(_is.is_timestamp, "TIMESTAMP", _is_moment),
-    "time": _Kind(_is.is_time, "TIME(6)", _is_span),
-    "interval": _Kind(_is.is_duration, "INTERVAL DAY TO SECOND", _is_span),
-    "bytea": _Kind(_is_bytes, "BINARY", _never),
-    "uuid": _Kind(_is_uuid, "STRING", _never),
-    **dict.fromkeys(("json", "jsonb"), _Kind(_is_text, "STRING", _never)),
-    **dict.fromkeys(TEXTS - {"json", "jsonb"}, _TEXT),
-}
-
-
 def matches(names: Sequence[str], columns: Sequence[Column]) -> Iterator[list[Column]]:
     """Find each name's columns: the one so spelled, else all that are equal without regard to case, as in Spark."""
     exact = {column.name: column for column in columns}
@@ -155,29 +139,31 @@ def matches(names: Sequence[str], columns: Sequence[Column]) -> Iterator[list[Co
         yield [exact[name]] if name in exact else folded.get(name.lower(), [])
 
 
+def family(type: pa.DataType) -> str:
+    """Name the family of an Arrow type, of a dictionary's values; empty for lists and structs."""
+    return _made_of(type)[0]
+
+
 def column_type(type: pa.DataType) -> str | None:
     """Name the type of a new column for values of an Arrow type; None when there is none."""
     if is_json_text(type):
         return "jsonb"
     element = element_of(type)
     if element is not None:
-        inner = None if element_of(element) is not None or _is.is_struct(element) else column_type(element)
+        inner = column_type(element) if family(element) else None
         return None if inner is None else f"{inner}[]"
     if _is.is_dictionary(type):
         return column_type(type.value_type)
     if _is.is_decimal(type):
         return f"numeric({type.precision - min(0, type.scale)},{max(0, type.scale)})"
-    if _is.is_timestamp(type):
-        return "timestamp with time zone" if type.tz else "timestamp"
-    for test, name in ((_is.is_time, "time"), (_is.is_duration, "interval"), (_is.is_fixed_size_binary, "bytea")):
-        if test(type):
-            return name
-    return _CREATED.get(str(type))
+    if _is.is_timestamp(type) and type.tz:
+        return "timestamp with time zone"
+    return _made_of(type)[1]
 
 
 def misfit(field: pa.Field, column: Column) -> str | None:
     """Return why values of a field's type can't go into a column without loss, None when they can."""
-    given = field.type.value_type if _is.is_dictionary(field.type) else field.type
+    given = _decoded(field.type)
     element = element_of(given)
     shown = "JSON" if is_json_text(given) else str(given)
     what = f"the rows' {shown} does not go into {column.type}"
@@ -185,7 +171,7 @@ def misfit(field: pa.Field, column: Column) -> str | None:
         return f"the rows have nothing but NULL for it, and it is {column.type} NOT NULL" if column.not_null else None
     if (element is None) == column.array:
         return f"{what}: {'an array takes lists' if column.array else 'only an array takes lists'}"
-    why = _scalar_misfit(given if element is None else element, column)
+    why = _scalar_misfit(given if element is None else _decoded(element), column)
     return None if why is None else f"{what}: {why}" if why else what
 
 
@@ -195,15 +181,25 @@ def cast_for(field: pa.Field, column: Column) -> str | None:
     if list_of is not None and not column.array:
         return f"to_json({name})" if column.base in TEXTS else None
     if list_of is None and column.array:
-        return f"array({name})" if _scalar_misfit(field.type, column) is None else None
+        return f"array({name})" if _scalar_misfit(_decoded(field.type), column) is None else None
     given = list_of or field.type
-    if kind is None or is_json_text(given) or not (_is_text(given) or kind.casts(given)):
+    if kind is None or is_json_text(given):
+        return None
+    if kind.casts is not None and family(given) not in ("text", *kind.casts.split()):
         return None
     spark = kind.spark
     if column.base == "numeric":
         precision, scale = column.digits or (38, 18)
         spark = f"DECIMAL({min(precision, 38)},{max(0, min(scale, precision, 38))})"
     return f"CAST({name} AS {f'ARRAY<{spark}>' if column.array else spark})"
+
+
+def _decoded(type: pa.DataType) -> pa.DataType:
+    return type.value_type if _is.is_dictionary(type) else type
+
+
+def _made_of(type: pa.DataType) -> tuple[str, str | None]:
+    return _ARROW.get(re.split(r"[\[(<]", str(_decoded(type)))[0], ("", None))
 
 
 def _kind_of(column: Column) -> _Kind | None:
@@ -216,8 +212,6 @@ def _kind_of(column: Column) -> _Kind | None:
 
 def _scalar_misfit(type: pa.DataType, column: Column) -> str | None:
     """Return why not, perhaps in no words; None when it fits."""
-    if _is.is_dictionary(type):
-        return _scalar_misfit(type.value_type, column)
     base, kind = column.base, _kind_of(column)
     if kind is None:
         return "no type of the rows goes into such a column"
@@ -235,4 +229,7 @@ def _scalar_misfit(type: pa.DataType, column: Column) -> str | None:
         return "digits would be lost"
     if base == "interval" and column.modifier >= 0 and column.modifier & _WHOLE_INTERVAL != _WHOLE_INTERVAL:
         return "the column drops some fields of an interval"
-    return None if kind.takes(type) else ""
+    if base == "uuid" and _is.is_fixed_size_binary(type) and type.byte_width != 16:
+        return ""
+    is_whole = base in ("int2", "int4", "int8") and _is.is_decimal(type) and type.scale <= 0
+    return None if is_whole or family(type) in kind.takes.split() else ""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from exactsink.contract import ConfigError
 from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, quoted_text, text_map
 
-__all__ = ["JSON_OPTIONS", "check_map_keys", "element_of", "is_json_text", "json_expressions"]
+__all__ = ["JSON_OPTIONS", "check_map_keys", "element_of", "is_json_text", "json_expressions", "plain"]
 
 _FIELD = "json"  # the one field of a struct that marks JSON text: once shaped, rows have no other structs
 JSON_OPTIONS: Mapping[str, str] = {"ignoreNullFields": "false", **EXACT_TIMES}
@@ -42,6 +42,13 @@ def is_json_text(type: pa.DataType) -> bool:
 def element_of(type: pa.DataType) -> pa.DataType | None:
     """Return the type of a list's elements; None for what is no list."""
     return type.value_type if any(test(type) for test in _LISTS) else None
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Decode a dictionary-encoded array, in which NULLs may hide in the dictionary, and take JSON out of its struct."""
+    if is_json_text(values.type):
+        return values.flatten()[0]
+    return values.dictionary_decode() if _is.is_dictionary(values.type) else values
 
 
 def check_map_keys(schema: pa.Schema) -> None:

@@ -14,12 +14,12 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Committable, Committer, InDoubt, JobContext, Outcome, Txn, Writer
+from exactsink.contract import Committable, Committer, InDoubt, JobContext, Outcome, Txn
 from exactsink.testing import Session
 from exactsink_postgres.backend import PostgresBackend, PostgresOptions
-from exactsink_postgres.load import Load
+from exactsink_postgres.load import LoadingWriter
 
-__all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "load_of", "new_sink", "rows", "voted", "xid_of"]
+__all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "new_sink", "rows", "voted", "xid_of"]
 
 TOKEN = "0123456789abcdef"
 ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
@@ -45,12 +45,6 @@ def voted(committable: Committable, **changes: Any) -> Committable:
 
 def xid_of(committable: Committable) -> int:
     return int(json.loads(committable.payload)["xid"])
-
-
-def load_of(writer: Writer) -> Load:
-    """Return a writer's load, to step in between two of its calls."""
-    load: Load = writer._load  # type: ignore[attr-defined]
-    return load
 
 
 @dataclass(frozen=True)
@@ -101,9 +95,10 @@ class _Sink:
                 cursor = session.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def writer(self, txn: Txn, ticket: bytes, *given: Sequence[Any], schema: pa.Schema = ROWS) -> Writer:
+    def writer(self, txn: Txn, ticket: bytes, *given: Sequence[Any], schema: pa.Schema = ROWS) -> LoadingWriter:
         """Return a task that has taken its rows, and has not yet voted."""
         writer = self.backend.writer(txn, schema, ticket)
+        assert isinstance(writer, LoadingWriter)
         try:
             if given:
                 writer.write(batch(schema, given))
@@ -130,7 +125,7 @@ class Branches(_Sink):
     def txn(self, partition: int, attempt: int = 0, epoch: int = 0) -> Txn:
         return self.session.txn(epoch, partition, attempt)
 
-    def writing(self, partition: int, *ids: int, attempt: int = 0, epoch: int = 0) -> Writer:
+    def writing(self, partition: int, *ids: int, attempt: int = 0, epoch: int = 0) -> LoadingWriter:
         """Return a task that has taken its rows, and has not yet voted."""
         return self.writer(self.txn(partition, attempt, epoch), self.ticket(epoch), *((n, f"k{n}") for n in ids))
 
@@ -199,7 +194,7 @@ class Staged(_Sink):
     def open(self, epoch: int) -> bytes:
         return self.session.open(epoch, SCHEMA)
 
-    def task(self, ticket: bytes, txn: Txn, *given: Sequence[Any]) -> Writer:
+    def task(self, ticket: bytes, txn: Txn, *given: Sequence[Any]) -> LoadingWriter:
         """Return a task that has taken its rows, and has not yet voted."""
         return self.writer(txn, ticket, *given, schema=SCHEMA)
 

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from exactsink.contract import ExactsinkError, Fatal, Retryable, Writer
+from exactsink.contract import ExactsinkError, Fatal, Retryable
+from exactsink_postgres.load import LoadingWriter
 from exactsink_postgres.locks import LockWatch, Waiting
-from tests.integration.postgres.sinks import ROWS, Branches, load_of, rows
+from tests.integration.postgres.sinks import ROWS, Branches, rows
 from tests.servers.postgres import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -27,10 +28,10 @@ def table(branches: Branches) -> Branches:
 
 
 @contextmanager
-def live(branches: Branches, partition: int, *ids: int) -> Iterator[Writer]:
+def live(branches: Branches, partition: int, *ids: int) -> Iterator[LoadingWriter]:
     """A participant whose rows are at the server, and have not been voted for."""
     writer = branches.writing(partition, *ids)
-    load_of(writer).finish()
+    writer.finish()
     try:
         yield writer
     finally:
@@ -60,7 +61,7 @@ def test_every_holder_of_a_key_is_named_and_reported_how_it_ends(table: Branches
     sibling = table.prepare(7, 6)
     sink = replace(table, sink="twin").prepare(0, 7)
     with live(table, 8, 8) as working, ThreadPoolExecutor() as pool:
-        pid = load_of(working).session.info.backend_pid
+        pid = working.session.info.backend_pid
         reported = list(pool.map(lambda key: refusal(table, key, attempt=100 + key), range(1, 9)))
 
     expected: dict[int, tuple[type[ExactsinkError], str, str]] = {
@@ -125,12 +126,11 @@ def test_a_deadlock_of_two_partitions_proposes_to_distribute_by_the_key(table: B
     waiting_for = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
     waiting_for += f"AND starts_with(query, '/* exactsink {table.job}.')"
     with live(table.with_(lock_timeout_seconds=20), 1, 1) as first, ThreadPoolExecutor() as pool:
-        mine = load_of(first)
         second = table.with_(lock_timeout_seconds=20).writing(2, 2, 1)
         waiting = pool.submit(caught, second.pre_commit)
         wait_until(lambda: bool(table.run(waiting_for)), "the second to wait for the first")
-        crosses = f'{mine.tag} INSERT INTO "{table.job}" VALUES (2)'.encode()
-        with psycopg.ClientCursor(mine.session) as cursor:
+        crosses = f'{first.tag} INSERT INTO "{table.job}" VALUES (2)'.encode()
+        with psycopg.ClientCursor(first.session) as cursor:
             cursor.execute("SET LOCAL deadlock_timeout = '10min'")  # so that the second one's finds it
             crossing = pool.submit(caught, lambda: _explained(first, lambda: cursor.execute(crosses)))
             reported = [error for error in (waiting.result(), crossing.result()) if error is not None]
@@ -138,17 +138,17 @@ def test_a_deadlock_of_two_partitions_proposes_to_distribute_by_the_key(table: B
     assert any(isinstance(error, Fatal) and 'distribution = "hash(key)"' in str(error) for error in reported), reported
 
 
-def _explained(writer: Writer, statement: Callable[[], object]) -> None:
-    with load_of(writer).explained():
+def _explained(writer: LoadingWriter, statement: Callable[[], object]) -> None:
+    with writer.explained():
         statement()
 
 
 def test_a_task_that_was_busy_elsewhere_when_its_lock_did_not_come_names_who_may_hold_it(table: Branches) -> None:
     older = replace(table, generation=1).prepare(0, 1)
     writer = table.with_(lock_timeout_seconds=0.05).writing(0)
-    load = load_of(writer)  # past the watch: the task is busy with something else while the server waits
-    load._copy.write(load._encoder.encode(rows(*range(1, 200_000))))
-    state = f"SELECT state FROM pg_stat_activity WHERE pid = {load.session.info.backend_pid}"
+    # Past the watch: the task is busy with something else while the server waits.
+    writer._copy.write(writer._encoder.encode(rows(*range(1, 200_000))))
+    state = f"SELECT state FROM pg_stat_activity WHERE pid = {writer.session.info.backend_pid}"
     wait_until(lambda: table.run(state) == [("idle in transaction (aborted)",)], "the server to give up")
     with pytest.raises(Retryable, match="a lock did not come in time") as refused:
         writer.pre_commit()
@@ -210,21 +210,6 @@ def caught_by_server(session: psycopg.Connection, statement: str) -> psycopg.Err
 def _ticking():  # type: ignore[no-untyped-def]
     while not (yield 1):
         pass
-
-
-def test_an_earlier_lock_is_not_named_for_a_later_one(table: Branches) -> None:
-    """The first wait ends well; the second one's holder alone is named."""
-    first, second = (replace(table, generation=1).prepare(n, n + 1) for n in range(2))
-    writer = table.writing(0, 1, 2)
-    watch = load_of(writer).session.watch
-    assert watch is not None
-    with ThreadPoolExecutor() as pool:
-        refused = pool.submit(caught, writer.pre_commit)
-        wait_until(lambda: watch._seen is not None, "the first holder to be seen")
-        table.end("ROLLBACK", first.txn.id)
-        error = refused.result()
-    assert error is not None
-    assert f"blocked by prepared transaction {second.txn.id}, " in error.what
 
 
 def test_a_check_is_not_held_up_by_a_locked_table(table: Branches) -> None:

@@ -21,97 +21,80 @@ def encode(column: Column, values: pa.Array) -> bytes:
     return rows.header() + rows.encode(pa.record_batch({"price": values})) + rows.finish()
 
 
-def column(type: str, base: str, modifier: int = -1, *, array: bool = False) -> Column:
-    return Column("price", type, base, modifier=modifier, array=array, element=1 if base == "varchar" and array else 0)
+def column(type: str, base: str, modifier: int = -1) -> Column:
+    array = type.endswith("[]")
+    return Column("price", type, base, modifier=modifier, array=array, element=1043 if base == "varchar" else 0)
 
 
-INT2, INT4, INT8 = (
-    column(name, base) for name, base in (("smallint", "int2"), ("integer", "int4"), ("bigint", "int8"))
+INT2, INT4, INT8 = column("smallint", "int2"), column("integer", "int4"), column("bigint", "int8")
+CENTS, ROUND = column("numeric(5,2)", "numeric", NUMERIC_5_2), column("numeric(3,-2)", "numeric", (3 << 16 | 0x7FE) + 4)
+NUMERIC, REAL, DOUBLE = column("numeric", "numeric"), column("real", "float4"), column("double precision", "float8")
+TEXT, SHORT, CHAR = column("text", "text"), column("varchar(3)", "varchar", 7), column("character(3)", "bpchar", 7)
+UUID, DAY, CLOCK, TO_SECOND = (
+    *(column("uuid", "uuid"), column("date", "date")),
+    *(column("time", "time"), column("time(0)", "time", 0)),
 )
-CENTS = column("numeric(5,2)", "numeric", NUMERIC_5_2)
-TEXT, SHORT = column("text", "text"), column("character varying(3)", "varchar", 7)
-UUID = column("uuid", "uuid")
 SECONDS, MILLIS = column("timestamp(0) without time zone", "timestamp", 0), column("timestamp(3)", "timestamp", 3)
 STAMP, ZONED = column("timestamp without time zone", "timestamp"), column("timestamptz", "timestamptz")
-BROKEN = pa.Array.from_buffers(
-    pa.string(), 2, [None, pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"ok\xc3(")]
-)
-FAR = pa.array([0, -(2**62)], pa.int64())
+SPAN = column("interval(2)", "interval", 0x7FFF << 16 | 2)
+INTS, SHORTS = column("smallint[]", "int2"), column("varchar(3)[]", "varchar", 7)
+PRICES = column("numeric(5,2)[]", "numeric", NUMERIC_5_2)
+OFFSETS = pa.array([0, 2, 4], pa.int32()).buffers()[1]
+BROKEN = pa.Array.from_buffers(pa.string(), 2, [None, OFFSETS, pa.py_buffer(b"ok\xc3(")])
+LATE = datetime(2026, 1, 1, 0, 0, 0, 1)
 U = "00112233-4455-6677-8899-aabbccddeeff"
 
+
+def decimals(scale: int, *texts: str) -> pa.Array:
+    return pa.array([Decimal(text) for text in texts], pa.decimal128(9, scale))
+
+
+def raw(type: pa.DataType, *numbers: int) -> pa.Array:
+    """Return values by the numbers that stand for them, whether or not Python has such values."""
+    return pa.array(numbers, pa.int32() if type.bit_width == 32 else pa.int64()).view(type)
+
+
+US, NS = pa.timestamp("us"), pa.timestamp("ns")
 CASES: list[tuple[Column, pa.Array, str, str]] = [
     (INT2, pa.array([1, 32768, 99999], pa.int64()), "32768", "smallint holds -32768 to 32767"),
     (INT4, pa.array([None, -(2**31), -(2**31) - 1], pa.int64()), "-2147483649", "integer holds -2147483648 to"),
     (INT8, pa.array([2**63], pa.uint64()), "9223372036854775808", "bigint holds"),
     (INT4, pa.array([Decimal("3000000000")], pa.decimal128(10, 0)), "3000000000", "integer holds"),
-    (column("real", "float4"), pa.array([2**24, 2**24 + 1], pa.int32()), "16777217", "real holds fewer digits"),
-    (column("double precision", "float8"), pa.array([2**53 + 1], pa.int64()), "9007199254740993", "fewer digits"),
-    (
-        CENTS,
-        pa.array([Decimal("1.25"), Decimal("1.255")], pa.decimal128(9, 3)),
-        "1.255",
-        "numeric(5,2) holds 5 digits, 2 of",
-    ),
-    (
-        CENTS,
-        pa.array([Decimal("999.99"), Decimal("1000")], pa.decimal128(9, 2)),
-        "1000.00",
-        "numeric(5,2) holds 5 digits",
-    ),
+    (REAL, pa.array([2**24, 2**24 + 1], pa.int32()), "16777217", "real holds fewer digits"),
+    (DOUBLE, pa.array([2**53 + 1], pa.int64()), "9007199254740993", "fewer digits"),
+    (CENTS, decimals(3, "1.25", "1.255"), "1.255", "numeric(5,2) holds 5 digits, 2 of"),
+    (CENTS, decimals(2, "999.99", "1000"), "1000.00", "numeric(5,2) holds 5 digits"),
     (CENTS, pa.array([999, -1000], pa.int32()), "-1000", "numeric(5,2) holds 5 digits"),
-    (column("numeric(3,-2)", "numeric", (3 << 16 | 0x7FE) + 4), pa.array([1200, 1250]), "1250", "numeric(3,-2) holds"),
-    (
-        column("numeric", "numeric"),
-        pa.array([Decimal("1E+40")], pa.decimal256(50, 0)),
-        "1" + "0" * 40,
-        "over 38 digits",
-    ),
+    (ROUND, pa.array([1200, 1250]), "1250", "numeric(3,-2) holds"),
+    (NUMERIC, pa.array([Decimal("1E+40")], pa.decimal256(50, 0)), "1" + "0" * 40, "over 38 digits"),
     (TEXT, pa.array(["fine", "a\0b"]), r"'a\x00b'", "no zero byte"),
     (TEXT, pa.array(["fine", "a\0b"], pa.string_view()), r"'a\x00b'", "no zero byte"),
-    (TEXT, pa.array([{"json": "a\0b"}]), r"{'json': 'a\x00b'}", "no zero byte"),
+    (TEXT, pa.array([{"json": "a\0b"}]), r"'a\x00b'", "no zero byte"),
     (TEXT, BROKEN, r"b'\xc3('", "no UTF-8"),
-    (SHORT, pa.array(["abc", "äöü", "abc "]), "'abc '", "character varying(3) holds 3 characters"),
-    (column("character(3)", "bpchar", 7), pa.array(["abcd"], pa.large_string()), "'abcd'", "character(3) holds 3"),
+    (SHORT, pa.array(["abc", "äöü", "abc "]), "'abc '", "varchar(3) holds 3 characters"),
+    (SHORT, pa.array(["abc", "x" * 500]), "'" + "x" * 99 + "... (502 characters)", "holds 3 characters"),
+    (CHAR, pa.array(["abcd"], pa.large_string()), "'abcd'", "character(3) holds 3"),
     (UUID, pa.array([U, U[:-1]]), f"'{U[:-1]}'", "it is no UUID"),
     (UUID, pa.array([U, None, "g" * 32]), f"'{'g' * 32}'", "it is no UUID"),
     (UUID, pa.array([f"{{{U}"]), f"'{{{U}'", "it is no UUID"),
     (UUID, pa.array([f"{U}\n"]), f"'{U}\\n'", "it is no UUID"),
     (UUID, pa.array([b"x" * 16, b"x" * 17]), repr(b"x" * 17), "a UUID has 16 bytes"),
-    (
-        SECONDS,
-        pa.array([datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 0, 0, 1)]),
-        "2026-01-01 00:00:00.000001",
-        "0 digits",
-    ),
+    (SECONDS, pa.array([datetime(2026, 1, 1), LATE]), "2026-01-01 00:00:00.000001", "0 digits"),
     (MILLIS, pa.array([datetime(1969, 1, 1, 0, 0, 0, 1500)]), "1969-01-01 00:00:00.001500", "3 digits of a second's"),
-    (STAMP, pa.array([1000, 1001], pa.timestamp("ns")), "1970-01-01 00:00:00.000001001", "holds microseconds"),
-    (STAMP, FAR.view(pa.timestamp("us")), str(-(2**62)), "timestamps go from 4714 BC"),
-    (ZONED, FAR.view(pa.timestamp("us", "UTC")), str(-(2**62)), "timestamps go from 4714 BC"),
+    (STAMP, pa.array([1000, 1001], NS), "1970-01-01 00:00:00.000001001", "holds microseconds"),
+    (STAMP, raw(US, 0, -(2**62)), str(-(2**62)), "timestamps go from 4714 BC"),
+    (STAMP, raw(US, -(2**63) + 946_684_800_000_000), "", "timestamps go from 4714 BC"),  # else it is -infinity
+    (STAMP, raw(US, -210_866_803_200_000_001), "", "timestamps go from 4714 BC"),
+    (ZONED, raw(pa.timestamp("us", "UTC"), 0, -(2**62)), str(-(2**62)), "timestamps go from 4714 BC"),
     (STAMP, pa.array([2**62], pa.timestamp("s")), str(2**62), "holds microseconds"),
-    (
-        column("date", "date"),
-        pa.array([-(2**31) + 10957], pa.int32()).view(pa.date32()),
-        "-2147472691",
-        "dates go from",
-    ),
-    (column("time(0)", "time", 0), pa.array([time(1, 2, 3, 4)]), "01:02:03.000004", "0 digits"),
-    (column("time", "time"), pa.array([1001], pa.time64("ns")), "00:00:00.000001001", "holds microseconds"),
-    (column("time", "time"), pa.array([-5], pa.int64()).view(pa.time64("us")), "-5", "times go from"),
-    (
-        column("interval(2)", "interval", 0x7FFF << 16 | 2),
-        pa.array([timedelta(milliseconds=5)]),
-        "0:00:00.005000",
-        "2 digits",
-    ),
-    (column("smallint[]", "int2", array=True), pa.array([[1, None], None, [2, 70000]]), "70000", "smallint[] holds"),
-    (
-        column("varchar(3)[]", "varchar", 7, array=True),
-        pa.array([["a"], ["long", "b"]]),
-        "'long'",
-        "holds 3 characters",
-    ),
-    (column("numeric(5,2)[]", "numeric", NUMERIC_5_2, array=True), pa.array([[Decimal("0.001")]]), "0.001", "holds 5"),
-    (SHORT, pa.array(["abc", "x" * 500]), "'" + "x" * 99 + "... (502 characters)", "holds 3 characters"),
+    (DAY, raw(pa.date32(), -(2**31) + 10957), "-2147472691", "dates go from"),
+    (TO_SECOND, pa.array([time(1, 2, 3, 4)]), "01:02:03.000004", "0 digits"),
+    (CLOCK, pa.array([1001], pa.time64("ns")), "00:00:00.000001001", "holds microseconds"),
+    (CLOCK, raw(pa.time64("us"), -5), "-5", "times go from"),
+    (SPAN, pa.array([timedelta(milliseconds=5)]), "0:00:00.005000", "2 digits"),
+    (INTS, pa.array([[1, None], None, [2, 70000]]), "70000", "smallint[] holds"),
+    (SHORTS, pa.array([["a"], ["long", "b"]]), "'long'", "holds 3 characters"),
+    (PRICES, pa.array([[Decimal("0.001")]]), "0.001", "holds 5"),
 ]
 
 
@@ -121,7 +104,8 @@ def test_a_value_that_does_not_fit_is_named(target: Column, values: pa.Array, sh
     for given in (values, around):
         with pytest.raises(Fatal) as refused:
             encode(target, given)
-        assert refused.value.what == f"table sales.orders, column price: {shown} does not go in"
+        assert refused.value.what.startswith(f"table sales.orders, column price: {shown}")
+        assert refused.value.what.endswith(f"{shown} does not go in")
         assert why in refused.value.why
         assert refused.value.next == "cast or filter such values before this sink"
 
@@ -157,10 +141,7 @@ def test_a_type_that_does_not_fit_and_a_name_that_is_not_there_are_refused_befor
         RowEncoder("sales.orders", pa.schema([("cost", pa.int64())]), [INT8])
 
 
-def test_moments_at_the_servers_own_ends_are_not_taken_for_infinity() -> None:
+def test_the_first_moments_of_python_are_taken() -> None:
     first = datetime(1, 1, 1, tzinfo=timezone.utc)
     assert encode(ZONED, pa.array([first], pa.timestamp("us", "UTC")))
-    assert encode(column("date", "date"), pa.array([date.min, date.max]))
-    for micros in (-(2**63), -(2**63) + 946_684_800_000_000, -210_866_803_200_000_001):
-        with pytest.raises(Fatal, match="timestamps go from 4714 BC"):
-            encode(STAMP, pa.array([micros], pa.int64()).view(pa.timestamp("us")))
+    assert encode(DAY, pa.array([date.min, date.max]))

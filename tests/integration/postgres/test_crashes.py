@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
 
-import psycopg
 import pytest
 
-from exactsink.contract import ExactsinkError, Retryable
+from exactsink.contract import Retryable
 from tests.integration.postgres.sinks import Branches, Staged, kinds, new_sink
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import PostgresServer, wait_until
@@ -52,18 +50,6 @@ def _crash_after(branches: Branches, server: PostgresServer) -> None:
     server.stop("immediate")
 
 
-def test_a_connection_that_is_cut_before_the_answer_is_resolved_by_the_next_call(server: PostgresServer) -> None:
-    branches = Branches(server.conninfo(), "cut").table()
-    epoch = branches.prepare_many(3)
-    with cutting_proxy(server) as proxy, Branches(proxy.way.conninfo(), "cut").committer() as committer:
-        trap = proxy.set(Trap(rb"COMMIT PREPARED"))
-        with pytest.raises(Retryable):
-            committer.commit(0, epoch)
-        assert trap.sprung.wait(60)
-        assert kinds(committer.commit(0, epoch)) == ["AlreadyCommitted"] * 3
-    assert branches.ids() == [0, 1, 2]
-
-
 def test_a_vote_whose_answer_was_cut_is_no_vote_and_is_swept(server: PostgresServer) -> None:
     branches = Branches(server.conninfo(), "lost-vote").table()
     with cutting_proxy(server) as proxy:
@@ -73,48 +59,6 @@ def test_a_vote_whose_answer_was_cut_is_no_vote_and_is_swept(server: PostgresSer
         assert trap.sprung.wait(60)
     assert branches.sweep() == [branches.txn(0).id]
     assert branches.prepared() == []
-
-
-def test_a_server_that_stops_under_a_task_is_tried_again(server: PostgresServer) -> None:
-    branches = Branches(server.conninfo(), "stop").table()
-    writer = branches.writing(0, 1)
-    server.stop("fast")
-    with pytest.raises(Retryable):
-        writer.pre_commit()
-    with suppress(ExactsinkError):
-        writer.abort()
-    server.start()
-    assert branches.sweep() == []
-    assert branches.commit(branches.prepare(0, 1, attempt=1)) == ["Committed"]
-
-
-def test_staged_votes_outlive_a_crash_before_their_commit(own: Staged, server: PostgresServer) -> None:
-    votes = own.vote(1, [(1, "a")], [(2, "b")])
-    with own.committer() as committer:
-        listed = [participant.ref for participant in committer.in_doubt()]
-        server.stop("immediate")
-        server.start()
-        assert [participant.ref for participant in committer.in_doubt()] == listed
-        assert kinds(committer.commit(1, votes)) == ["Committed"] * 2
-    assert own.rows() == [(1, "a"), (2, "b")]
-
-
-def test_the_server_crashes_while_an_epoch_is_applied_and_nothing_of_it_is_visible(
-    own: Staged, server: PostgresServer
-) -> None:
-    votes = own.vote(1, [(1, "a")])
-    with ThreadPoolExecutor() as pool, closing(psycopg.connect(own.conninfo)) as holder:
-        holder.execute("LOCK TABLE t")
-        applying = pool.submit(own.commit, 1, votes)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO%'"
-        wait_until(lambda: bool(own.run(waiting)), "the epoch's rows to go over")
-        server.stop("immediate")
-        with pytest.raises(Retryable):
-            applying.result()
-    server.start()
-    assert own.rows() == []
-    assert own.commit(1, votes) == ["Committed"]
-    assert own.rows() == [(1, "a")]
 
 
 def test_the_server_crashes_after_it_committed_and_before_it_answered(own: Staged, server: PostgresServer) -> None:

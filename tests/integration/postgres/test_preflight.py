@@ -65,7 +65,7 @@ def test_slots_of_this_sink_count_as_free_and_those_of_anyone_else_do_not(shop: 
         prepare(shop, participant(partition))
     assert check(shop, participants=SLOTS) == []
     prepare(shop, participant(8), "other")
-    prepare(shop, participant(1, job="shop2"))
+    prepare(shop, participant(1, sink="orders2"))
     assert check(shop, participants=SLOTS - 2) == []
     [error] = check(shop, participants=SLOTS - 1)
     assert error.severity == "error"
@@ -73,21 +73,6 @@ def test_slots_of_this_sink_count_as_free_and_those_of_anyone_else_do_not(shop: 
     assert f"others hold 2, the oldest '{participant(8)}' of postgres in database other, " in error.message
     assert "ALTER SYSTEM SET max_prepared_transactions = 12;" in error.fix
     assert f"max_participants = {SLOTS - 2} in the config" in error.fix
-
-
-@pytest.mark.parametrize(
-    "gid",
-    [
-        participant(1, sink="orders2"),
-        participant(1, job="shop.orders")[5:],  # orders.orders.g3...: another job
-        participant(1) + "0.x",
-        "shop.orders.somebodys own",
-        participant(1).replace(".p1", ".p01"),
-    ],
-)
-def test_only_a_whole_id_of_this_job_and_sink_is_its_own(shop: PostgresServer, held: None, gid: str) -> None:
-    prepare(shop, gid)
-    assert "error" in reported(check(shop, participants=SLOTS))
 
 
 def test_unbounded_participants_are_reported_how_many_slots_there_are(shop: PostgresServer, held: None) -> None:
@@ -162,11 +147,6 @@ def test_a_lost_session_is_no_finding(shop: PostgresServer) -> None:
         shop.execute(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 10000)")
         with pytest.raises(Retryable, match="ask the server for its version"):
             list(findings(options, context(), connection, ROWS, 1))
-
-
-def test_errors_come_first(shop: PostgresServer) -> None:
-    found = check(shop, participants=None, table="nowhere")
-    assert [finding.severity for finding in found] == ["error", "warning"]
 
 
 # Its timeouts and settings

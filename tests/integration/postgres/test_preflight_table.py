@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -16,135 +16,109 @@ from tests.integration.postgres.preflight_checks import (
 )
 from tests.servers.postgres import PostgresServer
 
-TWO_PHASE: dict[str, Any] = {}
 STAGED: dict[str, Any] = {"strategy": "staged"}
 
 
 # The table, and what the role may do with it
 
 
-class Case(NamedTuple):
-    """A table in schema {s}, what is found wrong with it for role writer, and how often its fixes must be run."""
+FLIGHTS = "CREATE TABLE {s}.flights (id bigint, kind text);"
+CUT = "CREATE TABLE {s}.flights (id bigint, kind text) PARTITION BY LIST (kind);"
+FAR = "CREATE FOREIGN DATA WRAPPER {s}_w; CREATE SERVER {s}_s FOREIGN DATA WRAPPER {s}_w;"
+OTHERS = """
+    CREATE TABLE {s}.exactsink_epochs (id int); REVOKE ALL ON {s}.exactsink_epochs FROM writer;
+    CREATE TABLE {s}.exactsink_rows_0 (id int); COMMENT ON TABLE {s}.exactsink_rows_0 IS 'shop.orders.g1-x.e2';
+    CREATE TABLE {s}.exactsink_rows_1 (id int); COMMENT ON TABLE {s}.exactsink_rows_1 IS 'shop.orders2.g1-x.e2'
+"""
+SEQUENCE = "CREATE TABLE {s}.flights (id bigint, kind text, n bigserial, m bigint GENERATED ALWAYS AS IDENTITY)"
 
-    made: str
-    reported: list[str]
-    options: dict[str, Any] = TWO_PHASE
-
-
-CASES = {
-    "no schema": Case(
-        "DROP SCHEMA {s}", ["schema {s} does not exist", "does not exist in schema {s}", "may not insert"]
-    ),
-    "no table": Case("", ["table {s}.flights does not exist in schema {s}"]),
-    "none to be made": Case("REVOKE CREATE ON SCHEMA {s} FROM writer", ["may not make the table"], {"create": True}),
-    "to be made": Case("", [], {"create": True}),
-    "unlogged": Case("CREATE UNLOGGED TABLE {s}.flights (id bigint, kind text)", ["is unlogged: a crash"]),
-    "unlogged partition": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text) PARTITION BY LIST (kind);"
-        "CREATE UNLOGGED TABLE {s}.part1 PARTITION OF {s}.flights DEFAULT",
+# What stands in schema {s}, what is found wrong with it for role writer, and the sink's options.
+CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
+    "no schema": ("DROP SCHEMA {s}", ["schema {s} does not exist", "does not exist in", "may not insert"], {}),
+    "no table": ("", ["table {s}.flights does not exist in schema {s}"], {}),
+    "none to be made": ("REVOKE CREATE ON SCHEMA {s} FROM writer", ["may not make the table"], {"create": True}),
+    "to be made": ("", [], {"create": True}),
+    "unlogged": ("CREATE UNLOGGED TABLE {s}.flights (id bigint, kind text)", ["is unlogged: a crash"], {}),
+    "unlogged part": (
+        CUT + "CREATE UNLOGGED TABLE {s}.part1 PARTITION OF {s}.flights DEFAULT",
         ["table {s}.part1 is unlogged"],
+        {},
     ),
-    "foreign partition": Case(
-        "CREATE FOREIGN DATA WRAPPER {s}_w; CREATE SERVER {s}_s FOREIGN DATA WRAPPER {s}_w;"
-        "CREATE TABLE {s}.flights (id bigint, kind text) PARTITION BY LIST (kind);"
-        "CREATE FOREIGN TABLE {s}.far PARTITION OF {s}.flights DEFAULT SERVER {s}_s",
+    "foreign part": (
+        CUT + FAR + "CREATE FOREIGN TABLE {s}.far PARTITION OF {s}.flights DEFAULT SERVER {s}_s",
         ["partition {s}.far of table {s}.flights is a foreign table"],
+        {},
     ),
-    "row security": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); ALTER TABLE {s}.flights ENABLE ROW LEVEL SECURITY",
+    "row security": (
+        FLIGHTS + "ALTER TABLE {s}.flights ENABLE ROW LEVEL SECURITY",
         ["row security of table {s}.flights applies"],
+        {},
     ),
-    "closed schema": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); REVOKE ALL ON SCHEMA {s} FROM writer",
-        ['role "writer" may not use schema {s}'],
-    ),
-    "closed table": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); REVOKE ALL ON {s}.flights FROM writer",
-        ["may not insert into table {s}.flights"],
-    ),
-    "closed column": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); REVOKE ALL ON {s}.flights FROM writer;"
-        "GRANT INSERT (id) ON {s}.flights TO writer",
+    "closed schema": (FLIGHTS + "REVOKE ALL ON SCHEMA {s} FROM writer", ['"writer" may not use schema {s}'], {}),
+    "closed table": (FLIGHTS + "REVOKE ALL ON {s}.flights FROM writer", ["may not insert into table {s}.flights"], {}),
+    "closed column": (
+        FLIGHTS + "REVOKE ALL ON {s}.flights FROM writer; GRANT INSERT (id) ON {s}.flights TO writer",
         ['may not insert into table {s}.flights ("kind")'],
+        {},
     ),
-    "closed sequence": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text, n bigserial, m bigint GENERATED ALWAYS AS IDENTITY)",
-        ["may not use sequence {s}.flights_n_seq, which fills column n of table {s}.flights"],
-    ),
-    "sequence of a column that rows have": Case("CREATE TABLE {s}.flights (id bigserial, kind text)", []),
-    "no column": Case("CREATE TABLE {s}.flights (id bigint)", ["has no column kind"]),
-    "columns of others": Case(
+    "closed sequence": (SEQUENCE, ["sequence {s}.flights_n_seq, which fills column n of table {s}.flights"], {}),
+    "sequence of a column that rows have": ("CREATE TABLE {s}.flights (id bigserial, kind text)", [], {}),
+    "no column": ("CREATE TABLE {s}.flights (id bigint)", ["has no column kind"], {}),
+    "others' table": (
         "CREATE TABLE {s}.flights (id bigint)",
         ['lacks columns of the rows, and role "writer", which does not own it, can\'t add them'],
         {"on_schema_change": "add_columns"},
     ),
-    "another type": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind int)", ["column kind: the rows' string does not go"]
-    ),
-    "staged: no right to make tables": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); REVOKE CREATE ON SCHEMA {s} FROM writer",
+    "another type": ("CREATE TABLE {s}.flights (id bigint, kind int)", ["kind: the rows' string does not go"], {}),
+    "no right to stage": (
+        FLIGHTS + "REVOKE CREATE ON SCHEMA {s} FROM writer",
         ["may not make its staging tables"],
         STAGED,
     ),
-    "staged: no right to read": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); REVOKE SELECT ON {s}.flights FROM writer",
+    "no right to read": (
+        FLIGHTS + "REVOKE SELECT ON {s}.flights FROM writer",
         ["may not read table {s}.flights"],
         STAGED,
     ),
-    "staged: others' own tables": Case(
-        "CREATE TABLE {s}.flights (id bigint, kind text); CREATE TABLE {s}.exactsink_epochs (id int);"
-        "CREATE TABLE {s}.exactsink_rows_0 (id int); COMMENT ON TABLE {s}.exactsink_rows_0 IS 'shop.orders.g1-x.e2';"
-        "CREATE TABLE {s}.exactsink_rows_1 (id int); COMMENT ON TABLE {s}.exactsink_rows_1 IS 'shop.orders2.g1-x.e2';"
-        "REVOKE ALL ON {s}.exactsink_epochs FROM writer",
-        [
-            "may not use table {s}.exactsink_epochs",
-            "staging table {s}.exactsink_rows_0 of this sink belongs to another",
-        ],
+    "others' staging tables": (
+        FLIGHTS + OTHERS,
+        ["may not use table {s}.exactsink_epochs", "table {s}.exactsink_rows_0 of this sink belongs to another"],
         STAGED,
     ),
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", CASES)
 def test_a_table_that_can_not_take_the_rows_is_reported_with_the_statement_that_fixes_it(
-    shop: PostgresServer, request: pytest.FixtureRequest, case: Case
+    shop: PostgresServer, case: str
 ) -> None:
-    space = "s" + str(list(CASES.values()).index(case))
+    space, (made, wanted, options) = f"s{list(CASES).index(case)}", CASES[case]
     shop.execute(
         f"CREATE SCHEMA {space}; GRANT ALL ON SCHEMA {space} TO writer;"
         f"ALTER DEFAULT PRIVILEGES IN SCHEMA {space} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO writer",
         "shop",
     )
-    if case.made:
-        shop.execute(case.made.replace("{s}", space), "shop")
-
-    def look() -> list[Finding]:
-        options = {"table": f"{space}.flights", **case.options}
-        found = check(shop, role="writer", **options)
-        assert "does not report" not in reported(found)
-        return [finding for finding in found if finding.severity == "error"]
-
+    shop.execute(made.replace("{s}", space) or "SELECT", "shop")
     found: list[Finding] = []
-    while errors := look():
+    while errors := _errors(shop, table=f"{space}.flights", **options):
         found += errors
-        assert len(found) <= len(case.reported), reported(found)
+        assert len(found) <= len(wanted), reported(found)
         if not errors[0].fix[:2].isupper():  # no statement: the user chooses
             break
         for error in errors:
             shop.execute(re.split(r";? or ", error.fix)[0], "shop")
-    for finding, words in zip(found, case.reported, strict=True):
+    for finding, words in zip(found, wanted, strict=True):
         assert words.replace("{s}", space) in finding.message
-    if not errors and not case.options.get("create") and "FOREIGN" not in case.made:
-        copy_as_writer(shop, space, case.options)
-
-
-def copy_as_writer(shop: PostgresServer, space: str, options: dict[str, Any]) -> None:
-    """Do what the strategy does, with no more rights than were found enough."""
-    with psycopg.connect(shop.conninfo("shop", "writer")) as session:
-        if options == STAGED:
-            session.execute(f"CREATE TABLE {space}.exactsink_rows_9 (LIKE {space}.flights)".encode())
-        with session.cursor().copy(f"COPY {space}.flights (id, kind) FROM STDIN".encode()) as copy:
+    if not errors and not options and "FOREIGN" not in made:  # no more rights are needed than were found enough
+        copying = f"COPY {space}.flights (id, kind) FROM STDIN".encode()
+        with psycopg.connect(shop.conninfo("shop", "writer")) as session, session.cursor().copy(copying) as copy:
             copy.write_row((1, "a"))
+
+
+def _errors(shop: PostgresServer, **options: Any) -> list[Finding]:
+    found = check(shop, role="writer", **options)
+    assert "does not report" not in reported(found)
+    return [finding for finding in found if finding.severity == "error"]
 
 
 def test_columns_that_will_be_added_are_reported_with_the_statement(shop: PostgresServer) -> None:

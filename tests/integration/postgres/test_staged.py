@@ -10,11 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Fatal, LineageError, Marker, Retryable, Unknown
+from exactsink.contract import Fatal, Marker, Unknown
 from exactsink_postgres.staging import MarkerTables
 from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink, voted
 
@@ -27,18 +26,6 @@ _Answer = TypeVar("_Answer")
 def sink(database: str) -> Iterator[Staged]:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
         yield sink
-
-
-def test_epochs_follow_one_another_and_an_older_one_is_never_applied_again(sink: Staged) -> None:
-    first = sink.vote(1, [(1, "a")])
-    sink.commit(1, first)
-    assert sink.commit(2, sink.vote(2, [(2, "b")])) == ["Committed"]
-    assert sink.commit(1, first) == ["AlreadyCommitted"]
-    assert sink.rows() == [(1, "a"), (2, "b")]
-    with pytest.raises(LineageError, match="already holds epoch 2"):
-        sink.claim(3).open(2)
-    with pytest.raises(LineageError, match="another journal"):
-        replace(sink, lineage="l2").open(3)
 
 
 def test_two_drivers_that_both_found_the_epoch_unapplied_apply_it_once(
@@ -115,19 +102,6 @@ def test_a_vote_without_its_rows_or_rows_without_their_vote_never_stand(sink: St
     assert sink.registered() == sink.staged_rows() == []
 
 
-def test_only_the_decided_attempts_are_applied(sink: Staged) -> None:
-    sink.run("ALTER TABLE t DROP CONSTRAINT t_pkey")
-    ticket = sink.open(1)
-    lost, winner, other = sink.txn(1, 0, 7), sink.txn(1, 0, 8), sink.txn(1, 1, 9)
-    votes = {txn: sink.task(ticket, txn, (txn.partition, "a")).pre_commit() for txn in (lost, winner, other)}
-    assert sink.commit(1, [votes[winner], votes[other]]) == ["Committed"] * 2
-    assert sink.rows() == [(0, "a"), (1, "a")]
-    assert sink.listed() == [lost.id]
-    assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
-    sink.abort(lost)
-    assert sink.listed() == sink.staging_tables() == []
-
-
 def test_an_epoch_that_was_decided_again_is_applied_from_both_staging_tables(sink: Staged) -> None:
     kept = sink.vote(1, [(1, "a")])
     again = sink.claim(2).vote(1, [(2, "b")])
@@ -172,18 +146,6 @@ def test_an_epoch_staged_in_another_database_is_in_doubt_and_both_are_named(sink
         assert str(value) in outcome.evidence
         assert str(payload[key]) in outcome.evidence
     assert sink.commit(1, [vote]) == ["Committed"]
-
-
-def test_a_commit_that_waits_for_a_lock_says_who_holds_it(sink: Staged) -> None:
-    votes = sink.vote(1, [(1, "a")])
-    impatient = sink.with_(lock_timeout_seconds=0.3)
-    with psycopg.connect(sink.conninfo) as holder:
-        for lock in ("LOCK TABLE t", "SELECT 1 FROM exactsink_staged FOR UPDATE"):
-            holder.execute(lock.encode())
-            with pytest.raises(Retryable, match=f"blocked by session {holder.info.backend_pid}"):
-                impatient.commit(1, votes)
-            holder.rollback()
-    assert impatient.commit(1, votes) == ["Committed"]
 
 
 def test_names_that_need_quotes_are_quoted(database: str) -> None:

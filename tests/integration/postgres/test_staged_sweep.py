@@ -11,8 +11,8 @@ import pytest
 
 from exactsink.contract import Fatal, LineageError, Retryable
 from exactsink_postgres import staging
-from tests.integration.postgres.sinks import SCHEMA, Staged, batch, new_sink
-from tests.servers.postgres import Postgres, wait_until
+from tests.integration.postgres.sinks import Staged, new_sink
+from tests.servers.postgres import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -27,22 +27,6 @@ def others_of(sink: Staged) -> list[Staged]:
     return [replace(sink, job="orders2"), replace(sink, sink="out2"), replace(sink, job="o")]
 
 
-def test_participants_are_listed_while_they_write_and_when_they_voted(sink: Staged) -> None:
-    assert sink.listed() == []
-    ticket = sink.open(1)
-    voted, writing = sink.txn(1, 0), sink.txn(1, 1)
-    writer = sink.task(ticket, writing, (2, "b"))
-    sink.task(ticket, voted, (1, "a")).pre_commit()
-    for foreign in others_of(sink):
-        foreign.vote(1, [(1, "a")])
-    sink.run("INSERT INTO exactsink_staged VALUES ('orders.out.mine', 'x', 1), ('orders.out', 'x', 1)")
-    assert sink.listed() == [voted.id, writing.id]
-    listed = sink.session.listed()
-    assert all(p.age_seconds is not None and p.generation == 1 and p.epoch == 1 for p in listed)
-    writer.abort()
-    assert sink.listed() == [voted.id]
-
-
 def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(sink: Staged) -> None:
     theirs = [(foreign, foreign.vote(1, [(1, "x")])) for foreign in others_of(sink)]
     sink.run("CREATE TABLE exactsink_rows_mine (n int); COMMENT ON TABLE exactsink_rows_mine IS 'orders.out.g0-l1.e0'")
@@ -50,6 +34,7 @@ def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(
     voted, writing = sink.txn(1, 0), sink.txn(1, 1)
     sink.task(ticket, voted, (1, "a")).pre_commit()
     writer = sink.task(ticket, writing, (2, "b"))
+    assert sink.listed() == [voted.id, writing.id]
     for _ in range(2):
         sink.claim(2).abort(voted, writing)
         assert sink.listed() == []
@@ -143,43 +128,6 @@ def test_a_task_that_votes_while_its_table_is_about_to_be_dropped_keeps_it(
     assert sink.rows() == [(1, "a")]
 
 
-def test_status_beside_a_live_driver_changes_nothing(sink: Staged) -> None:
-    ticket = sink.open(1)
-    sink.task(ticket, sink.txn(1, 0), (1, "a")).pre_commit()
-    writer = sink.task(ticket, sink.txn(1, 1), (2, "b"))
-
-    def everything() -> object:
-        tables = sink.run(
-            f"SELECT oid, relname, relfilenode FROM pg_class WHERE relnamespace = '{sink.schema}'::regnamespace"
-        )
-        return (
-            sorted(tables),
-            sink.run("SELECT xmin, * FROM exactsink_staged"),
-            sink.run("SELECT * FROM exactsink_epochs"),
-        )
-
-    before = everything()
-    for generation in (0, 1, 9):
-        with sink.claim(generation).committer() as committer:
-            assert [f for f in committer.check(SCHEMA, 2) if f.severity == "error"] == []
-            assert len(list(committer.in_doubt())) == 2
-    assert everything() == before
-    writer.write(batch(SCHEMA, [(3, "c")]))
-    assert writer.pre_commit().rows == 2
-
-
-def test_two_phase_leftovers_of_the_sink_are_swept_too(sink: Staged) -> None:
-    """The strategy was changed while an epoch was undecided."""
-    txn = sink.txn(1)
-    with psycopg.connect(sink.conninfo, autocommit=True) as session:
-        session.execute("BEGIN; INSERT INTO t VALUES (1, 'a')")
-        session.execute(f"PREPARE TRANSACTION '{txn.id}'".encode())
-    assert sink.listed() == [txn.id]
-    sink.claim(2).abort(txn)
-    assert sink.listed() == sink.rows() == []
-    assert sink.run("SELECT 1 FROM pg_prepared_xacts WHERE database = current_database()") == []
-
-
 def test_a_retry_while_the_first_attempt_lives_or_after_it_voted_starts_the_epoch_over(database: str) -> None:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
         impatient = sink.with_(lock_timeout_seconds=0.3)
@@ -200,10 +148,3 @@ def test_a_retry_while_the_first_attempt_lives_or_after_it_voted_starts_the_epoc
             sink.task(ticket, sink.txn(1, 0, 4), (1, "a")).pre_commit()
         assert sink.registered() == [sink.txn(1, 0, 1).id]
         assert sink.claim(2).commit(1, sink.claim(2).vote(1, [(1, "a")])) == ["Committed"]
-
-
-def test_an_executor_that_reaches_another_database_does_not_write(sink: Staged, postgres: Postgres) -> None:
-    ticket = sink.open(1)
-    other = replace(sink, conninfo=postgres.conninfo())
-    with pytest.raises(Fatal, match="another database than the driver"):
-        other.task(ticket, other.txn(1), (1, "a"))
