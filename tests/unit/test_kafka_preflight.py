@@ -114,9 +114,9 @@ def test_the_state_of_transactions_is_judged_by_settings_where_it_can_not_be_see
 
 def test_ids_that_are_forgotten_before_their_transaction_ends_are_an_error() -> None:
     short = checks(pause=0)
-    one(short.times({LIMIT: 900, EXPIRY: 899}, None), "error", "a transactional id after 899 s", f"{EXPIRY}=604800000 ")
-    one(short.times({LIMIT: 899, EXPIRY: 900}, None), "error", f"allow 899 ({LIMIT})", f"{LIMIT}=900000 in every")
-    assert list(short.times({LIMIT: 900, EXPIRY: 900}, None)) == []
+    one(short.times(900, 899, None), "error", "a transactional id after 899 s", f"{EXPIRY}=604800000 ")
+    one(short.times(899, 900, None), "error", f"allow 899 ({LIMIT})", f"{LIMIT}=900000 in every")
+    assert list(short.times(900, 900, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_ids_that_are_forgotten_before_their_transaction_ends_are_an_error() -> 
 def test_the_end_of_a_transaction_is_known_by_its_id_or_by_its_rows(
     ids: float, kept: dict[str, str] | None, warned: bool
 ) -> None:
-    found = list(checks().times({LIMIT: 900, EXPIRY: ids}, None if kept is None else configs(**kept)))
+    found = list(checks().times(900, ids, None if kept is None else configs(**kept)))
     assert [finding.severity for finding in found] == ["warning"] * warned
 
 
