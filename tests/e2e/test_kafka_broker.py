@@ -21,7 +21,8 @@ def test_broker_that_crashes_before_and_between_the_commits_and_an_answer_that_g
 ) -> None:
     write_source(tmp_path, EPOCHS * PARTICIPANTS)
     left: list[int] = []
-    with cutting_kafka() as broker, kafka_sink_of(broker) as sink:
+    with cutting_kafka() as broker:
+        sink = kafka_sink_of(broker)
 
         def crash_after_the_first() -> None:
             wait_until(lambda: len(sink.open) < PARTICIPANTS, "the first commit of two")

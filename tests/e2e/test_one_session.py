@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.contract import Event, Fatal, LineageError, PreflightError, Retryable
+from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError, Retryable
 from exactsink.protocol.coordinator import Batch, Coordinator, EpochResult
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
@@ -88,7 +88,11 @@ def test_run_restarts_on_retryable_and_every_restart_claims(
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
-def test_query_made_manually_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_made_manually_is_the_same_and_its_sinks_hear_where_the_source_stands(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: set[tuple[object, ...]] = set()
+    monkeypatch.setattr(Committer, "source_reached", lambda self, epoch, ends: heard.add((epoch, *ends)))
     write_source(tmp_path, 3)
     job = Job.from_toml(write_job(tmp_path))
     body = job.foreach_batch()
@@ -98,6 +102,7 @@ def test_query_made_manually_is_the_same(spark: SparkSession, tmp_path: Path) ->
         write_source(tmp_path, 4)
     assert job.journal().read().last_generation == 2
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
+    assert heard == {(epoch, f'{{"logOffset":{epoch}}}') for epoch in range(4)}
 
 
 def test_query_made_manually_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from exactsink.contract import Committable, ExactsinkError, Retryable, Unknown
-from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.messages import Seen
 from exactsink_kafka.producer import row_producer
 from exactsink_kafka.transactions import Transaction, Vote
-from exactsink_kafka.wire import Wire
 from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
@@ -88,58 +84,7 @@ def _look(participants: Participants, vote: Committable, partition: int) -> Seen
     return participants.wire.look(written.topic_id, partition, written.first_offsets[partition])
 
 
-@contextmanager
-def stalling(server: KafkaServer, committer: KafkaCommitter, until: Callable[[], bool]) -> Iterator[None]:
-    """Let the broker stall when a committer's EndTxn go out, until it is so."""
-    end = committer._wire.end
-
-    def resume() -> None:
-        try:
-            wait_until(until, "the moment to resume the broker")
-        finally:
-            server.resume()
-
-    def stalled(transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
-        server.stall()
-        waiting = threading.Thread(target=resume)
-        waiting.start()
-        try:
-            return end(transactions, commit=commit)
-        finally:
-            waiting.join()
-
-    committer._wire.end = stalled  # type: ignore[method-assign]
-    yield
-    committer._wire.end = end  # type: ignore[method-assign]
-
-
-def test_a_broker_that_stalls_for_longer_than_the_patience_is_asked_again_later(server: KafkaServer) -> None:
-    with Participants.of(server) as participants:
-        votes = participants.votes(3)
-        committer = participants.committer()
-        committer._wire = Wire(participants.options, "impatient", patience_seconds=1)
-        given_up = threading.Event()
-        use = committer._wire._asker.use
-
-        def giving_up(*arguments: Any) -> Any:
-            try:
-                return use(*arguments)
-            except Retryable:
-                given_up.set()
-                raise
-
-        committer._wire._asker.use = giving_up  # type: ignore[method-assign]
-        with (
-            stalling(server, committer, given_up.is_set),
-            pytest.raises(Retryable, match=r"sink out: commit epoch 0: .* did not answer") as raised,
-        ):
-            committer.commit(0, votes)
-        assert "the epoch is decided" in raised.value.why
-        committer.close()
-        assert set(participants.commit(*votes)) <= {"Committed", "AlreadyCommitted"}
-        assert participants.values() == sorted(f"{slot}-{row}" for slot in range(3) for row in "ab")
-
-
+@pytest.mark.proof
 def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_than_a_timeout(
     server: KafkaServer,
 ) -> None:
