@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,6 @@ from tests.conformance.defects import SABOTAGES, what
 _MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
 _FIRST = {*{what(target): name for name, target in reversed(SABOTAGES.items())}.values(), *SABOTAGES.keys() - _MATRIX}
 """The matrix is one scenario at many points: each of its defects is caught at one of them for every change."""
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with closing(Runner()) as runner:
-        yield runner
 
 
 def test_no_scenario_is_without_a_sabotage() -> None:

@@ -35,18 +35,6 @@ def _run(job: Job, spark: SparkSession) -> None:
     supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
 
 
-def test_unwritable_target_is_refused_before_the_first_row(spark: SparkSession, tmp_path: Path) -> None:
-    write_source(tmp_path, 2)
-    (tmp_path / "file").write_text("")
-    path = write_job(tmp_path, SINKS.replace("{folder}/lake", "{folder}/file/lake"))
-    with pytest.raises(PreflightError, match="file is not a folder") as refused:
-        _run(Job.from_toml(path), spark)
-    assert "sink lake" in str(refused.value)
-    assert "fix:" in str(refused.value)
-    assert not (tmp_path / "table.db").exists(), "no other sink got a row"
-    assert not (tmp_path / "checkpoint").exists()
-
-
 def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 3)
     path = write_job(tmp_path)
