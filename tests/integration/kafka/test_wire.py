@@ -127,6 +127,8 @@ def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_a
         began = time.monotonic()
         with pytest.raises(Retryable, match=f"describe transactions: Kafka at {address} did not answer") as raised:
             wire.describe(["x"])
+        with pytest.raises(Retryable, match=f"Kafka at {address} did not answer"):
+            wire.cluster()
     assert 0.4 < time.monotonic() - began < 30
     assert "ECONNREFUSED" in raised.value.why
     assert threads("to-nobody") == []
