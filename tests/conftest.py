@@ -15,11 +15,11 @@ _FIRST = ("e2e", "docs", "simulation", "integration", "contract", "unit", "confo
 _ALONE = ("simulation", "conformance")
 """Folders whose tests are handed out one by one; elsewhere a file's tests, which share servers, stay together."""
 _SESSION = ("adopt", "batch_runs", "one_pass", "one_session", "postgres_shapes", "routes", "text_files")
-"""Tests of `e2e` with a Spark session in the test process; all others attach to the warm JVM, as the pages do."""
+"""Tests of `e2e` with a Spark session in the test process; all others attach to a warm JVM, as the pages do."""
 
 
 class _Scheduler(LoadScopeScheduling):
-    """For `--dist loadgroup`, by path: one worker has the warm JVM, one has the session."""
+    """For `--dist loadgroup`, by path: a worker has the session, two have a warm JVM: the pages' and the rest's."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         config.option.loadscopereorder = False  # the order is the collection's
@@ -27,8 +27,10 @@ class _Scheduler(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePath(nodeid.partition("::")[0])
-        if path.parts[1] in ("e2e", "docs"):
+        if path.parts[1] == "e2e":
             return "session" if path.stem.removeprefix("test_") in _SESSION else "jvm"
+        if path.parts[1] == "docs":
+            return "docs"
         return nodeid if path.parts[1] in _ALONE else str(path)
 
 

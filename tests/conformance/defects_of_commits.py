@@ -89,9 +89,7 @@ class OneByOne(ReferenceCommitter):
 
 
 class ChecksThenActs(DoublesOnRepeat):
-    """Looks and applies in two steps: two processes at once apply twice."""
-
-    """Looks first, and applies what it saw, whatever happened since."""
+    """Looks first, and applies what it saw, whatever happened since: two processes at once apply twice."""
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         waiting = set(self.names())

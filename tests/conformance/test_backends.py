@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
+from exactsink.testing.scenarios import matrix
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
@@ -15,14 +17,32 @@ from tests.conformance.reference_store import ReferenceTarget
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 
+_OF_MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
+_OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "other-process", "previous-release"}
 _OF_WRITERS = {
     *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),
-    *("empty-epoch", "many-rows", "order-kept", "undecided-invisible", "other-process", "commit-replayed"),
-    *("one-vote-lost", "loser-swept", "previous-release", "two-jobs-interleaved"),
+    *(*_OF_FORMATS, "commit-replayed", "one-vote-lost", "loser-swept", "two-jobs-interleaved"),
 }
 
 
+def chosen(names: Collection[str]) -> Callable[..., None]:
+    """Return the kit's test: these scenarios for every change, all others for `make proof`."""
+    params = [pytest.param(name, marks=() if name in names else pytest.mark.proof) for name in SCENARIOS]
+
+    @pytest.mark.parametrize("scenario", params)
+    def test_conformance(
+        self: ConformanceSuite, scenario: str, target: ConformanceTarget, folder: Path, runner: Runner
+    ) -> None:
+        ConformanceSuite.test_conformance(self, scenario, target, folder, runner)
+
+    return test_conformance
+
+
 class TestReferenceStore(ConformanceSuite):
+    """The points of the matrix are killed on all other targets."""
+
+    test_conformance = chosen(SCENARIOS.keys() - _OF_MATRIX)
+
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         return ReferenceTarget()
@@ -52,17 +72,21 @@ class TestKafka(ConformanceSuite):
         return kafka_targets_on(kafka.bootstrap)["fast"]
 
 
-class TestOtherWriters(ConformanceSuite):
-    """What tasks do, once more with the other writers; a driver's part is the same, and is for `make proof`."""
+class TestOtherFormats(ConformanceSuite):
+    """What is another than with Parquet: how rows become files."""
 
-    @pytest.fixture(params=["json", "csv", "plain"])
+    test_conformance = chosen(_OF_FORMATS)
+
+    @pytest.fixture(params=["json", "csv"])
     def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
-        if request.param == "plain":
-            return kafka_targets_on(request.getfixturevalue("kafka").bootstrap)["plain"]
         return files_targets()[request.param]
 
-    @pytest.mark.parametrize(
-        "scenario", [pytest.param(name, marks=() if name in _OF_WRITERS else pytest.mark.proof) for name in SCENARIOS]
-    )
-    def test_conformance(self, scenario: str, target: ConformanceTarget, folder: Path, runner: Runner) -> None:
-        super().test_conformance(scenario, target, folder, runner)
+
+class TestPlainWriter(ConformanceSuite):
+    """What tasks do, once more with Kafka's other writer; a driver's part is the same."""
+
+    test_conformance = chosen(_OF_WRITERS)
+
+    @pytest.fixture
+    def target(self, kafka: Kafka) -> ConformanceTarget:
+        return kafka_targets_on(kafka.bootstrap)["plain"]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,6 @@ from exactsink.testing.target import HOOKS
 from exactsink.testing.wrapped import WrappedBackend
 from tests.conformance.defects_of_work import LeavesOrphans
 from tests.conformance.reference_store import ReferenceTarget
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with closing(Runner()) as runner:
-        yield runner
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from exactsink.testing import Runner
 from tests.conformance.defects_of_commits import OneMarkerForAll
 from tests.conformance.defects_of_work import PublishesEarly
 from tests.conformance.reference_store import ReferenceTarget
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with closing(Runner()) as runner:
-        yield runner
 
 
 class WaitingTarget(ReferenceTarget):

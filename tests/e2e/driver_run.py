@@ -15,7 +15,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from exactsink.cli.main import main
@@ -55,21 +54,12 @@ def _send(number: int) -> None:
     signal.pthread_kill(threading.get_ident(), number)  # to this thread: it comes no further
 
 
-def _fill(file: Path) -> None:
-    """Take all room there is in a file system."""
-    for size in (1 << 16, 1):
-        with suppress(OSError), open(file, "ab", buffering=0) as end:
-            while end.write(b"\0" * size):
-                pass
-
-
 def drive(arguments: Sequence[str]) -> int:
     """Be the driver run that these arguments describe; return its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job")
     parser.add_argument("--fault", action="append", type=json.loads, default=[], help="where, what, and its mark: JSON")
     parser.add_argument("--first", help="a point whose `after` must have come before")
-    parser.add_argument("--fill", type=Path, help="the file to fill its file system with, instead of the action")
     given = parser.parse_args(arguments)
     if not given.fault:
         return main(["run", given.job])
@@ -80,7 +70,7 @@ def drive(arguments: Sequence[str]) -> int:
     faults = [
         _At(
             (fault["point"], fault["edge"], fault["epoch"]),
-            acts[fault["action"]] if given.fill is None else lambda: _fill(given.fill),
+            acts[fault["action"]],
             Path(fault["mark"]),
             given.first,
         )

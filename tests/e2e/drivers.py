@@ -19,7 +19,6 @@ from tests.e2e.processes import ENVIRONMENT, ROOT, Process, temporary
 from tests.e2e.warm_jvm import SPARK_HOME, WarmJvm
 
 KILLED = -signal.SIGKILL
-_PROGRAM = [sys.executable, "-m", "tests.e2e.driver_run"]
 _PR_SET_CHILD_SUBREAPER = 36
 """Linux: orphaned descendants become this process's children."""
 
@@ -30,7 +29,7 @@ class ForkServer:
     def __init__(self) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._popen = subprocess.Popen(
-            [*_PROGRAM, "--serve"],
+            [sys.executable, "-m", "tests.e2e.driver_run", "--serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ENVIRONMENT},
@@ -53,7 +52,7 @@ class ForkServer:
 
 
 class Driver(Process):
-    """A driver run's process, on a warm JVM or with one of its own. `within` is put before its command.
+    """A driver run's process, on a warm JVM or with one of its own.
 
     `faults` fire once each; `marks` reports which did.
     """
@@ -66,9 +65,7 @@ class Driver(Process):
         name: Path,
         *,
         first: str | None = None,
-        fill: Path | None = None,
         jvm: WarmJvm | None = None,
-        within: Sequence[str] = (),
     ) -> None:
         self.marks = {fault: name.with_suffix(f".{number}.fired") for number, fault in enumerate(faults, 1)}
         self._jvm = jvm
@@ -76,14 +73,10 @@ class Driver(Process):
         for fault, mark in self.marks.items():
             arguments.append("--fault=" + json.dumps({**asdict(fault), "mark": str(mark)}))
         arguments += [] if first is None else [f"--first={first}"]
-        arguments += [] if fill is None else [f"--fill={fill}"]
         local = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_DIRS": str(job.with_name("spark"))}
         log, environment = name.with_suffix(".log"), local if jvm is None else jvm.address
-        if within:
-            super().__init__([*within, *_PROGRAM, *arguments], log, environment)
-        else:
-            log.touch()
-            self._attach(server.fork(arguments, {**temporary(log), **environment}, log), log)
+        log.touch()
+        self._attach(server.fork(arguments, {**temporary(log), **environment}, log), log)
 
     @property
     def unfired(self) -> list[Fault]:

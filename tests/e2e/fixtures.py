@@ -77,7 +77,7 @@ def drivers(tmp_path: Path, fork_server: ForkServer) -> Iterator[Drivers]:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[Database]:
-    """A test's own database on the server that all tests share, with foreign work in it."""
+    """A test's own database on the server that all tests share."""
     from tests.e2e.postgres_job import database_of
 
     with database_of(postgres) as made:
@@ -95,17 +95,16 @@ def own_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def own_database(own_server: PostgresServer) -> Iterator[Database]:
-    """A test's own database there. Foreign work has no open sessions: they would not survive a stop."""
+    """A test's own database there."""
     from tests.e2e.postgres_job import database_of
 
-    with database_of(own_server, sessions=False) as made:
+    with database_of(own_server) as made:
         yield made
 
 
 @pytest.fixture
-def kafka_sink(kafka: Kafka) -> Iterator[KafkaSink]:
+def kafka_sink(kafka: Kafka) -> KafkaSink:
     """A test's own output topic on the broker that all tests share."""
     from tests.e2e.kafka_job import kafka_sink_of
 
-    with kafka_sink_of(kafka) as made:
-        yield made
+    return kafka_sink_of(kafka)

@@ -101,20 +101,16 @@ def in_table(folder: Path) -> Counter[int]:
         return Counter(row[0] for row in connection.execute("SELECT id FROM rows"))
 
 
-def wrong_rows(
-    folder: Path, target: Path | None = None, also: Mapping[str, Counter[Row]] | None = None
-) -> Mapping[str, Mapping[str, list[Row]]]:
+def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, Mapping[str, list[Row]]]:
     """Hold the rows of THREE_SINKS against the source's, every column: what is missing, and what is there too often.
 
-    `target` holds the sinks when it is another folder than the source's; `also` is what sinks elsewhere hold. Empty
-    when all is well.
+    `also` is what sinks elsewhere hold. Empty when all is well.
     """
     source = [json.loads(line) for path in (folder / "source").glob("*.json") for line in path.read_text().splitlines()]
     assert source
     whole = Counter(map(row_of, source))
     narrow: Counter[Row] = Counter((row["id"], row["kind"], row["amount"]) for row in source)
-    target = target or folder
-    held = {"lake": _lake(target), "lines": _lines(target), "table": _table(target), **(also or {})}
+    held = {"lake": _lake(folder), "lines": _lines(folder), "table": _table(folder), **also}
     wanted = {sink: narrow if sink == "table" else whole for sink in held}
     return {
         sink: {"missing": _some(wanted[sink] - found), "too often": _some(found - wanted[sink])}
@@ -123,9 +119,9 @@ def wrong_rows(
     }
 
 
-def leftovers(folder: Path, target: Path | None = None) -> list[str]:
+def leftovers(folder: Path) -> list[str]:
     """List the temp and staged files that no epoch needs any more."""
-    hidden = [(target or folder) / sink / "_exactsink" for sink in ("lake", "lines")]
+    hidden = [folder / sink / "_exactsink" for sink in ("lake", "lines")]
     places = [*hidden, folder / "checkpoint.exactsink" / "staging" / "table"]
     return [str(path) for place in places for path in place.rglob("*") if path.is_file() or path.parent in hidden]
 

@@ -1,27 +1,16 @@
-"""Executors as processes: killed in the middle of a write, and of a vote; and a slow task is overtaken by its copy."""
+"""Executors as processes, killed in the middle of a write, and of a vote."""
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import closing
 from pathlib import Path
 
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Drivers
-from tests.e2e.jobs import SPARK, THREE_SINKS, TWO_FILES, leftovers, write_job, write_source, wrong_rows
+from tests.e2e.jobs import SPARK, TWO_FILES, write_job, write_source
 from tests.e2e.kafka_job import KafkaSink
 from tests.e2e.postgres_job import Database, gate_of
-from tests.e2e.standalone import Standalone
-
-SPECULATION = """
-"spark.speculation" = true
-"spark.speculation.interval" = "100ms"
-"spark.speculation.multiplier" = 1
-"spark.speculation.quantile" = 0.5
-"spark.speculation.minTaskRuntime" = "100ms"
-"spark.speculation.efficiency.enabled" = false
-"""
 
 
 def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_sink_has_voted(
@@ -59,16 +48,3 @@ def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_s
 def _kill(executor: int) -> None:
     assert b"CoarseGrainedExecutorBackend" in Path("/proc", str(executor), "cmdline").read_bytes()
     os.kill(executor, signal.SIGKILL)
-
-
-def test_slow_task_overtaken_by_its_speculative_copy_is_killed_and_swept(tmp_path: Path, drivers: Drivers) -> None:
-    write_source(tmp_path, 6)
-    with closing(Standalone(tmp_path / "cluster")) as cluster:
-        spark = SPARK.replace("local[2]", cluster.url) + slow_tasks.CONF % ("hold", "1") + SPECULATION
-        job = write_job(tmp_path, THREE_SINKS, slow_tasks.TRANSFORM, TWO_FILES, spark)
-        code, reported = drivers.run(job)
-    assert code == 0, reported
-    assert not (tmp_path / "go").exists(), "nothing but its end could stop the slow task"
-    assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)
-    assert wrong_rows(tmp_path) == {}
-    assert leftovers(tmp_path) == []

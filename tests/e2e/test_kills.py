@@ -7,6 +7,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import KILLED, Drivers
@@ -108,6 +110,7 @@ def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of
     assert kafka_sink.amiss(tmp_path) == {}
 
 
+@pytest.mark.proof
 def test_stateful_query_whose_jvm_dies_between_commit_and_sparks_commit_log(tmp_path: Path, drivers: Drivers) -> None:
     """The only driver runs with a JVM of their own, which dies with them: what Spark keeps in memory is gone."""
     write_source(tmp_path, 4)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.contract import Event, Fatal, LineageError, PreflightError, Retryable
+from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError, Retryable
 from exactsink.protocol.coordinator import Batch, Coordinator, EpochResult
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
@@ -33,18 +33,6 @@ class _Once:
 
 def _run(job: Job, spark: SparkSession) -> None:
     supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
-
-
-def test_unwritable_target_is_refused_before_the_first_row(spark: SparkSession, tmp_path: Path) -> None:
-    write_source(tmp_path, 2)
-    (tmp_path / "file").write_text("")
-    path = write_job(tmp_path, SINKS.replace("{folder}/lake", "{folder}/file/lake"))
-    with pytest.raises(PreflightError, match="file is not a folder") as refused:
-        _run(Job.from_toml(path), spark)
-    assert "sink lake" in str(refused.value)
-    assert "fix:" in str(refused.value)
-    assert not (tmp_path / "table.db").exists(), "no other sink got a row"
-    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -88,7 +76,11 @@ def test_run_restarts_on_retryable_and_every_restart_claims(
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
-def test_query_made_manually_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_made_manually_is_the_same_and_its_sinks_hear_where_the_source_stands(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: set[tuple[object, ...]] = set()
+    monkeypatch.setattr(Committer, "source_reached", lambda self, epoch, ends: heard.add((epoch, *ends)))
     write_source(tmp_path, 3)
     job = Job.from_toml(write_job(tmp_path))
     body = job.foreach_batch()
@@ -98,6 +90,7 @@ def test_query_made_manually_is_the_same(spark: SparkSession, tmp_path: Path) ->
         write_source(tmp_path, 4)
     assert job.journal().read().last_generation == 2
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
+    assert heard == {(epoch, f'{{"logOffset":{epoch}}}') for epoch in range(4)}
 
 
 def test_query_made_manually_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:

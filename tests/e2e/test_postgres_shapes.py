@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
 
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg import sql
 from pydantic import SecretStr
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql import SparkSession
 
 from exactsink.contract import ConfigError
-from exactsink.toolkit.sql import quoted
+from exactsink.spark import Job
 from exactsink_postgres.backend import PostgresBackend
-from exactsink_postgres.encoder import RowEncoder
-from exactsink_postgres.options import PostgresOptions, TableName
-from exactsink_postgres.tables import chosen_columns, create_table, problems, read_table
+from exactsink_postgres.options import PostgresOptions
+from tests.e2e.jobs import write_job
 from tests.servers.postgres import Postgres
 
+SINK = """
+[sinks.orders]
+backend = "postgres"
+conninfo = "CONNINFO"
+table = "orders"
+create = true
+"""
 ROWS = """
     SELECT 1L AS id, 'it''s' AS word, array(1, NULL) AS plain,
         struct(CAST(NULL AS INT) AS none, CAST('12345678901234567890.0123456789' AS DECIMAL(38,10)) AS d,
@@ -48,74 +52,32 @@ WANTED = {
     "am": [{"1": {"y": None}}],
     "v": {"v": [Decimal("1.5")]},
 }
-BACKEND = PostgresBackend(PostgresOptions(conninfo=SecretStr("host=nowhere"), table="orders"))
+_COLUMNS = "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
+_OF_TABLE = "attrelid = 'orders'::regclass AND attnum > 0"
 
 
-@pytest.fixture
-def rows(spark: SparkSession) -> DataFrame:
-    return spark.sql(ROWS)
-
-
-@pytest.fixture(autouse=True)
-def _zone(spark: SparkSession) -> Iterator[None]:
-    """Where clocks once differed from UTC by seconds."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", str(zone))
-
-
-def schema_of(frame: DataFrame) -> pa.Schema:
-    return to_arrow_schema(frame.schema, timezone="Europe/Berlin")
-
-
-def shaped(frame: DataFrame) -> DataFrame:
-    expressions = BACKEND.shape(schema_of(frame))
-    assert expressions is not None
-    return frame.select(*map(F.expr, expressions))
-
-
-def test_nested_columns_come_into_jsonb_of_a_new_table_whole(rows: DataFrame, postgres: Postgres) -> None:
-    frame = shaped(rows)
-    assert frame.columns == rows.columns
-    assert frame.select(F.xxhash64(*map(F.expr, map(_name, frame.columns)))).count() == 2
-    schema, sent = schema_of(frame), frame.toArrow()
-    postgres.create_database("shapes")
-    with psycopg.connect(postgres.conninfo("shapes"), autocommit=True) as session:
-        session.execute(create_table(TableName.parse("orders"), schema).encode())
-        table = read_table(session, TableName.parse("orders"))
-        assert table is not None
-        assert problems(table, schema) == []
-        kinds = {column.name: column.type for column in table.columns}
+def test_nested_columns_come_into_jsonb_of_a_new_table_whole(
+    spark: SparkSession, tmp_path: Path, postgres: Postgres
+) -> None:
+    conninfo = postgres.new_database("shapes")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # whose clocks once differed from UTC by seconds
+    try:
+        rows = spark.sql(ROWS)
+        Job.from_toml(write_job(tmp_path, SINK.replace("CONNINFO", conninfo))).write(rows, run="r")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with psycopg.connect(conninfo) as session:
+        kinds = dict(session.execute(f"{_COLUMNS} WHERE {_OF_TABLE}".encode()).fetchall())
         assert kinds == {"id": "bigint", "word": "text", "plain": "integer[]", **dict.fromkeys(WANTED, "jsonb")}
-        encoder = RowEncoder(str(table), schema, chosen_columns(table, schema))
-        with session.cursor().copy(f"COPY {table.sql} FROM STDIN WITH (FORMAT binary)".encode()) as copy:
-            copy.write(encoder.header())
-            for batch in sent.to_batches():
-                copy.write(encoder.encode(batch))
-            copy.write(encoder.finish())
-        first, second = _stored(session, table.sql, frame.columns)
-    assert first == {"id": 1, "word": "it's", "plain": [1, None], **WANTED}
-    assert second == {**dict.fromkeys(frame.columns), "id": 2}
+        listed = sql.SQL(", ").join(sql.SQL("to_jsonb({})::text").format(sql.Identifier(name)) for name in rows.columns)
+        found = session.execute(sql.SQL("SELECT {} FROM orders ORDER BY id").format(listed)).fetchall()
+    first, second = [[text and json.loads(text, parse_float=Decimal) for text in row] for row in found]
+    assert dict(zip(rows.columns, first, strict=True)) == {"id": 1, "word": "it's", "plain": [1, None], **WANTED}
+    assert dict(zip(rows.columns, second, strict=True)) == {**dict.fromkeys(rows.columns), "id": 2}
 
 
-def test_a_frame_of_plain_columns_is_left_as_it_is(rows: DataFrame) -> None:
-    assert BACKEND.shape(schema_of(rows.select("id", "word", "plain"))) is None
-
-
-def test_keys_that_json_can_not_have_are_refused(spark: SparkSession) -> None:
-    for key in ("X'00'", "date'2020-01-01'", "timestamp'2020-01-01 00:00:00'", "struct(1 AS a)", "array(1)"):
-        frame = spark.sql(f"SELECT array(struct(map({key}, 1) AS m)) AS `odd``s`")
-        with pytest.raises(ConfigError, match="column odd`s holds a map with keys of type"):
-            BACKEND.shape(schema_of(frame))
-
-
-def _name(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
-
-
-def _stored(session: psycopg.Connection, table: str, columns: list[str]) -> list[dict[str, Any]]:
-    listed = ", ".join(f"to_jsonb({quoted(name)})::text" for name in columns)
-    found = session.execute(f"SELECT {listed} FROM {table} ORDER BY id".encode()).fetchall()
-    texts = [dict(zip(columns, row, strict=True)) for row in found]
-    return [{name: text and json.loads(text, parse_float=Decimal) for name, text in row.items()} for row in texts]
+def test_plain_columns_stay_as_they_are_and_keys_that_json_can_not_have_are_refused() -> None:
+    shape = PostgresBackend(PostgresOptions(conninfo=SecretStr("host=nowhere"), table="orders")).shape
+    assert shape(pa.schema([("id", pa.int64()), ("plain", pa.list_(pa.int32()))])) is None
+    with pytest.raises(ConfigError, match="column odd`s holds a map with keys of type"):
+        shape(pa.schema([("odd`s", pa.list_(pa.struct([("m", pa.map_(pa.binary(), pa.int32()))])))]))

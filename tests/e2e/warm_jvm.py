@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -17,17 +17,14 @@ _CONF = ("--conf", "spark.python.daemon.module=tests.e2e.python_daemon")
 
 
 class WarmJvm:
-    """A `spark-submit pyspark-shell` of the tests' own. It ends with its input, so also when the tests are killed.
+    """A `spark-submit pyspark-shell` of the tests' own. It ends with its input, so also when the tests are killed."""
 
-    `within` is put before the command, to start it in other namespaces.
-    """
-
-    def __init__(self, folder: Path, within: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path) -> None:
         self._closed = False
         folder.mkdir(parents=True, exist_ok=True)
         info = folder / "gateway"
         environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder)}
-        command = [*within, str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
         self._process = Process([*command, "pyspark-shell"], folder / "jvm.log", environment)
         try:
             self._process.until(info.exists, "reporting its port")

@@ -6,14 +6,15 @@ springs between two messages or between a statement and its answer, never somewh
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.servers.cutting import CutConnection, CuttingProxy, Trap
 from tests.servers.postgres import PORT, Postgres
 
 __all__ = ["PostgresProxy", "Trap", "cutting_proxy"]
@@ -23,29 +24,84 @@ _STATEMENT = (b"Q", b"P")  # the messages that hold a statement's text: simple q
 _READY = b"Z"  # the server's last word on what it was asked
 
 
-class PostgresProxy(CuttingProxy[Trap]):
-    """`way` is the server as those see it who come this way."""
+class Trap:
+    """Waits for the `nth` message that `pattern` is found in, and springs once.
+
+    `before` is called before the server gets that message. Without it the server gets the message, and its answer is
+    swallowed: the connection is cut on both sides instead.
+    """
+
+    def __init__(self, pattern: bytes, nth: int = 1, before: Callable[[], object] | None = None) -> None:
+        self.before = before
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern)
+        self._left = nth
+        self._lock = threading.Lock()
+
+    def takes(self, message: bytes) -> bool:
+        """Return whether this is the message; true only once."""
+        if self._pattern.search(message) is None:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+
+class PostgresProxy:
+    """Stands before a server, for any number of connections at a time, also while the server is down.
+
+    `way` is the server as those see it who come this way.
+    """
 
     def __init__(self, server: Postgres, folder: Path) -> None:
         self.way = Postgres(folder)
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(folder / _SOCKET.format(PORT)))
-        listening.listen()
-        super().__init__(listening, lambda: _connected(server.folder / _SOCKET.format(server.port)), _Connection)
+        self._traps: list[Trap] = []
+        self._server = server.folder / _SOCKET.format(server.port)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / _SOCKET.format(PORT)))
+        self._listening.listen()
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def set(self, trap: Trap) -> Trap:
+        """Arm a trap, for the messages that come from now on."""
+        self._traps.append(trap)
+        return trap
+
+    def close(self) -> None:
+        """Take no more connections; those that are open end with their clients."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(str(self._server))
+            except OSError:  # it is down, which the client sees as a lost connection
+                server.close()
+                client.close()
+                continue
+            _Connection(client, server, self._traps).start()
 
 
-def _connected(path: Path) -> socket.socket:
-    server = socket.socket(socket.AF_UNIX)
-    try:
-        server.connect(str(path))
-    except OSError:
-        server.close()
-        raise
-    return server
+class _Connection:
+    """One client's connection: a thread each way. Whichever ends first cuts both."""
 
+    def __init__(self, client: socket.socket, server: socket.socket, traps: Sequence[Trap]) -> None:
+        self._client = client
+        self._server = server
+        self._traps = traps
+        self._swallowed: Trap | None = None
 
-class _Connection(CutConnection[Trap]):
-    _swallowed: Trap | None = None
+    def start(self) -> None:
+        there = threading.Thread(target=self._until_cut, args=(self._to_server,), name="proxy-to-server", daemon=True)
+        there.start()
+        threading.Thread(target=self._back, args=(there,), name="proxy-to-client", daemon=True).start()
 
     def _to_server(self) -> None:
         with self._client.makefile("rb") as incoming:
@@ -65,8 +121,30 @@ class _Connection(CutConnection[Trap]):
                     trap.sprung.set()
                     return
 
-    def _swallow(self, trap: Trap, message: bytes) -> None:
-        self._swallowed = trap
+    def _spring(self, message: bytes) -> None:
+        for trap in self._traps:
+            if not trap.takes(message):
+                continue
+            if trap.before is None:
+                self._swallowed = trap
+            else:
+                trap.before()
+                trap.sprung.set()
+
+    def _back(self, there: threading.Thread) -> None:
+        self._until_cut(self._to_client)
+        there.join()
+        self._client.close()
+        self._server.close()
+
+    def _until_cut(self, copy: Callable[[], None]) -> None:
+        try:
+            with suppress(OSError):
+                copy()
+        finally:
+            for end in (self._client, self._server):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
 
 def _messages(read: Callable[[int], bytes], *, first: bool) -> Iterator[tuple[bytes, bytes]]:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,15 +42,12 @@ def java() -> str:
     return found
 
 
-def jars(
-    wanted: JarSet = BROKER, cache: Path | None = None, fetch: Callable[[JarSet, Path], None] | None = None
-) -> Path:
+def jars(wanted: JarSet = BROKER) -> Path:
     """Return the folder that holds the jars, and fetch them where it is missing: 44 MB, once per machine and version.
 
     The folder is there whole or not at all. Of processes that come at the same time one fetches, the others wait.
-    `cache` is where to keep them (else $XDG_CACHE_HOME/exactsink), `fetch` another way to get them.
     """
-    cache = cache or _cache()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
     folder = cache / wanted.name
     if folder.exists():
         return folder
@@ -58,30 +55,22 @@ def jars(
     with open(cache / f"{wanted.name}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            _fill(wanted, folder, fetch or _fetch)
+            _fill(wanted, folder)
     return folder
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
-
-
-def _fill(wanted: JarSet, folder: Path, fetch: Callable[[JarSet, Path], None]) -> None:
+def _fill(wanted: JarSet, folder: Path) -> None:
     for left in folder.parent.glob(f"{wanted.name}.new-*"):  # of a process that was killed: the lock is ours
         shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(prefix=f"{wanted.name}.new-", dir=folder.parent))
     try:
-        fetch(wanted, new)
+        _fetch(wanted, new)
         (new / "pom.xml").unlink(missing_ok=True)
         names = [artifact.split(":") for artifact in wanted.artifacts]
-        missing = [
-            f"{name}-{version}.jar" for _, name, version in names if not (new / f"{name}-{version}.jar").exists()
-        ]
-        broken = [jar.name for jar in sorted(new.glob("*.jar")) if not zipfile.is_zipfile(jar)]
-        if missing or broken:
-            raise RuntimeError(
-                f"fetching {wanted.name} left no whole set: missing {missing}, broken {broken}; try again"
-            )
+        wanted_jars = [new / f"{name}-{version}.jar" for _, name, version in names]
+        bad = sorted(jar.name for jar in {*wanted_jars, *new.glob("*.jar")} if not zipfile.is_zipfile(jar))
+        if bad:
+            raise RuntimeError(f"fetching {wanted.name} left no whole set: {bad} missing or broken; try again")
         new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)

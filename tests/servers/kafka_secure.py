@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -45,17 +44,6 @@ class SecureKafka:
     def bootstrap(self) -> str:
         """Return the secured listener's host:port. The certificate is for 127.0.0.1 and localhost."""
         return self.server.address(_LISTENER)
-
-    def settings(self, user: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
-        """Return librdkafka's settings for a user; `mechanism` may be PLAIN."""
-        return {
-            "bootstrap.servers": self.bootstrap,
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(self.ca),
-            "sasl.mechanism": mechanism,
-            "sasl.username": user,
-            "sasl.password": PASSWORDS[user],
-        }
 
     def allow(self, user: str, operation: str, kind: str, name: str, *, prefix: bool = False) -> None:
         """Let a user do an operation (WRITE, DESCRIBE, ...) on a TOPIC, GROUP, TRANSACTIONAL_ID or BROKER of that name.

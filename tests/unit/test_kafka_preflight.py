@@ -86,9 +86,9 @@ def test_the_state_of_transactions_is_judged_by_settings_where_it_can_not_be_see
 
 def test_ids_that_are_forgotten_before_their_transaction_ends_are_an_error() -> None:
     short = checks(pause=0)
-    one(short.times({LIMIT: 900, EXPIRY: 899}, None), "error", "a transactional id after 899 s", f"{EXPIRY}=604800000 ")
-    one(short.times({LIMIT: 899, EXPIRY: 900}, None), "error", f"allow 899 ({LIMIT})", f"{LIMIT}=900000 in every")
-    assert list(short.times({LIMIT: 900, EXPIRY: 900}, None)) == []
+    one(short.times(900, 899, None), "error", "a transactional id after 899 s", f"{EXPIRY}=604800000 ")
+    one(short.times(899, 900, None), "error", f"allow 899 ({LIMIT})", f"{LIMIT}=900000 in every")
+    assert list(short.times(900, 900, None)) == []
 
 
 LONG = [{}, {"retention_ms": "604800000"}, {"cleanup_policy": "", "retention_ms": "1000"}]
@@ -98,9 +98,9 @@ SHORT = [None, {"retention_ms": "604799000"}, {"retention_bytes": "1000"}, {"cle
 @pytest.mark.parametrize("kept", [*LONG, *SHORT])
 def test_the_end_of_a_transaction_is_known_by_its_id_or_by_its_rows(kept: dict[str, str] | None) -> None:
     topic = None if kept is None else configs(**kept)
-    found = list(checks().times({LIMIT: 900, EXPIRY: 6 * DAY}, topic))
+    found = list(checks().times(900, 6 * DAY, topic))
     assert [finding.severity for finding in found] == ["warning"] * (kept in SHORT)
-    assert list(checks().times({LIMIT: 900, EXPIRY: 7 * DAY}, topic)) == []
+    assert list(checks().times(900, 7 * DAY, topic)) == []
 
 
 class Answering(Wire):

@@ -45,17 +45,15 @@ def connected(options: KafkaOptions, client_id: str, patience_seconds: float) ->
     heard: list[KafkaError] = []
     client = _client(librdkafka_settings(options, client_id) | {"error_cb": heard.append})
     answer = client.describe_cluster(request_timeout=patience_seconds)
-    probed = False
     for _ in attempts_within(patience_seconds, first_seconds=0.01, longest_seconds=0.01):
         client.poll(0.05)
-        if answer.done():
+        down = any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in heard)
+        if answer.done() or down:
             break
-        if not probed and any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in heard):
-            probed = True
-            if (cause := _cause(options, heard, patience_seconds)) is not None:
-                raise cause
+    if down and (cause := _cause(options, heard, patience_seconds)) is not None:
+        raise cause
     try:
-        answer.result(0.05)
+        answer.result(patience_seconds)
     except (KafkaException, NoAnswerYet) as error:
         client.poll(0)
         raise _cause(options, heard, patience_seconds) or _unanswered(options, heard) from error
@@ -70,8 +68,7 @@ def _client(given: Mapping[str, Any]) -> AdminClient:
         why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
     for value in sorted((str(value) for value in given.values()), key=len, reverse=True):
         why = why.replace(f'"{value}"', '"..."') if value else why
-    what = "producer: librdkafka does not take these settings"
-    raise ConfigError(what, why=why, next="fix them in the sink's options")
+    raise ConfigError("producer: librdkafka does not take these settings", why=why, next="fix the sink's options")
 
 
 def _cause(options: KafkaOptions, heard: Sequence[KafkaError], patience_seconds: float) -> Fatal | None:
@@ -99,9 +96,8 @@ def _unknown_mechanism(options: KafkaOptions, offered: str) -> Fatal:
     if offered:
         why = f"the broker does not offer {options.sasl_mechanism}, only {offered}"
         return _fatal(options, why, "fix sasl_mechanism in the sink's options")
-    protocol = options.security_protocol
+    protocol, bare = options.security_protocol, options.security_protocol.removeprefix("SASL_")
     why = f"the listener wants no login, {protocol} would log in {options.sasl_username!r} by {options.sasl_mechanism}"
-    bare = protocol.removeprefix("SASL_")
     fix = f"security_protocol = \"{bare}\" and no sasl_* in the sink's options; or name another listener's port"
     return _fatal(options, why, fix)
 
@@ -129,17 +125,15 @@ def _said(error: KafkaError) -> str:
 
 
 def _tls(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str] | None:
-    context = _tls_context(options)
     try:
-        with _socket(server, seconds) as bare, context.wrap_socket(bare, server_hostname=_host(server)):
+        with _socket(server, seconds) as bare, _tls_context(options).wrap_socket(bare, server_hostname=_host(server)):
             return None
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _WRONG_NAME:
             why = f"the certificate of {server} is for another name ({error.verify_message})"
             return why, "name the broker as its certificate does, in bootstrap_servers"
-        trusted = (
-            f"ssl_ca_location ({options.ssl_ca_location})" if options.ssl_ca_location else "what the system trusts"
-        )
+        authority = options.ssl_ca_location
+        trusted = f"ssl_ca_location ({authority})" if authority else "what the system trusts"
         why = f"the certificate of {server} is not trusted by {trusted}: {error.verify_message}"
         return why, "ssl_ca_location = the PEM file of the authority that signed it"
     except (ssl.SSLError, ConnectionResetError):

@@ -28,7 +28,7 @@ STATE_LOG = "__transaction_state"
 _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were committed", "Describe": "to find it"}
 """What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
 _NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
-_LEAST_TIMES = ("transaction.max.timeout.ms", "transactional.id.expiration.ms")
+_LIMIT, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
 _PAUSE = 0.1
 T = TypeVar("T")
 Settings = Mapping[str, str]
@@ -92,17 +92,15 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
     allowed = [settings for settings in of_brokers if settings is not None]
     if len(allowed) < len(of_brokers):
         yield checks.unasked("the brokers' settings: how long transactions may live is unknown", "--cluster")
-        allowed = []
     else:
-        yield from checks.times({name: min(int(one[name]) for one in allowed) / 1000 for name in _LEAST_TIMES}, configs)
+        limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
+        yield from checks.times(limit, expiry, configs)
     log = asked.topic(STATE_LOG)
     if isinstance(log, Topic) and (made := asked.settings("TOPIC", STATE_LOG)) is not None:
         yield from checks.partitions(log, int(made["min.insync.replicas"]))
         yield from checks.copies(log, made)
     elif allowed:
-        yield from checks.state_log(
-            allowed[0], absent=isinstance(log, KafkaError) and log.code() == errors.UNKNOWN_TOPIC
-        )
+        yield from checks.state_log(allowed[0], isinstance(log, KafkaError) and log.code() == errors.UNKNOWN_TOPIC)
 
 
 class Checks:
@@ -117,9 +115,8 @@ class Checks:
     def cluster(self, cluster: Cluster) -> Iterator[Finding]:
         """Whether the cluster ends transactions as the sink must."""
         if cluster.end_txn < END_TXN_VERSION:
-            message = f"the brokers end transactions by version {cluster.end_txn} of EndTxn"
-            fix = "upgrade every broker to Apache Kafka 4.0 or newer"
-            yield Finding("error", f"{message}, this sink needs {END_TXN_VERSION}: Apache Kafka 4.0 or newer", fix)
+            message = f"the brokers end transactions by version {cluster.end_txn} of EndTxn, not {END_TXN_VERSION}"
+            yield Finding("error", message, "upgrade every broker to Apache Kafka 4.0 or newer")
         elif cluster.transaction_version < 1:
             message = f"the cluster's feature transaction.version is {cluster.transaction_version}"
             fix = self._fixes.command("kafka-features", "upgrade", "--feature", "transaction.version=2")
@@ -155,36 +152,32 @@ class Checks:
 
     def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
         """What keeps rows from being written now, or at all."""
-        show = "start the brokers that hold them: {}".format
+        name, start = topic.name, "start the brokers that hold them"
         if topic.leaderless:
-            which = ", ".join(str(partition) for partition in topic.leaderless)
-            message = f"{len(topic.leaderless)} of {topic.partitions} partitions have no leader ({which})"
-            fix = show(self._fixes.show_partitions("unavailable", "--topic", topic.name))
-            yield Finding("error", f"topic {topic.name}: {message}", fix)
+            which = ", ".join(map(str, topic.leaderless))
+            message = f"topic {name}: {len(topic.leaderless)} of {topic.partitions} partitions have no leader ({which})"
+            yield Finding("error", message, f"{start}: {self._fixes.show_partitions('unavailable', '--topic', name)}")
         if min_insync > topic.replicas:
             message = f"min.insync.replicas is {min_insync}, a partition has {topic.replicas} replicas"
-            fix = self._fixes.set_topic(topic.name, f"min.insync.replicas={max(topic.replicas - 1, 1)}")
-            yield Finding("error", f"topic {topic.name}: {message}: brokers refuse every row", fix)
+            fix = self._fixes.set_topic(name, f"min.insync.replicas={max(topic.replicas - 1, 1)}")
+            yield Finding("error", f"topic {name}: {message}: brokers refuse every row", fix)
         elif min_insync > topic.insync:
             message = f"a partition has {topic.insync} of {topic.replicas} replicas in sync"
-            message = f"topic {topic.name}: {message}, min.insync.replicas is {min_insync}: brokers refuse its rows"
-            fix = show(self._fixes.show_partitions("under-min-isr", "--topic", topic.name))
-            yield Finding("error", message, fix)
+            message = f"topic {name}: {message}, min.insync.replicas is {min_insync}: brokers refuse its rows"
+            yield Finding("error", message, f"{start}: {self._fixes.show_partitions('under-min-isr', '--topic', name)}")
 
     def copies(self, topic: Topic, configs: Settings) -> Iterator[Finding]:
         """What lets a topic lose decided rows, though every broker answered that they were written."""
-        name = topic.name
+        name, lost = topic.name, "a lost disk can lose decided rows"
         if topic.replicas == 1 and self._brokers > 1:
-            message = f"topic {name}: one copy of its partitions (of {self._brokers} brokers): a lost disk loses "
-            yield Finding("warning", f"{message}decided rows", self._fixes.copy_topic(name))
+            message = f"topic {name}: one copy of its partitions (of {self._brokers} brokers): {lost}"
+            yield Finding("warning", message, self._fixes.copy_topic(name))
         elif topic.replicas > 1 and int(configs["min.insync.replicas"]) == 1:
-            message = f"topic {name}: min.insync.replicas is 1 with {topic.replicas} replicas: a row counts as written "
-            fix = self._fixes.set_topic(name, "min.insync.replicas=2")
-            yield Finding("warning", f"{message}with one copy, and a lost disk can lose decided rows", fix)
+            message = f"topic {name}: min.insync.replicas is 1 with {topic.replicas} replicas: {lost}"
+            yield Finding("warning", message, self._fixes.set_topic(name, "min.insync.replicas=2"))
         if configs.get("unclean.leader.election.enable") == "true":
-            message = f"topic {name}: unclean.leader.election.enable is true: a replica that lags may become the leader"
-            fix = self._fixes.set_topic(name, "unclean.leader.election.enable=false")
-            yield Finding("warning", f"{message}, and decided rows are lost", fix)
+            message = f"topic {name}: unclean.leader.election.enable is true: a leader that lags can lose decided rows"
+            yield Finding("warning", message, self._fixes.set_topic(name, "unclean.leader.election.enable=false"))
 
     def _cleanup(self, name: str, configs: Settings, schema: pa.Schema) -> Iterator[Finding]:
         """Compaction needs keys, and takes away proofs of commits; deletion goes by the rows' own timestamps."""
@@ -210,38 +203,32 @@ class Checks:
         if timeout < epoch + margin:
             message = f"transaction_timeout_seconds is {timeout:g}, an epoch may take {epoch:g} s (epoch_budget) and "
             message += f"its commit {margin:g} s: the broker may abort its transactions before"
-            shorter = f'epoch_budget = "{int(timeout - margin) or 1} seconds" in [job]'
             needed = epoch + min(60.0, epoch / 3)  # with that timeout's own margin
-            fix = f"transaction_timeout_seconds = {needed:g} in the sink's options; or {shorter}"
-            yield Finding("error", message, fix)
+            fix = f"transaction_timeout_seconds = {needed:g} in the sink's options; or epoch_budget = "
+            yield Finding("error", message, f'{fix}"{int(timeout - margin) or 1} seconds" in [job]')
 
-    def times(self, least: Mapping[str, float], configs: Settings | None) -> Iterator[Finding]:
+    def times(self, limit: float, expiry: float, configs: Settings | None) -> Iterator[Finding]:
         """Whether brokers let a transaction live so long, and know of its end as long as the job may stand still.
 
-        `least` are the strictest broker's seconds. The coordinator knows until it forgets the id; later the record
-        itself proves it, where the topic still has it. Beyond both the job stops with the evidence, and is never wrong.
+        `limit` and `expiry` are the strictest broker's seconds. The coordinator knows until it forgets the id; later
+        the record itself proves it, where the topic still has it. Beyond both the job stops with the evidence, and is
+        never wrong.
         """
         timeout, pause = self.options.transaction_timeout_seconds, self._ctx.longest_pause_seconds
-        longest, expiry = (least[name] for name in _LEAST_TIMES)
         mine = f"transaction_timeout_seconds is {timeout:g}, the brokers"
-        if timeout > longest:
-            message = f"{mine} allow {longest:g} (transaction.max.timeout.ms): they refuse every producer"
-            fix = self._fixes.set_brokers("transaction.max.timeout.ms", timeout)
-            fix += f"; or transaction_timeout_seconds = {longest:g} in the sink's options"
-            yield Finding("error", message, fix)
+        if timeout > limit:
+            fix = f"transaction_timeout_seconds = {limit:g} in the sink's options"
+            fix = f"{self._fixes.set_brokers(_LIMIT, timeout)}; or {fix}"
+            yield Finding("error", f"{mine} allow {limit:g} ({_LIMIT}): they refuse every producer", fix)
         if expiry < timeout:
-            message = f"{mine} forget a transactional id after {expiry:g} s (transactional.id.expiration.ms): an "
-            fix = self._fixes.set_brokers("transactional.id.expiration.ms", max(7 * 86_400, timeout))
-            yield Finding("error", f"{message}epoch's own end may not be provable", fix)
+            message = f"{mine} forget a transactional id after {expiry:g} s ({_EXPIRY}): an epoch's own end may not be "
+            yield Finding("error", f"{message}provable", self._fixes.set_brokers(_EXPIRY, max(7 * 86_400, timeout)))
         if (window := max(expiry, kept := _kept_seconds(configs))) < pause:
             message = f"how a transaction ended is known for {duration(window)}: brokers forget its id after "
-            message += (
-                f"{duration(expiry)} ({_LEAST_TIMES[1]}), the topic may drop rows after {duration(kept)}; and the "
-            )
+            message += f"{duration(expiry)} ({_EXPIRY}), the topic may drop rows after {duration(kept)}; and the "
             message += f"job may stand still for {duration(pause)} (longest_pause): then it stops, in doubt"
-            fix = self._fixes.set_brokers("transactional.id.expiration.ms", pause)
-            fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]; or {fix}'
-            yield Finding("warning", message, fix)
+            fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]'
+            yield Finding("warning", message, f"{fix}; or {self._fixes.set_brokers(_EXPIRY, pause)}")
 
     def state_log(self, configs: Settings, absent: bool) -> Iterator[Finding]:
         """Judge by a broker's settings how the state of transactions is kept, or will be."""
@@ -273,10 +260,9 @@ class Checks:
     def pool(self, participants: int | None) -> Iterator[Finding]:
         """Whether the pool of ids is large enough for an epoch."""
         if participants is None:
-            each = self.options.ids_per_participant
-            most = UNBOUNDED_SLOTS // each
-            message = f"nothing bounds how many participants an epoch has, and a round has {UNBOUNDED_SLOTS} "
-            message += f"transactional ids ({each} for each of {most}): with more, tasks may fence each other and fail"
+            most = UNBOUNDED_SLOTS // self.options.ids_per_participant
+            message = f"nothing bounds how many participants an epoch has, a round has {UNBOUNDED_SLOTS} transactional "
+            message += f"ids, enough for {most}: with more, tasks may fence each other and fail"
             yield Finding("warning", message, f"max_participants = {most} in the config")
 
 
@@ -284,12 +270,10 @@ def _kept_seconds(configs: Settings | None) -> float:
     """Return how long a record is there for sure. Compaction and a limit by size may take it at any time."""
     if configs is None or "compact" in configs["cleanup.policy"]:
         return 0.0
-    if "delete" in configs["cleanup.policy"]:
-        if int(configs["retention.bytes"]) >= 0:
-            return 0.0
-        if (milliseconds := int(configs["retention.ms"])) >= 0:
-            return milliseconds / 1000
-    return float("inf")
+    size, milliseconds = int(configs["retention.bytes"]), int(configs["retention.ms"])
+    if "delete" not in configs["cleanup.policy"] or (size < 0 and milliseconds < 0):
+        return float("inf")
+    return milliseconds / 1000 if size < 0 else 0.0
 
 
 class _Asked:

@@ -1,8 +1,7 @@
-"""A decided epoch is committed: visible when the call returns, whoever repeats it, and never by another cluster."""
+"""A decided epoch is committed, whatever became of its participants before; ids, and ends that a partition lacks."""
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -14,42 +13,8 @@ from exactsink.contract import Committed, Fatal, Lost, Unknown
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.transactions import Ticket
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
-from tests.servers.kafka_view import Kafka
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-
-def test_rows_in_many_partitions_are_visible_when_commit_returns(kafka: Kafka) -> None:
-    """The more partitions get a marker, the later they are all there: the answer to EndTxn comes before."""
-    with Participants.of(kafka, partitions=40) as participants:
-        participants.wide(0, 40)
-        vote = participants.committable(0, 40)
-        committer = participants.committer()
-        assert committer.commit(0, [vote]) == [Committed()]
-        assert participants.wire.describe([participants.id(0)])[participants.id(0)].state == "CompleteCommit"
-        committer.close()
-        assert participants.values() == ["0"] * 40
-
-
-def test_two_drivers_commit_at_the_same_moment(participants: Participants) -> None:
-    votes = participants.votes(16)
-    assert participants.kafka.held(participants.topic)
-    together = threading.Barrier(2)
-    committers = [participants.committer(), participants.committer()]
-
-    def commit(number: int) -> list[str]:
-        committers[number].in_doubt()  # connected
-        together.wait(60)
-        return kinds(committers[number].commit(0, votes))
-
-    with ThreadPoolExecutor(2) as pool:
-        reported = list(pool.map(commit, range(2)))
-    for committer in committers:
-        committer.close()
-    assert set(reported[0] + reported[1]) <= {"Committed", "AlreadyCommitted"}
-    assert all("Committed" in pair for pair in zip(*reported, strict=True))
-    assert not participants.kafka.held(participants.topic)
-    assert participants.values() == sorted(f"{slot}-{row}" for slot in range(16) for row in "ab")
 
 
 def test_what_became_of_a_participant_before_is_reported_whatever_it_was(participants: Participants) -> None:

@@ -90,9 +90,3 @@ def test_rows_are_found_in_the_middle_of_what_a_reader_fetches_and_where_one_par
     participants.begin("another-foreign", "x")  # holds partition 0
     votes = {slot: moved_on(participants, slot, commit=slot % 3 != 0) for slot in range(4)}
     assert participants.commit(*votes.values()) == ["Lost", "AlreadyCommitted", "AlreadyCommitted", "Lost"]
-
-
-def test_a_topic_that_is_made_again_under_open_transactions_is_no_place_to_commit(participants: Participants) -> None:
-    [vote] = participants.votes(1)
-    participants.again()
-    assert "was made again" in unknown(participants, vote)

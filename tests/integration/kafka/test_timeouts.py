@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import Committable, ExactsinkError, Retryable, Unknown
-from exactsink_kafka.committer import KafkaCommitter
+from exactsink.contract import Committable, Retryable, Unknown
 from exactsink_kafka.messages import Seen
 from exactsink_kafka.producer import row_producer
 from exactsink_kafka.transactions import Transaction, Vote
-from exactsink_kafka.wire import Wire
 from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
@@ -88,58 +85,6 @@ def _look(participants: Participants, vote: Committable, partition: int) -> Seen
     return participants.wire.look(written.topic_id, partition, written.first_offsets[partition])
 
 
-@contextmanager
-def stalling(server: KafkaServer, committer: KafkaCommitter, until: Callable[[], bool]) -> Iterator[None]:
-    """Let the broker stall when a committer's EndTxn go out, until it is so."""
-    end = committer._wire.end
-
-    def resume() -> None:
-        try:
-            wait_until(until, "the moment to resume the broker")
-        finally:
-            server.resume()
-
-    def stalled(transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
-        server.stall()
-        waiting = threading.Thread(target=resume)
-        waiting.start()
-        try:
-            return end(transactions, commit=commit)
-        finally:
-            waiting.join()
-
-    committer._wire.end = stalled  # type: ignore[method-assign]
-    yield
-    committer._wire.end = end  # type: ignore[method-assign]
-
-
-def test_a_broker_that_stalls_for_longer_than_the_patience_is_asked_again_later(server: KafkaServer) -> None:
-    with Participants.of(server) as participants:
-        votes = participants.votes(3)
-        committer = participants.committer()
-        committer._wire = Wire(participants.options, "impatient", patience_seconds=1)
-        given_up = threading.Event()
-        use = committer._wire._asker.use
-
-        def giving_up(*arguments: Any) -> Any:
-            try:
-                return use(*arguments)
-            except Retryable:
-                given_up.set()
-                raise
-
-        committer._wire._asker.use = giving_up  # type: ignore[method-assign]
-        with (
-            stalling(server, committer, given_up.is_set),
-            pytest.raises(Retryable, match=r"sink out: commit epoch 0: .* did not answer") as raised,
-        ):
-            committer.commit(0, votes)
-        assert "the epoch is decided" in raised.value.why
-        committer.close()
-        assert set(participants.commit(*votes)) <= {"Committed", "AlreadyCommitted"}
-        assert participants.values() == sorted(f"{slot}-{row}" for slot in range(3) for row in "ab")
-
-
 def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_than_a_timeout(
     server: KafkaServer,
 ) -> None:
@@ -187,52 +132,41 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
 def test_a_broker_that_hangs_ends_every_wait_in_time(server: KafkaServer) -> None:
     """Flush, a full queue, and the opening, by both writers, side by side."""
     topic = server.new_topic("hangs")
-    found: dict[str, tuple[ExactsinkError, float]] = {}
     base = attempts_on(server.bootstrap).with_(topic=topic)
     small = {"queue.buffering.max.messages": 10}
-    row = pa.record_batch({"value": pa.array([b"v"])})
-    many = pa.record_batch({"value": pa.array([b"v"] * 1000)})
-    ready = {
-        f"{how} {writer}": (base.with_(writer=writer, producer=small if how == "full" else {}), number)
-        for number, (how, writer) in enumerate((h, w) for h in ("flush", "full") for w in ("plain", "fast"))
-    }
-    writers = {name: attempts.writer(row.schema, number) for name, (attempts, number) in ready.items()}
+    row, many = (pa.record_batch({"value": pa.array([b"v"] * count)}) for count in (1, 1000))
 
-    def end(name: str, writer: KafkaWriter) -> None:
-        writer._until = time.monotonic() + 3  # librdkafka itself would try for longer
-        try:
-            writer.write(many if name.startswith("full") else row)
-            writer.pre_commit()
-        except ExactsinkError as error:
-            found[name] = error, time.monotonic()
-        finally:
-            writer.abort()
+    def ending(writer: KafkaWriter, rows: pa.RecordBatch) -> Callable[[], object]:
+        def end() -> None:
+            writer._until = time.monotonic() + 3  # librdkafka itself would try for longer
+            try:
+                writer.write(rows)
+                writer.pre_commit()
+            finally:
+                writer.abort()
 
-    def open_one(name: str, writer: str) -> None:
-        producer = row_producer(base.with_(writer=writer).options, row.schema, f"late-{writer}", "c", "test")
+        return end
+
+    def opening(how: str) -> None:
+        producer = row_producer(base.with_(writer=how).options, row.schema, f"late-{how}", "c", "test")
         try:
             producer.open(3)
-        except ExactsinkError as error:
-            found[name] = error, time.monotonic()
         finally:
             producer.drop()
 
-    server.stall()
-    started = time.monotonic()
-    threads = [threading.Thread(target=end, args=one) for one in writers.items()]
-    threads += [threading.Thread(target=open_one, args=(f"open {name}", name)) for name in ("plain", "fast")]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    finally:
-        server.resume()
-    assert found.keys() == {*writers, "open plain", "open fast"}
-    for name, (error, ended) in found.items():
-        assert type(error) is Retryable, (name, error)
-        assert "no row of it shows" in str(error), name
-        assert ended - started < 20, name
+    calls: list[Callable[[], object]] = []
+    for number, how in enumerate(("plain", "fast")):
+        calls.append(ending(base.with_(writer=how).writer(row.schema, number), row))
+        calls.append(ending(base.with_(writer=how, producer=small).writer(row.schema, number + 2), many))
+        calls.append(partial(opening, how))
+    with ThreadPoolExecutor(len(calls)) as pool:
+        server.stall()
+        try:
+            errors = [future.exception(20) for future in [pool.submit(call) for call in calls]]
+        finally:
+            server.resume()
+    assert [type(error) for error in errors] == [Retryable] * len(calls)
+    assert all("no row of it shows" in str(error) for error in errors)
 
 
 def _wide(participants: Participants, slot: int) -> Committable:

@@ -117,18 +117,6 @@ def test_what_lies_at_an_offset_is_seen_as_a_reader_of_what_is_committed(partici
     assert wire.look(str(uuid.uuid4()), 0, 0) == Seen(100, -1, -1, None, frozenset())
 
 
-def test_connections_that_died_are_replaced_unasked(participants: Participants) -> None:
-    votes = participants.votes(2)
-    wire = participants.wire
-    for _ in range(2):
-        for connection in list(wire._asker._channel._manager._conns.values()):  # type: ignore[union-attr]
-            connection.transport._sock.shutdown(socket.SHUT_RDWR)
-        assert wire.describe([participants.id(0)])[participants.id(0)].state == "Ongoing"
-    wire.close()
-    wire.close()
-    assert wire.end([transaction_of(vote) for vote in votes], commit=True) == [0, 0]
-
-
 def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_and_leaves_nothing_behind(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +127,8 @@ def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_a
         began = time.monotonic()
         with pytest.raises(Retryable, match=f"describe transactions: Kafka at {address} did not answer") as raised:
             wire.describe(["x"])
+        with pytest.raises(Retryable, match=f"Kafka at {address} did not answer"):
+            wire.cluster()
     assert 0.4 < time.monotonic() - began < 30
     assert "ECONNREFUSED" in raised.value.why
     assert threads("to-nobody") == []

@@ -44,21 +44,6 @@ def test_every_kind_of_row_shows_when_another_ends_the_transaction_that_the_vote
         assert vote.written[0].topic_id == wire.topics([topic])[topic].id
 
 
-def test_first_offsets_are_those_of_this_transaction_behind_others_rows(kafka: Kafka, attempts: Attempts) -> None:
-    pairs: list[Row] = [(b"k%d" % n, b"v%d" % n) for n in range(20)]
-    one = rows(*pairs)
-    attempts.commit(attempts.voted(one, attempt=0))
-    second = attempts.voted(one, attempt=1)
-    third = attempts.voted(one, attempt=2)
-    attempts.commit(second, third)
-    found = Vote.load(second).written[0].first_offsets
-    ends = {record.partition: record.offset for record in kafka.rows(topic_of(attempts))}
-    assert found.keys() == Vote.load(third).written[0].first_offsets.keys() == ends.keys()
-    for partition, offset in Vote.load(third).written[0].first_offsets.items():
-        assert 0 < found[partition] < offset <= ends[partition]
-    assert written(kafka, attempts) == Counter(dict.fromkeys(pairs, 3))
-
-
 def test_rows_go_to_the_partition_that_they_name_or_where_java_s_client_puts_them(
     kafka: Kafka, attempts: Attempts
 ) -> None:

@@ -33,23 +33,6 @@ def test_a_record_that_is_too_large_fails_the_task_for_good(
     assert "max.message.bytes" in failure.value.next
 
 
-def test_a_failed_row_fails_the_next_write_too(kafka: Kafka, attempts: Attempts) -> None:
-    mine = attempts.with_(topic=kafka.new_topic("small", max_message_bytes="1000"))
-    writer = mine.writer(rows((b"k", b"v")).schema)
-    writer.write(rows((b"k", bytes(5000))))
-
-    def refused() -> bool:
-        try:
-            writer.write(rows((b"k", b"v")))
-        except Fatal:
-            return True
-        return False
-
-    wait_until(refused, "a write to hear of the failed row")
-    with pytest.raises(Fatal, match="too large"):
-        writer.pre_commit()
-
-
 def test_a_topic_that_is_not_there_fails_the_task(attempts: Attempts) -> None:
     mine = attempts.with_(topic="no-such-topic", producer={"topic.metadata.propagation.max.ms": 100})
     with pytest.raises(Fatal, match="there is no topic no-such-topic"):

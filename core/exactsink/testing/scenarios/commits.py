@@ -32,7 +32,7 @@ __all__ = ["SCENARIOS"]
 
 _COMMIT = f"commit:{SINK}"
 _TOKEN = "abcdef012345"
-_AT_ONCE = 20
+_AT_ONCE = 10
 _KILLS = 16
 _STALLS = 8
 _SWEEPS = 6
