@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
-    Mark,
     Outcome,
     Traits,
     Txn,
@@ -33,8 +31,6 @@ class Store(Protocol):
 
     strategy: str
     traits: Traits
-    one_by_one = False
-    """Whether each participant's commit is a call of its own, between which things may go wrong."""
 
     def prepare(self, txn: Txn, rows: Rows) -> bytes: ...
 
@@ -43,16 +39,6 @@ class Store(Protocol):
     def abort(self, txn: Txn) -> None: ...
 
     def listed(self) -> Iterable[Txn]: ...
-
-    def mark(self) -> Mark | None:
-        """Return the sink's mark, for stores whose traits say that they keep marks."""
-        raise NotImplementedError
-
-    def put_birth(self, lineage: str) -> Mark:
-        raise NotImplementedError
-
-    def trim_marks(self) -> None:
-        raise NotImplementedError
 
     def taken(self, txn: Txn, rows: Rows) -> Rows:
         """Return what a writer takes of the rows that it is handed: all."""
@@ -115,10 +101,7 @@ class MemoryCommitter(Committer):
         return self._store.call(lambda: b"", reads=True)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        calls = [partial(self._store.commit, c.txn, c.payload) for c in committables]
-        if self._store.one_by_one:
-            return [self._store.call(call) for call in calls]
-        return self._store.call(lambda: [call() for call in calls])
+        return self._store.call(lambda: [self._store.commit(c.txn, c.payload) for c in committables])
 
     def abort(self, undecided: Undecided) -> None:
         txns = [txn for participant in undecided if (txn := Txn.parse(participant.ref)) is not None]
@@ -133,15 +116,6 @@ class MemoryCommitter(Committer):
         mine = (self._ctx.job, self._ctx.sink)
         listed = self._store.call(lambda: list(self._store.listed()), reads=True)
         return [InDoubt.of(txn) for txn in listed if (txn.job, txn.sink) == mine]
-
-    def mark(self) -> Mark | None:
-        return self._store.mark()
-
-    def put_birth(self) -> Mark:
-        return self._store.put_birth(self._ctx.lineage)
-
-    def trim_marks(self) -> None:
-        self._store.trim_marks()
 
     def close(self) -> None:
         pass

@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from exactsink.contract import AlreadyCommitted, Committed, Lost, Mark, Outcome, Retryable, Traits, Txn, Unknown
-from tests.contract.memory import Rows, Store
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Committer,
+    JobContext,
+    Lost,
+    Mark,
+    Outcome,
+    Retryable,
+    Traits,
+    Txn,
+    Unknown,
+)
+from tests.contract.memory import MemoryBackend, MemoryCommitter, Rows, Store
 from tests.simulation.world import Participant, Violation, World
 
 T = TypeVar("T")
+
+
+class SinkBackend(MemoryBackend):
+    """A sink that keeps marks, where its world does."""
+
+    store: SinkStore
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return SinkCommitter(self.store, ctx)
+
+
+class SinkCommitter(MemoryCommitter):
+    _store: SinkStore
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        if not self._store.one_by_one:
+            return super().commit(epoch, committables)
+        return [self._store.call(partial(self._store.commit, c.txn, c.payload)) for c in committables]
+
+    def mark(self) -> Mark | None:
+        return self._store.mark()
+
+    def put_birth(self) -> Mark:
+        return self._store.put_birth(self._ctx.lineage)
+
+    def trim_marks(self) -> None:
+        """Nothing to do: what a participant was is its mark."""
 
 
 class SinkStore(Store):
@@ -87,9 +128,6 @@ class SinkStore(Store):
             return found
 
         return self.call(effect)
-
-    def trim_marks(self) -> None:
-        """Nothing to do: what a participant was is its mark."""
 
     def _looked(self, effect: Callable[[], T]) -> T:
         """Read a mark: a step of its own only where something may go back between it and the next."""

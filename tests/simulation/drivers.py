@@ -18,8 +18,7 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.participant import write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
-from tests.contract.memory import MemoryBackend
-from tests.simulation.backend import SinkStore
+from tests.simulation.backend import SinkBackend, SinkStore
 from tests.simulation.world import (
     OTHER,
     SCHEMA,
@@ -66,7 +65,7 @@ class Driver:
         stores = {sink: SinkStore(world, name, sink) for sink in SINKS}
         for store in stores.values():
             hidden_defect(store)
-        self._backends = {sink: MemoryBackend(store) for sink, store in stores.items()}
+        self._backends = {sink: SinkBackend(store) for sink, store in stores.items()}
 
     def run(self) -> None:
         for _ in range(RESTARTS):

@@ -121,17 +121,43 @@ def test_the_least_that_a_job_says(tmp_path: Path) -> None:
     assert sink.staging == "/data/chk.exactsink/staging/lake"
 
 
-@pytest.mark.parametrize("checkpoint", ["/data/chk.v1", "/data/chk.v1/", "file:///data/chk.v1", "chk.v1"])
-def test_the_journal_stands_beside_the_checkpoint_which_is_relative_to_where_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str
+CHECKPOINTS = ["jobs/chk.v1", "jobs/chk.v1/", "~/chk.v1", "link/chk.v1", "file://HOME/link/chk.v1", "HOME/jobs/chk.v1"]
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@pytest.mark.parametrize("cwd", [".", "elsewhere"])
+def test_one_checkpoint_is_one_place_whoever_starts_the_job_from_wherever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str, cwd: str
 ) -> None:
-    (tmp_path / "jobs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    config, _ = bind(tmp_path / "jobs", JOB.replace("/data/chk", checkpoint))
-    base = tmp_path if checkpoint == "chk.v1" else Path("/data")
-    assert config.checkpoint == base / "chk.v1"
-    assert config.history == base / "chk.v1.exactsink"
-    assert config.staging == base / "chk.v1.exactsink" / "staging"
+    for folder in ("jobs", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to("jobs")
+    monkeypatch.chdir(tmp_path / cwd)
+    monkeypatch.setenv("HOME", str(tmp_path / "jobs"))
+    text = JOB.replace("/data/chk", checkpoint.replace("HOME", str(tmp_path)))
+    config, _ = bind(tmp_path, text + '[source]\nformat = "text"\npath = "in/*"\n')
+    assert config.checkpoint == tmp_path / "jobs/chk.v1"
+    assert config.history == tmp_path / "jobs/chk.v1.exactsink"
+    assert config.staging == tmp_path / "jobs/chk.v1.exactsink/staging"
+    assert config.source
+    assert config.source.path == str(tmp_path / "in/*")
+
+
+@pytest.mark.parametrize("old", ["link/chk.exactsink", "elsewhere/jobs/chk.exactsink"])
+def test_a_journal_where_an_earlier_release_put_it_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
+    """Without it the job would begin anew, and write every row again."""
+    (tmp_path / "jobs/real").mkdir(parents=True)
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link/chk").symlink_to(tmp_path / "jobs/real")
+    (tmp_path / old).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere" if old.startswith("elsewhere") else tmp_path)
+    written, real = ("link/chk", "jobs/real") if old.startswith("link") else ("jobs/chk", "jobs/chk")
+    text = refused(tmp_path, JOB.replace("/data/chk", written))
+    assert f"mv {tmp_path / old} {tmp_path / real}.exactsink" in text
+    (tmp_path / old).rename(tmp_path / f"{real}.exactsink")
+    assert bind(tmp_path, JOB.replace("/data/chk", written))[0].history == tmp_path / f"{real}.exactsink"
 
 
 @pytest.mark.parametrize("checkpoint", ["", "/", ".", "..", "/data/chk/..", "file:///"])

@@ -7,18 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.contract.memory import MemoryBackend, MemoryCommitter
-from tests.simulation.backend import SinkStore
+from tests.contract.memory import MemoryCommitter
+from tests.simulation.backend import SinkBackend, SinkStore
 from tests.simulation.drivers import frame_of
 from tests.simulation.world import SCHEMA, SINKS, Schedule, Store, World, partitions_of
 
-from exactsink.contract import ConfigError, Event, Fenced, InDoubtError, LineageError, Retryable
+from exactsink.contract import ConfigError, Event, Fenced, InDoubtError, JobContext, LineageError, Retryable
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Identity
 from exactsink.protocol.participant import no_probe, write_partition
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.sinks import Sink, bound_sinks
 from exactsink.protocol.votes import EpochPlan, Vote
 
 Change = Callable[[Vote], Vote]
@@ -33,13 +34,18 @@ class Bench:
         self.attempts = 0
 
     def sinks(self) -> dict[str, Sink]:
-        return {name: Sink(name, "memory", MemoryBackend(SinkStore(self.world, "A", name)), "") for name in SINKS}
+        return {name: Sink(name, "memory", SinkBackend(SinkStore(self.world, "A", name)), "") for name in SINKS}
 
     def journal(self) -> Journal:
         return Journal(Store(self.world, "A"), wait=lambda _: None)
 
     def driver(
-        self, sinks: dict[str, Sink] | None = None, done: int = -1, now: float = 0.0, query: str = "query"
+        self,
+        sinks: dict[str, Sink] | None = None,
+        done: int = -1,
+        now: float = 0.0,
+        query: str = "query",
+        identity: Identity | None = None,
     ) -> Coordinator:
         coordinator = Coordinator(
             "sim",
@@ -49,6 +55,7 @@ class Bench:
             driver="A",
             retry=Retry(2, lambda _: None),
             save_state=lambda _: None,
+            identity=identity,
             parallel=lambda calls: [call() for call in calls],
             now=lambda: now,
         )
@@ -176,8 +183,8 @@ def test_an_epoch_that_has_used_half_of_its_transactions_time_is_reported_aloud(
 ) -> None:
     sinks = bench.sinks()
     limited = SinkStore(bench.world, "A", "lake")  # the other's store keeps what is prepared for good
-    limited.traits = replace(SinkStore.traits, prepared_seconds=600.0)
-    sinks["lake"] = replace(sinks["lake"], backend=MemoryBackend(limited))
+    limited.traits = replace(limited.traits, prepared_seconds=600.0)
+    sinks["lake"] = replace(sinks["lake"], backend=SinkBackend(limited))
     bench.driver(sinks, now=1000.0 + used).run_epoch(bench.batch(0, change=_committable(deadline=1600.0)))
     near = [event.fields for event in bench.reported if event.name == "deadline_near"]
     assert [(fields["sink"], fields["seconds"], fields["of"]) for fields in near] == reported
@@ -218,10 +225,60 @@ def test_config_that_lacks_a_decided_sink_stops_before_the_claim(bench: Bench, c
     bench.check_applied(0)
 
 
-def test_sink_can_go_once_the_source_has_recorded_the_epoch(bench: Bench) -> None:
+def test_a_sink_can_go_once_a_driver_has_left_and_found_nothing_in_doubt(bench: Bench) -> None:
+    driver, lake = bench.driver(), {"lake": bench.sinks()["lake"]}
+    driver.run_epoch(bench.batch(0))
+    with pytest.raises(ConfigError, match="lacks sink table") as refused:
+        bench.driver(lake, done=0)  # it may have left work there, and without the config nobody can ask
+    assert "generation 1 ended unclean" in refused.value.why
+    assert "exactsink recover JOB.toml" in refused.value.next
+    again = bench.driver(done=0)
+    again.leave()
+    with pytest.raises(Retryable, match="has no claim"):
+        again.run_epoch(bench.batch(1))
+    shorter = bench.driver(lake, done=0)
+    assert shorter.run_epoch(bench.batch(1)).rows == {"lake": 3}
+    shorter.leave()
+    bench.driver(done=1).run_epoch(bench.batch(2))  # the one that comes back stands where it was left
+    marks = {name: sink.backend.committer(JobContext("sim", name, "")).mark() for name, sink in bench.sinks().items()}
+    assert {name: mark and mark.epoch for name, mark in marks.items()} == {"lake": 2, "table": 2}
+
+
+def test_a_driver_that_met_an_error_does_not_leave_clean(bench: Bench) -> None:
+    driver = bench.driver()
+    with pytest.raises(Retryable):
+        driver.run_epoch(bench.batch(0, change=_committable(rows=7)))
+    driver.leave()
+    assert bench.journal().read().open_claims
+
+
+def test_a_decision_after_a_clean_stop_makes_its_claim_open_again(bench: Bench) -> None:
+    bench.driver().leave()
+    assert bench.journal().read().open_claims == ()
     bench.driver().run_epoch(bench.batch(0))
-    lake = bench.sinks()["lake"]
-    assert bench.driver({"lake": lake}, done=0).run_epoch(bench.batch(1)).rows == {"lake": 3}
+    assert [claim.generation for claim in bench.journal().read().open_claims] == [2]
+
+
+@pytest.mark.parametrize("other", [Identity("other"), Identity("sim", run="2026-11-20")], ids=["job", "run"])
+def test_another_job_or_run_is_refused_before_the_claim(bench: Bench, other: Identity) -> None:
+    """Renamed with its checkpoint, it would not find what the old name has prepared."""
+    bench.driver().run_epoch(bench.batch(0))
+    before = bench.journal().read()
+    with pytest.raises(LineageError, match="the journal belongs to job sim, and this is"):
+        bench.driver(done=0, identity=other)
+    assert bench.journal().read() == before
+    assert before.claims[0].identity == Identity("sim", sinks=bound_sinks(bench.sinks()))
+
+
+def test_a_batch_that_does_not_begin_where_the_last_epoch_ended_is_refused(bench: Bench) -> None:
+    """Its number fits and its end is new: the source cut what lies between anew."""
+    driver = bench.driver()
+    driver.run_epoch(bench.batch(0))
+    with pytest.raises(LineageError, match="epoch 1 does not begin where epoch 0 ended"):
+        driver.run_epoch(replace(bench.batch(1), previous="offsets-0-anew"))
+    bench.driver().run_epoch(bench.batch(1))
+    with pytest.raises(LineageError, match="decided for other input"):
+        bench.driver().run_epoch(replace(bench.batch(1), previous="offsets-0-anew"))
 
 
 # lost votes

@@ -16,7 +16,7 @@ from tests.unit.manual_job import FOREIGN, Job
 
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
-from exactsink.protocol.journal.records import Action, Complete
+from exactsink.protocol.journal.records import Action, Clean, Complete
 
 Command = Callable[..., Ended]
 
@@ -62,7 +62,8 @@ def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, 
     assert hidden.exists()
     assert command("recover", job.file, "--sweep-token", "ffffffffffff").code == 0
     assert (hidden.exists(), job.rows()) == (False, 6)
-    action = job.journal.read().anchors[-1]
+    action, clean = job.journal.read().anchors[-2:]
+    assert isinstance(clean, Clean)
     assert isinstance(action, Action)
     assert action.outcome.endswith("swept the tokens ffffffffffff")
 
@@ -170,11 +171,12 @@ def test_history_reports_claims_decisions_and_actions_in_their_order(job: Job, c
         ("decide", 0),
         ("claim", None),
         ("action", None),
+        ("clean", None),
     ]
     assert "generation 1 by host:17, query-1" in lines[0]["what"]
     assert lines[1]["what"] == "lake 6 rows"
-    out = command("history", job.file, "--last", "1").out.splitlines()
-    assert (len(out), out[1].endswith("recovered by an operator")) == (2, True)
+    out = command("history", job.file, "--last", "2").out.splitlines()
+    assert (len(out), out[1].endswith("recovered by an operator")) == (3, True)
 
 
 def test_a_batch_runs_history_is_its_own(job: Job, command: Command) -> None:

@@ -22,6 +22,7 @@ from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
+from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
@@ -33,6 +34,7 @@ EXIT_INTERRUPTED = 130
 _job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
 _run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
 _take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
+_reason = click.option("--reason", default="", help="Kept in the journal.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -103,6 +105,31 @@ def recover(job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tok
 def adopt(job: str, take_over: bool) -> None:
     """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
     adopt_command.adopt(job, take_over=take_over)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What stands in its target; one each.")
+@_reason
+@click.option("--yes", is_flag=True, help="Do it: what the targets hold is the truth from here on.")
+@_take_over
+def rebase(job: str, run: str | None, named: tuple[str, ...], reason: str, yes: bool, take_over: bool) -> None:
+    """Show what every target holds beside what the journal expects; with --sink, go on from what they hold."""
+    rebase_command.rebase(job, run, named, reason, confirmed=yes, take_over=take_over)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--epoch", required=True, type=int, help="The last decided epoch.")
+@click.option("--sink", required=True, help="The sink that is in doubt.")
+@click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost"]), help="What came of it.")
+@_reason
+@_take_over
+def resolve(job: str, run: str | None, epoch: int, sink: str, outcome: str, reason: str, take_over: bool) -> None:
+    """Say what came of an epoch that is in doubt in a sink; the next start goes by it."""
+    rebase_command.resolve(job, run, epoch, sink, outcome, reason, take_over=take_over)
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""What an operator does to a job without its source: recover what is in doubt, or adopt another checkpoint.
+"""What an operator does to a job without its source: recover, adopt another checkpoint, resolve, rebase.
 
 Each claims first, so a driver that still runs is fenced, and each keeps an action in the journal.
 """
@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
-from exactsink.contract import ConfigError, Fenced, InDoubtError
+from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark
 from exactsink.job.checkpoint import Checkpoint
-from exactsink.job.driver import coordinator_of, user_name
+from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
+from exactsink.protocol.commit import OutcomeUnknown
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Action
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.journal.records import Action, Expected, Identity, Resolve
+from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["LIVE_SECONDS", "Operator"]
+__all__ = ["LIVE_SECONDS", "Operator", "in_words"]
 
 LIVE_SECONDS = 60.0
 """A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
@@ -89,6 +90,76 @@ class Operator:
             )
         return batch, claim.first_epoch
 
+    def standing(self) -> Mapping[str, Mark | None]:
+        """Read what mark stands in each sink's target, for the sinks that keep marks. Changes nothing."""
+        log = self._journal.read()
+        found = {}
+        for name, sink in self._sinks.items():
+            if sink.backend.traits.marks:
+                with closing(committer_of(sink, self._history.job, log.last_generation, log.lineage)) as committer:
+                    found[name] = committer.mark()
+        return found
+
+    def rebase(self, named: Mapping[str, str], *, reason: str, take_over: bool) -> int:
+        """Take what stands in the targets for the truth from here on; return the next epoch.
+
+        `named` says for every sink with marks what stands there: an epoch's number, `birth` or `none`. The last
+        decision is over: what it left prepared is swept at the next start. An empty journal is begun. Raises
+        ConfigError when a target holds something else than is named, Fenced while a driver may live.
+        """
+        log = self._journal.read()
+        check_identity(log, identity_of(self._history))
+        self._refuse_live(take_over, log)
+        query_id = self._checkpoint.query_id() or ""
+        driver = f"{_ROLE}{platform.node()}"
+        self._journal.claim(log.query_id if log.claims and log.query_id else query_id, driver, self._identity())
+        marks = self.standing()
+        wrong = {name: in_words(mark) for name, mark in marks.items() if named.get(name) != in_words(mark)}
+        if wrong or named.keys() - marks.keys():
+            raise ConfigError(
+                "a rebase names what stands in every target, and this one does not",
+                why="; ".join(f"{name} holds {holds}" for name, holds in wrong.items()) or "it names other sinks",
+                next="exactsink rebase JOB.toml shows what stands there, with the command",
+            )
+        found = [
+            Expected(name, self._sinks[name].backend.target, mark, mark)
+            for name, mark in marks.items()
+            if mark is not None
+        ]
+        claim = self._journal.rebase(found, query_id, self._checkpoint.next_batch(), driver)
+        words = ", ".join(f"{name} at {holds}" for name, holds in named.items())
+        self._keep("rebase", f"rebased on {words}: the next epoch is {claim.first_epoch}", reason)
+        return claim.first_epoch
+
+    def resolve(self, epoch: int, sink: str, outcome: str, *, reason: str, take_over: bool) -> None:
+        """Take an operator's word, `committed` or `lost`, for what the last decision left in doubt in a sink.
+
+        The next start goes by it. Raises ConfigError when that epoch is not the last decided one, or nothing of it is
+        in doubt; Fenced while a driver may live.
+        """
+        log = self._journal.read()
+        decision = log.decision
+        if decision is None or decision.epoch != epoch or not decision.committables(sink):
+            last = "none is decided" if decision is None else f"the last decided one is {decision.epoch}"
+            raise ConfigError(
+                f"there is nothing to resolve of epoch {epoch} in sink {sink}",
+                why=f"{last}, and only its sinks with rows can be in doubt",
+                next="exactsink status JOB.toml",
+            )
+        self._refuse_live(take_over, log)
+        try:
+            with self._claimed(log.query_id or "", frozenset()):
+                pass
+        except OutcomeUnknown as doubt:
+            who = _user()
+            self._journal.keep(Resolve(who, f"{reason} ({doubt.what}: {doubt.why})", epoch, sink, outcome))
+            self._events.report("noted", text=f"epoch {epoch} of sink {sink} is {outcome}, says {who}")
+            return
+        raise ConfigError(f"nothing of epoch {epoch} is in doubt: it is committed", next="exactsink run JOB.toml")
+
+    def _identity(self) -> Identity:
+        return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))
+
     @contextmanager
     def _claimed(self, query_id: str, sweep_tokens: frozenset[str]) -> Iterator[None]:
         """Claim, commit again and sweep, then hold the claim. Raises InDoubtError when something is lost."""
@@ -103,6 +174,8 @@ class Operator:
                     next="start the job: exactsink run JOB.toml (for a batch run: call write again)",
                 )
             yield
+            if self._history.run is None:  # a run's sinks never change
+                coordinator.leave()
 
     def _done(self) -> Callable[[int], bool]:
         journal, checkpoint = self._journal, self._checkpoint
@@ -115,8 +188,8 @@ class Operator:
         self._history.folder.mkdir(parents=True, exist_ok=True)
         self._history.state().write(replace(state, heartbeat=0.0))
 
-    def _keep(self, command: str, outcome: str) -> None:
-        self._journal.keep(Action(_user(), command, reason="", outcome=outcome))
+    def _keep(self, command: str, outcome: str, reason: str = "") -> None:
+        self._journal.keep(Action(_user(), command, reason=reason, outcome=outcome))
         self._events.report("noted", text=outcome)
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:
@@ -131,6 +204,13 @@ class Operator:
             why="this command claims the job, which would stop that driver",
             next=f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
         )
+
+
+def in_words(mark: Mark | None) -> str:
+    """Return a mark as `rebase --sink NAME=...` names it."""
+    if mark is None:
+        return "none"
+    return "birth" if mark.epoch is None else str(mark.epoch)
 
 
 def _user() -> str:

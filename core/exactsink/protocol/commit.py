@@ -22,7 +22,7 @@ from exactsink.contract import (
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 
-__all__ = ["CommitCalls", "Parallel", "Retry", "SinkCommit", "in_threads"]
+__all__ = ["CommitCalls", "OutcomeUnknown", "Parallel", "Retry", "SinkCommit", "in_threads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,10 @@ class SinkCommit:
     committables: Sequence[Committable]
     outcomes: Sequence[Outcome] = ()
     error: Exception | None = None
+
+
+class OutcomeUnknown(InDoubtError):
+    """A participant of the last decision is neither proven committed nor proven lost: a person may say which it is."""
 
 
 Parallel = Callable[[Sequence[Callable[[], SinkCommit]]], Sequence[SinkCommit]]
@@ -150,11 +154,12 @@ def _gravity(error: Exception) -> int:
     return 1 if isinstance(error, Retryable) else 2
 
 
-def _in_doubt(decision: Decision, sink: str, evidence: Sequence[str]) -> InDoubtError:
-    return InDoubtError(
+def _in_doubt(decision: Decision, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
+    return OutcomeUnknown(
         f"epoch {decision.epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
         why=evidence[0],
-        next="bring back what the evidence names, then start the job again; `exactsink status` lists what is in doubt",
+        next="bring back what the evidence names, then start the job again; or look into the target, and say what came "
+        f"of it: exactsink resolve JOB.toml --epoch {decision.epoch} --sink {sink} --as committed (or lost)",
     )
 
 

@@ -71,9 +71,10 @@ class JobSection(_Section):
         path = value.removeprefix("file://")
         if info.field_name == "checkpoint" and Path(path).name in ("", ".."):
             raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
-        real, written = real_path(path, info.context), absolute_path(path, info.context)
-        if info.field_name == "checkpoint" and Path(f"{written}.exactsink").exists():
-            _check_beside(Path(written), Path(real))
+        real = real_path(path, info.context)
+        if info.field_name == "checkpoint":
+            for written in (absolute_path(path, info.context), absolute_path(path)):
+                _check_beside(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
         return real
 
     @field_validator("journal")
@@ -194,13 +195,12 @@ class JobConfig(_Section):
         return Path(self.job.staging)
 
 
-def _check_beside(written: Path, real: Path) -> None:
-    """Refuse a journal of an earlier release that stands beside a link to the checkpoint: it would not be found."""
-    old, new = Path(f"{written}.exactsink"), Path(f"{real}.exactsink")
-    if old.resolve() != new.resolve() and not new.exists():
-        raise ValueError(
-            f"the checkpoint is a link to {real}, and the journal stands beside the link: move it, mv {old} {new}"
-        )
+def _check_beside(old: Path, new: Path) -> None:
+    """Refuse a job whose journal stands where an earlier release put it: beside a link to the checkpoint, or in the
+    folder in which the job was started. It would not be found, and every row be written again.
+    """
+    if old.exists() and not new.exists():
+        raise ValueError(f"its journal is looked for in {new} now, and stands in {old}: move it, mv {old} {new}")
 
 
 def _seconds(duration: str) -> float:

@@ -1,0 +1,112 @@
+"""An operator's word: rebase on what the targets hold, and resolve what is in doubt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.simulation.backend import SinkBackend, SinkStore
+from tests.simulation.world import SINKS
+from tests.unit.conftest import Ended
+from tests.unit.manual_job import Job
+from tests.unit.test_coordinator import Bench
+
+from exactsink.contract import InDoubtError, JobContext, LineageError
+from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.records import Expected, Resolve
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def found(bench: Bench) -> list[Expected]:
+    """Read what stands in the targets, as an operator's command does."""
+    marks = {
+        name: SinkBackend(SinkStore(bench.world, "A", name)).committer(JobContext("sim", name, "")).mark()
+        for name in SINKS
+    }
+    return [Expected(name, "memory:localhost", mark, mark) for name, mark in marks.items() if mark is not None]
+
+
+def rebased(bench: Bench, next_batch: int) -> Log:
+    journal = bench.journal()
+    journal.claim("query", "operator")
+    journal.rebase(found(bench), "query", next_batch, "operator")
+    return bench.journal().read()
+
+
+def test_a_rebase_goes_on_from_what_the_targets_hold(bench: Bench) -> None:
+    """One target was put back from a copy: its epochs are gone, and the job goes on above all numbers."""
+    driver = bench.driver()
+    driver.run_epoch(bench.batch(0))
+    bench.world.copy = {"table": bench.world._copied("table")}
+    for epoch in (1, 2):
+        driver.run_epoch(bench.batch(epoch))
+    bench.world.restore(["table"])
+    with pytest.raises(InDoubtError, match="sink table: its target holds epoch 0"):
+        bench.driver(done=2)
+    log = rebased(bench, 3)
+    assert (log.next_epoch, log.base, log.decision and dict(log.decision.sinks)) == (3, 0, {})
+    bench.driver(done=2).run_epoch(bench.batch(3))
+    bench.driver(done=3).run_epoch(bench.batch(4))
+    shown = {sink: {row[0] for of, row in bench.world.applied if of == sink} for sink in SINKS}
+    assert shown == {"lake": {"0", "1", "2", "3", "4"}, "table": {"0", "3", "4"}}
+
+
+def test_a_rebase_of_an_empty_journal_takes_over_what_another_one_wrote(bench: Bench) -> None:
+    for epoch in range(2):
+        bench.driver().run_epoch(bench.batch(epoch))
+    bench.world.entries.clear()
+    with pytest.raises(LineageError, match="another journal fed this target"):
+        bench.driver(done=1)
+    bench.world.entries.clear()
+    log = rebased(bench, 0)  # with a new checkpoint
+    assert (log.next_epoch, log.base) == (2, 2)
+    foreign = {expected.now and expected.now.lineage for expected in found(bench)}
+    assert log.lineage not in foreign
+    bench.driver().run_epoch(bench.batch(2))
+    assert {m.now and m.now.lineage for m in (bench.journal().read().decision or log.decision).marks or ()} == {
+        log.lineage
+    }
+
+
+# the commands
+
+
+def test_rebase_shows_what_stands_and_does_nothing_until_all_is_named_and_confirmed(job: Job, command: Command) -> None:
+    job.decided()
+    before = job.journal.read()
+    shown = command("rebase", job.file)
+    assert shown.code == 0
+    assert f"exactsink rebase {job.file}" in shown.out
+    unsure = command("rebase", job.file, "--sink", "lake=none")
+    assert (unsure.code, "this can't be undone" in unsure.err) == (2, True)
+    assert job.journal.read() == before
+    job.heartbeat(time.time())
+    assert command("rebase", job.file, "--sink", "lake=none", "--yes").code == 4
+    job.heartbeat(0)
+    wrong = command("rebase", job.file, "--sink", "lake=7", "--yes")
+    assert (wrong.code, "names what stands in every target" in wrong.err) == (2, True)
+
+
+def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(job: Job, command: Command) -> None:
+    _, votes = job.decided()
+    words = ("resolve", job.file, "--epoch", "0", "--sink", "lake", "--as", "committed", "--reason", "seen in the log")
+    for path in (job.folder / "lake" / "_exactsink").glob(f"{votes[0].ref}/*"):
+        path.write_text("broken")
+    assert command("recover", job.file).code == 3
+    other = command("resolve", job.file, "--epoch", "1", "--sink", "lake", "--as", "lost")
+    assert (other.code, "the last decided one is 0" in other.err) == (2, True)
+    assert command(*words).code == 0
+    [word] = [kept for kept in job.journal.read().anchors if isinstance(kept, Resolve)]
+    assert (word.epoch, word.sink, word.outcome) == (0, "lake", "committed")
+    assert word.reason.startswith("seen in the log (epoch 0 is decided, and 1 participants of sink lake are in doubt")
+    assert command("recover", job.file).code == 0
+    assert job.rows() == 3
+    again = command(*words)
+    assert (again.code, "nothing of epoch 0 is in doubt" in again.err) == (2, True)
