@@ -14,13 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType
 
 from exactsink.contract import Backend, ConfigError
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import first_line
+from exactsink.spark.row_hash import row_hash
 from exactsink.toolkit.spark_sql import quoted_name
 
 __all__ = ["OnePass", "expanded"]
@@ -60,7 +61,7 @@ class OnePass:
             plan,
             {name: self._sinks[name].for_tasks for name in plan.sinks},
             {name: cuts.index(self._shapes[name]) for name in plan.sinks},
-            [cut.names if cut.where is None else None for cut in cuts],
+            [(cut.names, cut.where is not None) for cut in cuts],
         )
         rows = wide.mapInArrow(task, "vote binary").collect()
         return [pickle.loads(row["vote"]) for row in rows]
@@ -77,7 +78,7 @@ class _Shape:
     expressions: tuple[str, ...]
     names: tuple[str, ...]
     where: str | None
-    has_map: bool
+    kinds: tuple[DataType, ...]
     schema: pa.Schema
 
     def columns(self) -> list[Column]:
@@ -87,34 +88,31 @@ class _Shape:
         """Return the columns that carry the sink's rows: by place, as names may be odd, or there twice."""
         if self.where is None:
             return [column.alias(f"c{index}_{place}") for place, column in enumerate(self.columns())]
-        return [F.when(F.expr(self.where), F.struct(*self.columns())).alias(f"c{index}_0")]
+        fields = [column.alias(f"f{place}") for place, column in enumerate(self.columns())]
+        return [F.when(F.expr(self.where), F.struct(*fields)).alias(f"c{index}_0")]
 
     def hashed(self, index: int) -> Column:
-        """Hash a row on the JVM: a struct hashes as its fields do, in their order.
-
-        xxhash64 takes no maps, whose order is undefined: those rows are hashed as JSON.
-        """
-        sent = [F.col(f"c{index}_{place}") for place in range(len(self.names) if self.where is None else 1)]
-        if self.has_map:
-            rows = sent[0]
-            if self.where is None:
-                rows = F.struct(*(column.alias(name) for column, name in zip(sent, self.names, strict=True)))
-            return F.xxhash64(F.to_json(rows)).alias(f"h{index}")
-        return F.xxhash64(*sent).alias(f"h{index}")
+        """Hash a row on the JVM, whichever way it is sent."""
+        if self.where is None:
+            sent = [F.col(f"c{index}_{place}") for place in range(len(self.names))]
+        else:
+            struct = F.col(f"c{index}_0")
+            sent = [struct.getField(f"f{place}") for place in range(len(self.names))]
+        return row_hash(self.kinds, sent).alias(f"h{index}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     """What runs on an executor, once per partition.
 
-    `cuts` says which cut of the wide frame each sink gets; `names` are each cut's columns, None for one that comes as a
+    `cuts` says which cut of the wide frame each sink gets; `names` are each cut's columns, and whether they come as one
     struct.
     """
 
     plan: EpochPlan
     backends: Mapping[str, Backend | DeferredBackend]
     cuts: Mapping[str, int]
-    names: Sequence[tuple[str, ...] | None]
+    names: Sequence[tuple[tuple[str, ...], bool]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -127,17 +125,16 @@ class _Task:
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
         """Cut a wide batch into each sink's rows, dropping those that its `where` left NULL."""
         cuts, first = [], 0
-        for index, names in enumerate(self.names):
+        for index, (names, in_struct) in enumerate(self.names):
             hashes = batch.column(f"h{index}")
-            if names is None:
-                cuts.append(_there(batch.column(first), hashes))
+            if in_struct:
+                rows, hashes = _there(batch.column(first), hashes)
                 first += 1
-                continue
-            places = range(first, first + len(names))
-            fields = [batch.schema.field(place).with_name(name) for place, name in zip(places, names, strict=True)]
-            columns = [batch.column(place) for place in places]
-            cuts.append((pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), hashes))
-            first += len(names)
+            else:
+                rows = batch.select(range(first, first + len(names)))
+                first += len(names)
+            fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
+            cuts.append((pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields)), hashes))
         return {name: cuts[index] for name, index in self.cuts.items()}
 
 
@@ -158,7 +155,8 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
         expressions = tuple(expanded(expression, expressions) for expression in wanted)
     shaped = frame.select(*map(F.expr, expressions))
     schema = _arrow_schema(shaped)
-    shape = _Shape(expressions, tuple(shaped.columns), sink.where, _has_map(shaped.schema), schema)
+    kinds = tuple(field.dataType for field in shaped.schema.fields)
+    shape = _Shape(expressions, tuple(shaped.columns), sink.where, kinds, schema)
     frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is reported before the query starts
     return shape
 
@@ -193,11 +191,3 @@ def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
         ]
         return frame.repartition(*keys) if most is None else frame.repartition(most, *keys)
     return frame if most is None else frame.coalesce(most)
-
-
-def _has_map(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_map(kind.elementType)
-    return isinstance(kind, MapType)
