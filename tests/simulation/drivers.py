@@ -10,7 +10,7 @@ from functools import cache
 import greenlet
 import pyarrow as pa
 
-from exactsink.contract import ExactsinkError, Fenced, Retryable
+from exactsink.contract import ExactsinkError, Fenced, InDoubtError, Retryable
 from exactsink.protocol.commit import Retry, SinkCommit
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
@@ -79,7 +79,7 @@ class Driver:
                 self.end = "fenced"
                 return
             except ExactsinkError as error:
-                self.end = type(error).__name__
+                self.end = "InDoubtError" if isinstance(error, InDoubtError) else type(error).__name__
                 return
             except Crash:
                 self.end = "crashed"

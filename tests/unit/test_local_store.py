@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.unit.os_faults import around
 
-from exactsink.contract import PreflightError
+from exactsink.contract import PreflightError, Retryable
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores import local as store_module
 from exactsink.protocol.journal.stores.local import LocalStore
@@ -113,9 +113,10 @@ def test_an_entry_whose_name_could_not_be_synced_is_not_read_as_written_until_it
     store = LocalStore(tmp_path)
     store.put(0, b"x")
     with recorded(tmp_path, refusing("sync the folder", 2)) as log:
-        for call in (lambda: store.put(1, b"y"), lambda: store.read(1)):
-            with pytest.raises(OSError, match="no more"):
-                call()
+        with pytest.raises(OSError, match="no more"):  # it may be written all the same: who puts it has to look
+            store.put(1, b"y")
+        with pytest.raises(Retryable, match="can't be read or written"):
+            store.read(1)
         assert store.read(1) == b"y"
     assert log == ["sync .tmp", "link", *["sync the folder"] * 3]
     with recorded(tmp_path) as log:
@@ -200,3 +201,22 @@ def test_where_files_cannot_be_locked_puts_go_on_and_no_temp_file_is_removed(
         patch.setattr(store_module.fcntl, "flock", no_locks)
         LocalStore(tmp_path).put(0, b"x")
     assert sorted(os.listdir(tmp_path)) == [left.name, *entries(0)]
+
+
+@pytest.mark.parametrize("call", ["list", "read", "delete"])
+def test_a_disk_that_answers_no_more_is_a_retry_with_the_folder_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put(0, b"x")
+
+    def fail(*args: object, **named: object) -> None:
+        raise OSError(errno.EIO, "the disk answers no more")
+
+    for owner, name in ((os, "listdir"), (Path, "read_bytes"), (Path, "unlink")):
+        monkeypatch.setattr(owner, name, fail)
+    calls = {"list": store.list, "read": lambda: store.read(0), "delete": lambda: store.delete([0])}
+    with pytest.raises(Retryable, match="can't be read or written") as refused:
+        calls[call]()
+    assert str(tmp_path) in refused.value.what
+    assert refused.value.next

@@ -128,7 +128,7 @@ def rebase(job: str, run: str | None, named: tuple[str, ...], reason: str, yes: 
 @_reason
 @_take_over
 def resolve(job: str, run: str | None, epoch: int, sink: str, outcome: str, reason: str, take_over: bool) -> None:
-    """Say what came of an epoch that is in doubt in a sink; the next start goes by it."""
+    """Record what came of an epoch that is in doubt in a sink; the next start goes by it."""
     rebase_command.resolve(job, run, epoch, sink, outcome, reason, take_over=take_over)
 
 

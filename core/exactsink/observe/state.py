@@ -56,12 +56,17 @@ class Heartbeat:
         self.alive: Callable[[], bool] = lambda: True
 
     def write(self, state: State) -> None:
-        """Save a state, and repeat it from now on. Raises OSError."""
+        """Save a state, and repeat it from now on. Raises OSError.
+
+        The first one stands for a claim just made; later ones give way to a newer driver's.
+        """
         with self._lock:
             first, self._state = self._state is None, state
-            self._file.write(state)
         if first:
+            self._file.write(state)
             self._thread.start()
+        else:
+            self._save(state.heartbeat)
 
     def close(self) -> None:
         """Record that the driver has ended, unless another one drives by now. Idempotent."""

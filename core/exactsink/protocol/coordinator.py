@@ -250,8 +250,8 @@ class Coordinator:
 
     def _rewrite(self, claim: Claim, decision: Decision, sink: str, gone: Sequence[Committable], batch: Batch) -> None:
         """Write a sink's lost rows again, and replace its decided set once they are proven the same rows."""
-        decided = decision.committables(sink)
-        kept = tuple(c for c in decided if c not in gone)
+        lost = {c.txn for c in gone}
+        kept = tuple(c for c in decision.committables(sink) if c.txn not in lost)
         only = frozenset(c.txn.partition for c in gone) if kept else None
         self._marks.check_rewrite(sink)
         plan = self._open(claim, batch, {sink: only})

@@ -37,7 +37,7 @@ def _parts(kind: DataType, value: Column) -> list[Column]:
     if isinstance(kind, StructType):
         names = [field.name for field in kind.fields]
         if len({name.lower() for name in names}) < len(names) or not names:
-            return [value]  # fields of one name can't be told apart: as Spark hashes them
+            return [value]  # which of two fields has the name? then as Spark hashes them
         return [row_hash([field.dataType for field in kind.fields], [value.getField(name) for name in names])]
     if isinstance(kind, ArrayType):
         element = kind.elementType

@@ -6,12 +6,12 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from exactsink.contract import NO_HARD_LINKS, PreflightError, make_folder, sync_folders
+from exactsink.contract import NO_HARD_LINKS, PreflightError, Retryable, make_folder, sync_folders
 from exactsink.protocol.journal.stores import SeqTaken
 
 __all__ = ["LocalStore"]
@@ -33,8 +33,9 @@ class LocalStore:
 
     def put(self, seq: int, data: bytes) -> None:
         if not self._made:
-            make_folder(self._folder)
-            self._remove_dead_temps()
+            with self._retryable():
+                make_folder(self._folder)
+                self._remove_dead_temps()
             self._made = True
         temp, file = self._locked_temp()
         try:
@@ -49,24 +50,41 @@ class LocalStore:
             self._sync()
 
     def read(self, seq: int) -> bytes | None:
-        if self._unsynced:  # a put of mine may have linked what is read here, and then failed to sync its name
-            self._sync()
-        try:
-            return self._path(seq).read_bytes()
-        except FileNotFoundError:
-            return None
+        with self._retryable():
+            if self._unsynced:  # a put of mine may have linked what is read here, and then failed to sync its name
+                self._sync()
+            try:
+                return self._path(seq).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def list(self) -> Sequence[int]:
-        if not self._folder.is_dir():
-            return []
-        return [int(found["seq"]) for name in os.listdir(self._folder) if (found := _ENTRY.fullmatch(name))]
+        with self._retryable():
+            try:
+                names = os.listdir(self._folder)
+            except FileNotFoundError:
+                return []
+            return [int(found["seq"]) for name in names if (found := _ENTRY.fullmatch(name))]
 
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
 
     def delete(self, seqs: Iterable[int]) -> None:
-        for seq in seqs:
-            self._path(seq).unlink(missing_ok=True)
+        with self._retryable():
+            for seq in seqs:
+                self._path(seq).unlink(missing_ok=True)
+
+    @contextmanager
+    def _retryable(self) -> Iterator[None]:
+        """Name the folder and the way out where the system refuses. Not for what may have been written all the same."""
+        try:
+            yield
+        except OSError as error:
+            raise Retryable(
+                f"the journal in {self._folder} can't be read or written",
+                why=str(error),
+                next="see that its disk is there, has room and lets this user write; then start the job again",
+            ) from error
 
     def _locked_temp(self) -> tuple[Path, BinaryIO]:
         """Make a temp file that no other store removes while it is open here."""
