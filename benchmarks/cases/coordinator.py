@@ -58,7 +58,7 @@ def run_epochs(driver: EpochDriver, epochs: int) -> None:
 
 def _votes(plan: EpochPlan) -> Sequence[Vote]:
     return [
-        Vote(sink, partition, 1, 7, Committable(plan.txn(sink, partition, partition), 1, b"", digest=7))
+        Vote(sink, partition, 1, Committable(plan.txn(sink, partition, partition), 1, b"", digest=7))
         for sink in plan.sinks
         for partition in range(_PARTITIONS)
     ]

@@ -114,8 +114,8 @@ def _committable(**changes: Any) -> Change:
 
 
 def _other_rows(vote: Vote) -> Vote:
-    digest = vote.digest + 1
-    return replace(_committable(digest=digest)(vote), digest=digest)
+    assert vote.committable is not None
+    return _committable(digest=vote.committable.digest + 1)(vote)
 
 
 # which epoch may come

@@ -51,10 +51,10 @@ class _Branch:
 
     def pre_commit(self) -> Vote:
         if self._writer is None:
-            return Vote(self._txn.sink, self._txn.partition, 0, 0, None)
+            return Vote(self._txn.sink, self._txn.partition, 0, None)
         writer, self._writer = self._writer, None  # from here on only the sweep may roll it back
         committable = replace(writer.pre_commit(), digest=self._digest)
-        return Vote(self._txn.sink, self._txn.partition, self._rows, self._digest, committable)
+        return Vote(self._txn.sink, self._txn.partition, self._rows, committable)
 
     def abort(self) -> None:
         if self._writer is not None:
@@ -93,7 +93,7 @@ def write_partition(
         probe("pre_commit", "after", plan.epoch)
     except (Fatal, Refused) as refusal:
         _abort(branches.values())
-        yield Vote(current, partition, 0, 0, None, _named(current, refusal))
+        yield Vote(current, partition, 0, None, _named(current, refusal))
     except BaseException:
         _abort(branches.values())
         raise

@@ -1,4 +1,4 @@
-"""What tasks send back, and whether it may be decided: counts, digests and deadlines must agree."""
+"""What tasks send back, and whether it may be decided: counts and deadlines must agree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Vote:
     sink: str
     partition: int
     rows: int
-    digest: int
     committable: Committable | None
     refusal: ExactsinkError | None = None
 
@@ -111,12 +110,11 @@ def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committab
     txn = committable.txn
     if txn != plan.txn(vote.sink, vote.partition, txn.attempt):
         raise _refused(plan, vote, f"its committable belongs to {txn.id}")
-    if (committable.rows, committable.digest) != (vote.rows, vote.digest):
+    if committable.rows != vote.rows:
         raise _refused(
             plan,
             vote,
-            f"{vote.rows} rows (digest {vote.digest}) were handed to its writer, "
-            f"and its committable says {committable.rows} (digest {committable.digest})",
+            f"{vote.rows} rows were handed to its writer, and its committable says {committable.rows}",
         )
     return committable
 
