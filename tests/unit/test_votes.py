@@ -29,7 +29,7 @@ def moved(**changes: Any) -> Vote:
 
 
 def test_votes_that_agree_give_each_sinks_committables_by_partition() -> None:
-    votes = [a_vote(partition=2), a_vote("table"), a_vote(partition=0), Vote("lake", 1, 0, 0, None)]
+    votes = [a_vote(partition=2), a_vote("table"), a_vote(partition=0), Vote("lake", 1, 0, None)]
     assert check_votes(PLAN, votes) == {
         "lake": (votes[2].committable, votes[0].committable),
         "table": (votes[1].committable,),
