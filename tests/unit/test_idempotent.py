@@ -25,7 +25,7 @@ from exactsink.contract import (
     LineageError,
     Retryable,
     Version,
-    idempotent,
+    durable,
 )
 
 PROOF = "orders.keyed.e{}.applied"
@@ -42,7 +42,8 @@ def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) ->
     assert sink.rows() == {"1": "e", "2": "c"}
     assert sink.left() == [PROOF.format(2)]
     proof = json.loads((sink.staging / PROOF.format(2)).read_text())
-    assert proof == {"job": "orders", "sink": "keyed", "lineage": "L1", "epoch": 2, "generation": 3}
+    claim = {"lineage": "L1", "generation": 3, "token": "aa"}
+    assert proof == {"job": "orders", "sink": "keyed", "epoch": 2, "complete": True, **claim}
     (sink.staging / PROOF.format(1)).write_text(json.dumps(proof | {"epoch": 1}))  # by a driver that died cleaning up
     with pytest.raises(LineageError, match="already holds epoch 2"):
         sink.vote(2, [(1, "f")])
@@ -104,16 +105,20 @@ def test_the_proof_is_durable_before_a_staged_row_is_dropped(tmp_path: Path, mon
     sink.commit(1, sink.vote(1, [(1, "a")]))
     votes = sink.vote(2, [(1, "b")])
     synced: list[list[str]] = []
-    sync = idempotent.sync_folders
+    sync = durable.sync_folders
 
     def watched(folders: list[Path]) -> None:
         synced.append(sink.left())
         sync(folders)
 
     with monkeypatch.context() as patch:
-        patch.setattr(idempotent, "sync_folders", watched)
+        patch.setattr(durable, "sync_folders", watched)
         sink.commit(2, votes)
-    assert synced[-1] == sorted([PROOF.format(1), PROOF.format(2), f"{votes[0].ref}.arrow"])
+    begun, staged = PROOF.format(2).replace("applied", "applying"), f"{votes[0].ref}.arrow"
+    assert synced == [
+        sorted([PROOF.format(1), begun, staged]),
+        sorted([PROOF.format(1), PROOF.format(2), begun, staged]),
+    ]
     assert sink.left() == [PROOF.format(2)]
 
 
@@ -125,7 +130,7 @@ def test_a_proof_that_cannot_be_written_is_worth_another_try(tmp_path: Path, mon
     sink = keyed(tmp_path)
     votes = sink.vote(1, [(1, "a")])
     with monkeypatch.context() as patch:
-        patch.setattr(idempotent, "DurableFile", Full)
+        patch.setattr(durable, "DurableFile", Full)
         with pytest.raises(Retryable, match=r"epoch 1 is applied: .*No space(?s:.*)staged still"):
             sink.commit(1, votes)
     assert sink.left(".applied") == []
@@ -202,7 +207,7 @@ def test_an_apply_that_ends_early_proves_nothing_and_keeps_the_rows(
     votes = sink.vote(1, [(1, "a"), (2, "b")])
     with pytest.raises(error, match=message):
         sink.commit(1, votes)
-    assert len(sink.left()) == 1
+    assert (len(sink.left(".arrow")), sink.left(".applied")) == (1, [])
     assert keyed(tmp_path).commit(1, votes) == [Committed()]
 
 
