@@ -1,10 +1,12 @@
 """A sink's marks in its target's folder: which journal feeds it, and up to which epoch its files stand there.
 
-`_exactsink/JOB.SINK/`, which readers skip like all of `_exactsink`, holds `birth.json` until the first epoch with rows
+`_exactsink/JOB.SINK/`, which readers skip like all of `_exactsink`, holds `birth` until the first epoch with rows
 is complete, and of the last one:
 
-- `eN.SET.json`, the manifest: all files of the epoch, durable before the first of them gets its name;
+- `eN.SET.manifest`, the manifest: all files of the epoch, durable before the first of them gets its name;
 - `eN.SET.done`, once the last name is durable: who wants whole epochs only takes the files of these.
+
+No name ends as a format's files do: a reader that searches all folders for those passes by, too.
 
 SET is a hash of what the manifest says. Lost rows that were written again make another set of the same epoch, and so
 another manifest: none ever takes another's place, and whoever writes one twice writes the same.
@@ -28,8 +30,8 @@ from exactsink_files.votes import Vote, temp_root
 __all__ = ["MarkFolder", "Standing"]
 
 _VERSION = 1
-_BIRTH = "birth.json"
-_OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>json|done)(?P<unfinished>\..*)?")
+_BIRTH = "birth"
+_OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>manifest|done)(?P<unfinished>\..*)?")
 _DAMAGED = "bring the file back from a backup; or, if its writer died and no driver runs, remove it; then start again"
 
 
@@ -97,7 +99,7 @@ class MarkFolder:
         name = f"e{epoch}.{hashlib.sha256(data).hexdigest()[:16]}"
         if not self._path.is_dir():  # an earlier release opened the epoch
             make_folder(self._path)
-        replace_file(self._path / f"{name}.json", data)  # if one stands, it says the same
+        replace_file(self._path / f"{name}.manifest", data)  # if one stands, it says the same
         return name
 
     def finish(self, name: str) -> None:
@@ -130,13 +132,13 @@ class MarkFolder:
                     kinds.setdefault((int(parsed["epoch"]), parsed["set"]), set()).add(parsed["kind"])
         found: dict[int, dict[str, bool]] = {}
         for (epoch, named), there in kinds.items():
-            if "json" in there:
+            if "manifest" in there:
                 found.setdefault(epoch, {})[named] = "done" in there
         return found
 
     def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Standing:
         epoch = max(found)
-        bodies = {named: self._loaded(f"e{epoch}.{named}.json") for named in found[epoch]}
+        bodies = {named: self._loaded(f"e{epoch}.{named}.manifest") for named in found[epoch]}
         lineages = {body["lineage"] for body in bodies.values()}
         foreign = sorted(lineages - {self._ctx.lineage})
         tokens = frozenset(token for body in bodies.values() for token in body["tokens"])
