@@ -95,8 +95,14 @@ _CAUGHT_BY: Mapping[Defect, str] = {
     marks.MarksWhatItWasAskedFor: "mark-kept",
     marks.TrimsAll: "marks-trimmed",
 }
+_UNSEEN_WITH_MARKS = ("stalled-before-open_epoch", "stalled-before-recommit")
+"""There the core stops a stalled driver by the marks, before it comes to the defect."""
 SABOTAGES: Mapping[str, ConformanceTarget] = {
-    **{name: ReferenceTarget(defect) for defect, names in _CAUGHT_BY.items() for name in names.split()},
+    **{
+        name: ReferenceTarget(defect, marks=name not in _UNSEEN_WITH_MARKS)
+        for defect, names in _CAUGHT_BY.items()
+        for name in names.split()
+    },
     "applied-late": AppliesBlindly(),
 }
 """Scenario and the target whose defect it must catch."""

@@ -221,8 +221,9 @@ class ReferenceBackend(Backend):
     Options = ReferenceOptions
     options: ReferenceOptions
 
-    def __init__(self, options: ReferenceOptions, defect: Defect | None = None) -> None:
+    def __init__(self, options: ReferenceOptions, defect: Defect | None = None, marks: bool = True) -> None:
         super().__init__(options)
+        self._marks = marks
         writes = defect is not None and issubclass(defect, ReferenceWriter)
         self._committer: type[ReferenceCommitter] = ReferenceCommitter if defect is None or writes else defect  # type: ignore[assignment]
         self._writer: type[ReferenceWriter] = defect if writes else self._committer.writer_type  # type: ignore[assignment]
@@ -237,7 +238,7 @@ class ReferenceBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=self._marks)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return self._writer(self.options.path, txn, self.options.timeout_seconds)
@@ -248,9 +249,13 @@ class ReferenceBackend(Backend):
 
 @dataclass(frozen=True)
 class ReferenceTarget(ConformanceTarget):
-    """The store for the kit, with every hook; its writers or its committers can be ones with a defect."""
+    """The store for the kit, with every hook; its writers or its committers can be ones with a defect.
+
+    Without `marks` the core compares nothing: what a stalled driver may not do is up to the store alone.
+    """
 
     defect: Defect | None = None
+    marks: bool = True
 
     def path(self, folder: Path) -> Path:
         return folder / "store.db"
@@ -258,7 +263,7 @@ class ReferenceTarget(ConformanceTarget):
     def backend(self, folder: Path) -> Backend:
         with closing(sqlite3.connect(self.path(folder))) as connection:
             connection.executescript(TABLES)
-        return ReferenceBackend(ReferenceOptions(path=str(self.path(folder))), self.defect)
+        return ReferenceBackend(ReferenceOptions(path=str(self.path(folder))), self.defect, self.marks)
 
     def applied(self, folder: Path) -> Counter[int]:
         return Counter(row for ids in self.order(folder) for row in ids)
