@@ -23,7 +23,10 @@ from exactsink.contract import (
     DurableFile,
     Fatal,
     LineageError,
+    Lost,
+    Mark,
     Retryable,
+    Unknown,
     Version,
     durable,
 )
@@ -209,6 +212,62 @@ def test_an_apply_that_ends_early_proves_nothing_and_keeps_the_rows(
         sink.commit(1, votes)
     assert (len(sink.left(".arrow")), sink.left(".applied")) == (1, [])
     assert keyed(tmp_path).commit(1, votes) == [Committed()]
+
+
+def test_the_mark_says_before_the_first_row_that_an_epoch_is_about_to_be_applied(tmp_path: Path) -> None:
+    seen: list[Mark | None] = []
+
+    class Looking(KeyedFiles):
+        def put(self, *args: Any) -> None:
+            seen.append(sink.mark())
+            super().put(*args)
+
+    sink = keyed(tmp_path, backend=Looking)
+    assert sink.mark() is None
+    assert [sink.put_birth(), keyed(tmp_path, lineage="L2").put_birth(), sink.mark()] == [Mark("L1")] * 3
+    assert sink.commit_marked(1, sink.vote(1, [(1, "a"), (2, "b")])) == [Committed()]
+    assert seen == [Mark("L1", 1, frozenset(["aa"]), 0)] * 2
+    assert sink.mark() == sink.put_birth() == Mark("L1", 1, frozenset(["aa"]))
+    assert sink.left() == [PROOF.format(1)]
+
+
+@pytest.mark.parametrize(("begun", "outcome"), [(False, Lost), (True, Unknown)])
+def test_a_set_with_a_staged_file_gone_is_lost_until_a_row_may_show(tmp_path: Path, begun: bool, outcome: type) -> None:
+    sink = keyed(tmp_path, backend=Down if begun else KeyedFiles)
+    sink.put_birth()
+    votes = sink.vote(1, [(1, "a")], [(2, "b")])
+    if begun:
+        with pytest.raises(Retryable, match="the store is down"):
+            sink.commit_marked(1, votes)
+    (sink.staging / f"{votes[1].ref}.arrow").unlink()
+    assert [type(found) for found in keyed(tmp_path).commit_marked(1, votes)] == [outcome] * 2
+    assert sink.rows() == {}
+
+
+def test_a_proof_of_the_first_releases_is_a_mark_without_a_token(tmp_path: Path) -> None:
+    sink = keyed(tmp_path)
+    sink.commit(1, sink.vote(1, [(1, "a")]))
+    path = sink.staging / PROOF.format(1)
+    proof = json.loads(path.read_bytes())
+    path.write_text(json.dumps({key: proof[key] for key in ("job", "sink", "lineage", "epoch", "generation")}))
+    assert sink.mark() == sink.put_birth() == Mark("L1", 1)
+    assert sink.commit_marked(2, sink.vote(2, [(1, "b")])) == [Committed()]
+    assert sink.mark() == Mark("L1", 2, frozenset(["aa"]))
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken"])
+def test_of_two_journals_at_any_step_one_binds_the_staging_folder(tmp_path: Path, then: str) -> None:
+    def run(nth: int) -> list[int]:
+        one, two = (keyed(tmp_path / str(nth), lineage=lineage) for lineage in ("L1", "L2"))
+        found: list[Mark] = []
+        action = kill if then == "dies" else lambda: found.append(two.put_birth())
+        with at_step(tmp_path / str(nth), nth, action) as ran, suppress(Killed):
+            found.append(one.put_birth())
+        found += [two.put_birth(), one.put_birth()]
+        assert len(set(found)) == 1
+        return ran
+
+    each_step(run, least=8)
 
 
 def test_a_row_without_a_key_is_refused_before_the_vote(tmp_path: Path) -> None:
