@@ -103,14 +103,15 @@ class FilesCommitter(Committer):
                 manifest = self._marks.begin(epoch, {n: v for n, v in votes.items() if n not in lost}, tokens)
                 outcomes |= {n: _outcome([_place(vote, file) for file in vote.files]) for n, vote in whole.items()}
                 _sync_finals([vote for n, vote in whole.items() if not isinstance(outcomes[n], Unknown)])
-                if all(isinstance(outcomes.get(n), Committed | AlreadyCommitted) for n in votes):
+                named = {n for n, outcome in outcomes.items() if isinstance(outcome, Committed | AlreadyCommitted)}
+                if all(n in named or standing.proves(epoch, n) for n in votes):
                     self._marks.finish(manifest)
             return self._settled(epoch, votes, outcomes, missing)
 
     def _settled(
         self, epoch: int, votes: Mapping[str, Vote], outcomes: Mapping[str, Outcome], missing: Mapping[str, str]
     ) -> Sequence[Outcome]:
-        """Give each vote its outcome; what is missing may have been named, and moved by a user, since it was looked at.
+        """Return each vote's outcome; what is missing may have been named, and moved by a user, since the look at it.
 
         What is left of an Unknown is evidence.
         """

@@ -103,7 +103,7 @@ class MarkFolder:
         return name
 
     def finish(self, name: str) -> None:
-        """Say durably that all files of a manifest have their names, also after a power cut."""
+        """Mark durably that all files of a manifest have their names, also after a power cut."""
         (self._path / f"{name}.done").touch()
         self.sync()
 
