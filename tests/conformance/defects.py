@@ -14,6 +14,7 @@ from exactsink.testing.wrapped import WrappedApplier
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.conformance import TableTarget
 from tests.conformance import defects_of_commits as commits
+from tests.conformance import defects_of_marks as marks
 from tests.conformance import defects_of_work as work
 from tests.conformance.reference_store import Defect, ReferenceTarget
 
@@ -87,9 +88,21 @@ _CAUGHT_BY: Mapping[Defect, str] = {
     work.AbortsEverything: "foreign-untouched",
     work.ListsOlderOnly: "another-journal",
     commits.OneMarkerForAll: "two-jobs-in-turn two-jobs-interleaved",
+    marks.PutsBlindly: "births-at-once",
+    marks.SeesItsOwnOnly: "second-journal",
+    marks.MarksAfterwards: "mark-before-rows",
+    marks.ForgetsTheClaim: "mark-follows",
+    marks.MarksWhatItWasAskedFor: "mark-kept",
+    marks.TrimsAll: "marks-trimmed",
 }
+_UNSEEN_WITH_MARKS = ("stalled-before-open_epoch", "stalled-before-recommit")
+"""There the core stops a stalled driver by the marks, before it comes to the defect."""
 SABOTAGES: Mapping[str, ConformanceTarget] = {
-    **{name: ReferenceTarget(defect) for defect, names in _CAUGHT_BY.items() for name in names.split()},
+    **{
+        name: ReferenceTarget(defect, marks=name not in _UNSEEN_WITH_MARKS)
+        for defect, names in _CAUGHT_BY.items()
+        for name in names.split()
+    },
     "applied-late": AppliesBlindly(),
 }
 """Scenario and the target whose defect it must catch."""

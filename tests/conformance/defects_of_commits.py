@@ -135,10 +135,13 @@ class CallsAllLost(ReferenceCommitter):
 
 
 class SwallowsUnknown(ReferenceCommitter):
-    """Takes what it does not know for committed work."""
+    """Takes what it does not know for committed work, and marks it."""
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         outcomes = super().commit(epoch, committables)
+        with transaction(self.path) as connection:
+            for committable in committables:
+                self.set_mark(connection, self.name(committable))
         return [AlreadyCommitted() if isinstance(outcome, Unknown) else outcome for outcome in outcomes]
 
 

@@ -29,6 +29,7 @@ from exactsink.contract import (
     InDoubt,
     JobContext,
     Lost,
+    Mark,
     Outcome,
     Retryable,
     Traits,
@@ -54,6 +55,7 @@ TABLES = """
     PRAGMA journal_mode = WAL;
     CREATE TABLE work (name TEXT PRIMARY KEY, state TEXT, ids TEXT);
     CREATE TABLE entries (n INTEGER PRIMARY KEY, id INTEGER);
+    CREATE TABLE marks (job, sink, epoch, ref, lineage, token, PRIMARY KEY (job, sink, epoch, ref));
 """
 FOREIGN = "somebody's own"
 
@@ -137,7 +139,38 @@ class ReferenceCommitter(Committer):
             raise Fatal(f"{name} is {found[0]}")
         self.enter(connection, found[1])
         connection.execute("UPDATE work SET state = 'committed' WHERE name = ?", (name,))
+        self.set_mark(connection, name)
         return Committed()
+
+    def set_mark(self, connection: sqlite3.Connection, name: str) -> None:
+        txn = Txn.parse(name)
+        assert txn is not None
+        row = (txn.job, txn.sink, txn.epoch, name, self.ctx.lineage, txn.token)
+        connection.execute("INSERT OR IGNORE INTO marks VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def mark(self) -> Mark | None:
+        query = "SELECT epoch, lineage, token FROM marks WHERE job = ? AND sink = ? ORDER BY epoch"
+        with closing(sqlite3.connect(self.path)) as connection:
+            rows = connection.execute(query, (self.ctx.job, self.ctx.sink)).fetchall()
+        if not rows or rows[-1][0] < 0:
+            return Mark(rows[-1][1]) if rows else None
+        tokens = [token for epoch, _, token in rows if epoch == rows[-1][0]]
+        return Mark(rows[-1][1], rows[-1][0], frozenset(tokens), len(tokens))
+
+    def put_birth(self) -> Mark:
+        job, sink, lineage = self.ctx.job, self.ctx.sink, self.ctx.lineage
+        with transaction(self.path) as connection:
+            free = "WHERE NOT EXISTS (SELECT 1 FROM marks WHERE job = ? AND sink = ?)"
+            connection.execute(f"INSERT INTO marks SELECT ?, ?, -1, '', ?, '' {free}", (job, sink, lineage, job, sink))
+        mark = self.mark()
+        assert mark is not None
+        return mark
+
+    def trim_marks(self) -> None:
+        keys = (self.ctx.job, self.ctx.sink)
+        last = "(SELECT max(epoch) FROM marks WHERE job = ? AND sink = ?)"
+        with transaction(self.path) as connection:
+            connection.execute(f"DELETE FROM marks WHERE job = ? AND sink = ? AND epoch < {last}", keys * 2)
 
     def enter(self, connection: sqlite3.Connection, ids: str) -> None:
         connection.executemany("INSERT INTO entries (id) VALUES (?)", ((row,) for row in json.loads(ids)))
@@ -188,8 +221,9 @@ class ReferenceBackend(Backend):
     Options = ReferenceOptions
     options: ReferenceOptions
 
-    def __init__(self, options: ReferenceOptions, defect: Defect | None = None) -> None:
+    def __init__(self, options: ReferenceOptions, defect: Defect | None = None, marks: bool = True) -> None:
         super().__init__(options)
+        self._marks = marks
         writes = defect is not None and issubclass(defect, ReferenceWriter)
         self._committer: type[ReferenceCommitter] = ReferenceCommitter if defect is None or writes else defect  # type: ignore[assignment]
         self._writer: type[ReferenceWriter] = defect if writes else self._committer.writer_type  # type: ignore[assignment]
@@ -204,7 +238,7 @@ class ReferenceBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        return Traits(atomic_visibility=True, can_lose_votes=True)
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=self._marks)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return self._writer(self.options.path, txn, self.options.timeout_seconds)
@@ -215,9 +249,13 @@ class ReferenceBackend(Backend):
 
 @dataclass(frozen=True)
 class ReferenceTarget(ConformanceTarget):
-    """The store for the kit, with every hook; its writers or its committers can be ones with a defect."""
+    """The store for the kit, with every hook; its writers or its committers can be ones with a defect.
+
+    Without `marks` the core compares nothing: what a stalled driver may not do is up to the store alone.
+    """
 
     defect: Defect | None = None
+    marks: bool = True
 
     def path(self, folder: Path) -> Path:
         return folder / "store.db"
@@ -225,7 +263,7 @@ class ReferenceTarget(ConformanceTarget):
     def backend(self, folder: Path) -> Backend:
         with closing(sqlite3.connect(self.path(folder))) as connection:
             connection.executescript(TABLES)
-        return ReferenceBackend(ReferenceOptions(path=str(self.path(folder))), self.defect)
+        return ReferenceBackend(ReferenceOptions(path=str(self.path(folder))), self.defect, self.marks)
 
     def applied(self, folder: Path) -> Counter[int]:
         return Counter(row for ids in self.order(folder) for row in ids)
@@ -238,7 +276,8 @@ class ReferenceTarget(ConformanceTarget):
         self._run(folder, "UPDATE work SET state = 'lost', ids = NULL WHERE name = ?", [c.ref for c in committables])
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        self._run(folder, "DELETE FROM work WHERE name = ?", [c.ref for c in committables])
+        for table, column in (("work", "name"), ("marks", "ref")):
+            self._run(folder, f"DELETE FROM {table} WHERE {column} = ?", [c.ref for c in committables])
 
     def foreign(self, folder: Path) -> None:
         self._run(folder, "INSERT INTO work VALUES (?, 'prepared', '[1]')", [FOREIGN])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: S
     breaks = _Once("open_epoch", "after", 1)
 
     def block() -> None:
-        shutil.rmtree(hidden)
+        hidden.rename(tmp_path / "aside")
         hidden.write_text("in the way")
 
     breaks.act = block
@@ -52,6 +51,7 @@ def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: S
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
 
     hidden.unlink()
+    (tmp_path / "aside").rename(hidden)
     _run(Job.from_toml(path), spark)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,4 +72,11 @@ def visible(root: Path) -> list[Path]:
 
 
 def temps(root: Path) -> list[str]:
-    return sorted(os.listdir(root / "_exactsink"))
+    """Name the participants' folders, and what else lies there beside the sinks' marks."""
+    return sorted(name for name in os.listdir(root / "_exactsink") if not re.fullmatch(r"[a-z-]+\.[a-z-]+", name))
+
+
+def marks(root: Path) -> list[str]:
+    """Name what is in the mark folder, with the hash of a manifest left out."""
+    folder = root / "_exactsink" / "job.sink"
+    return sorted(re.sub(r"\.[0-9a-f]{16}\.", ".SET.", name) for name in os.listdir(folder))

@@ -72,9 +72,17 @@ def test_a_vote_is_durable_before_it_is_given(tmp_path: Path) -> None:
 
 def test_final_names_are_durable_before_a_temp_goes(tmp_path: Path) -> None:
     sink, voted = two_files(tmp_path, participants=2)
+    marked = f"{tmp_path}/_exactsink/job.sink"
+    sink.put_birth()
     with syncs(tmp_path) as log:
         sink.end(*voted)
-    assert set(log[: log.index("unlink")]) == {str(tmp_path), f"{tmp_path}/day=1", f"{tmp_path}/day=2"}
+    done = log[: log.index("unlink")]
+    assert {path for path in done if not path.startswith(marked)} == {
+        str(tmp_path),
+        f"{tmp_path}/day=1",
+        f"{tmp_path}/day=2",
+    }
+    assert done[-1] == marked
     assert log.count("unlink") == 4
 
 

@@ -51,7 +51,9 @@ def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
 @pytest.mark.parametrize(
     ("traits", "visible", "needs", "in_doubt"),
     [
-        (Traits(), "participant by participant", "nothing beside the target", "exactsink recover"),
+        (Traits(marks=True), "participant by participant", "nothing beside the target", "exactsink recover"),
+        (Traits(), "participant by participant", "it keeps no marks, so that is not seen", "exactsink recover"),
+        (Traits(marks=True, marks_in_staging=True), "participant", "without the staging folder", "exactsink recover"),
         (Traits(atomic_visibility=True, needs_shared_staging=True), "all at once", "staging folder", "recover"),
         (Traits(can_lose_votes=True), "participant by participant", "same rows again", "written again from the source"),
         (EARLY, "before the decision", "no other job writes the same keys", "committed again"),

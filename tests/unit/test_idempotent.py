@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.os_faults import Killed, around, at_step, each_step, kill
+from tests.unit.os_faults import Killed, at_step, each_step, kill
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -26,9 +26,12 @@ from exactsink.contract import (
     IdempotentBackend,
     JobContext,
     LineageError,
+    Lost,
+    Mark,
     Retryable,
+    Unknown,
     Version,
-    idempotent,
+    durable,
 )
 from exactsink.testing import Session
 
@@ -121,7 +124,8 @@ def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) ->
     assert sink.rows() == {"1": "e", "2": "c"}
     assert sink.left() == [PROOF.format(2)]
     proof = json.loads((sink.staging / PROOF.format(2)).read_text())
-    assert proof == {"job": "orders", "sink": "keyed", "lineage": "L1", "epoch": 2, "generation": 3}
+    claim = {"lineage": "L1", "generation": 3, "token": "aa"}
+    assert proof == {"job": "orders", "sink": "keyed", "epoch": 2, "complete": True, **claim}
     (sink.staging / PROOF.format(1)).write_text(json.dumps(proof | {"epoch": 1}))  # by a driver that died cleaning up
     for theirs in ("orders.keyed-2.e9.applied", "refunds.keyed.e9.applied"):
         (sink.staging / theirs).write_text("not ours to read")
@@ -170,13 +174,25 @@ def test_a_damaged_proof_is_neither_taken_nor_passed_over(tmp_path: Path, damage
         sink.vote(2, [(1, "b")])
 
 
-def test_the_proof_is_durable_before_a_staged_row_is_dropped(tmp_path: Path) -> None:
+def test_the_proof_is_durable_before_a_staged_row_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = keyed(tmp_path)
     sink.commit(1, sink.vote(1, [(1, "a")]))
-    votes, synced = sink.vote(2, [(1, "b")]), list[list[str]]()
-    with around(sink.staging, ["fsync"], lambda _, path: synced.append([path, *sink.left()])):
+    votes = sink.vote(2, [(1, "b")])
+    synced: list[list[str]] = []
+    sync = durable.sync_folders
+
+    def watched(folders: list[Path]) -> None:
+        synced.append(sink.left())
+        sync(folders)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync_folders", watched)
         sink.commit(2, votes)
-    assert synced[-1] == [str(sink.staging), *sorted([PROOF.format(1), PROOF.format(2), f"{votes[0].ref}.arrow"])]
+    begun, staged = PROOF.format(2).replace("applied", "applying"), f"{votes[0].ref}.arrow"
+    assert synced == [
+        sorted([PROOF.format(1), begun, staged]),
+        sorted([PROOF.format(1), PROOF.format(2), begun, staged]),
+    ]
     assert sink.left() == [PROOF.format(2)]
 
 
@@ -188,7 +204,7 @@ def test_a_proof_that_cannot_be_written_is_worth_another_try(tmp_path: Path, mon
     sink = keyed(tmp_path)
     votes = sink.vote(1, [(1, "a")])
     with monkeypatch.context() as patch:
-        patch.setattr(idempotent, "DurableFile", Full)
+        patch.setattr(durable, "DurableFile", Full)
         with pytest.raises(Retryable, match=r"epoch 1 is applied: .*No space(?s:.*)staged still"):
             sink.commit(1, votes)
     assert sink.left(".applied") == []
@@ -265,8 +281,64 @@ def test_an_apply_that_ends_early_proves_nothing_and_keeps_the_rows(
     votes = sink.vote(1, [(1, "a"), (2, "b")])
     with pytest.raises(error, match=message):
         sink.commit(1, votes)
-    assert len(sink.left()) == 1
+    assert (len(sink.left(".arrow")), sink.left(".applied")) == (1, [])
     assert keyed(tmp_path).commit(1, votes) == [Committed()]
+
+
+def test_the_mark_says_before_the_first_row_that_an_epoch_is_about_to_be_applied(tmp_path: Path) -> None:
+    seen: list[Mark | None] = []
+
+    class Looking(KeyedFiles):
+        def put(self, *args: Any) -> None:
+            seen.append(sink.mark())
+            super().put(*args)
+
+    sink = keyed(tmp_path, backend=Looking)
+    assert sink.mark() is None
+    assert [sink.put_birth(), keyed(tmp_path, lineage="L2").put_birth(), sink.mark()] == [Mark("L1")] * 3
+    assert sink.commit_marked(1, sink.vote(1, [(1, "a"), (2, "b")])) == [Committed()]
+    assert seen == [Mark("L1", 1, frozenset(["aa"]), 0)] * 2
+    assert sink.mark() == sink.put_birth() == Mark("L1", 1, frozenset(["aa"]))
+    assert sink.left() == [PROOF.format(1)]
+
+
+@pytest.mark.parametrize(("begun", "outcome"), [(False, Lost), (True, Unknown)])
+def test_a_set_with_a_staged_file_gone_is_lost_until_a_row_may_show(tmp_path: Path, begun: bool, outcome: type) -> None:
+    sink = keyed(tmp_path, backend=Down if begun else KeyedFiles)
+    sink.put_birth()
+    votes = sink.vote(1, [(1, "a")], [(2, "b")])
+    if begun:
+        with pytest.raises(Retryable, match="the store is down"):
+            sink.commit_marked(1, votes)
+    (sink.staging / f"{votes[1].ref}.arrow").unlink()
+    assert [type(found) for found in keyed(tmp_path).commit_marked(1, votes)] == [outcome] * 2
+    assert sink.rows() == {}
+
+
+def test_a_proof_of_the_first_releases_is_a_mark_without_a_token(tmp_path: Path) -> None:
+    sink = keyed(tmp_path)
+    sink.commit(1, sink.vote(1, [(1, "a")]))
+    path = sink.staging / PROOF.format(1)
+    proof = json.loads(path.read_bytes())
+    path.write_text(json.dumps({key: proof[key] for key in ("job", "sink", "lineage", "epoch", "generation")}))
+    assert sink.mark() == sink.put_birth() == Mark("L1", 1)
+    assert sink.commit_marked(2, sink.vote(2, [(1, "b")])) == [Committed()]
+    assert sink.mark() == Mark("L1", 2, frozenset(["aa"]))
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken"])
+def test_of_two_journals_at_any_step_one_binds_the_staging_folder(tmp_path: Path, then: str) -> None:
+    def run(nth: int) -> list[int]:
+        one, two = (keyed(tmp_path / str(nth), lineage=lineage) for lineage in ("L1", "L2"))
+        found: list[Mark] = []
+        action = kill if then == "dies" else lambda: found.append(two.put_birth())
+        with at_step(tmp_path / str(nth), nth, action) as ran, suppress(Killed):
+            found.append(one.put_birth())
+        found += [two.put_birth(), one.put_birth()]
+        assert len(set(found)) == 1
+        return ran
+
+    each_step(run, least=8)
 
 
 def test_a_row_without_a_key_is_refused_before_the_vote(tmp_path: Path) -> None:

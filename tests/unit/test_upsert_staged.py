@@ -26,7 +26,7 @@ def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> 
     assert sink.at(3).run(2, [(2, "B"), (4, "d")]) == [Committed()]
     assert sink.rows() == [(1, "a"), (2, "B"), (3, "c"), (4, "d")]
     assert sink.log()[3:] == [("update", 2, "B"), ("insert", 4, "d")]
-    assert sink.rows(MARKERS) == [("orders", "table", "L1", 2, 3)]
+    assert sink.rows(MARKERS) == [("orders", "table", "L1", 2, 3, "aa")]
     assert sink.staged() == []
 
 

@@ -61,7 +61,7 @@ class FilesBackend(TabularBackend):
 
     @property
     def traits(self) -> Traits:
-        return Traits(atomic_visibility=False, can_lose_votes=False, visible_early=False)
+        return Traits(atomic_visibility=False, can_lose_votes=False, visible_early=False, marks=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)

@@ -1,4 +1,4 @@
-"""The driver's side: what a vote says, and how its temp files get their final names, or go.
+"""The driver's side: how a vote's temp files get their final names, or go, and what proves it.
 
 Every step can be the last one of a killed process, and another process may be at the same step: what was done is
 read off the files alone. Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.parquet`.
@@ -7,16 +7,15 @@ read off the files alone. Readers (Spark, pandas, pyarrow) skip `_exactsink`, an
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
@@ -30,6 +29,9 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
+    LineageError,
+    Lost,
+    Mark,
     Outcome,
     Retryable,
     Txn,
@@ -39,11 +41,10 @@ from exactsink.contract import (
     make_folder,
     sync_folders,
 )
-from exactsink.toolkit.payloads import check_version
+from exactsink_files.marks import MarkFolder, Standing
+from exactsink_files.votes import Vote, VotedFile, temp_folder, temp_root
 
-__all__ = ["PAYLOAD_VERSION", "FilesCommitter", "Vote", "VotedFile", "explained", "remove_folder", "temp_folder"]
-
-PAYLOAD_VERSION = 1
+__all__ = ["FilesCommitter", "explained", "remove_folder"]
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
 _IN_THE_WAY = "move away what is no folder there, or set another path"
@@ -61,40 +62,6 @@ _NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
 _TRIES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class VotedFile:
-    """One sealed file: `temp` is its name in the participant's folder, `final` its path below the root."""
-
-    temp: str
-    final: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """All that another process needs to commit a participant, or to find that it is committed."""
-
-    root: str
-    folder: str
-    files: tuple[VotedFile, ...]
-
-    def dump(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def load(cls, committable: Committable) -> Vote:
-        check_version(committable, PAYLOAD_VERSION)
-        voted = json.loads(committable.payload)
-        return cls(voted["root"], voted["folder"], tuple(VotedFile(**file) for file in voted["files"]))
-
-    def temp(self, file: VotedFile) -> Path:
-        return Path(self.root, self.folder, file.temp)
-
-    def final(self, file: VotedFile) -> Path:
-        return Path(self.root, file.final)
-
-
 class FilesCommitter(Committer):
     """Commit by hard link: a link is atomic, and never replaces a file."""
 
@@ -103,6 +70,8 @@ class FilesCommitter(Committer):
         self._root = root
         self._problems = problems
         self._made = False
+        self._marks = MarkFolder(ctx, root)
+        self._held: Mark | Literal["any"] | None = "any"
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._problems(schema)
@@ -112,22 +81,100 @@ class FilesCommitter(Committer):
         """Make the folders; the ticket is the root. They are durable when it returns, whoever made them."""
         if not self._made:
             with explained(self._root):
-                make_folder(_temp_root(self._root))
+                make_folder(temp_root(self._root))
             self._made = True
         return self._root.encode()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        """Name all files, sync the folders that name them, and only then drop the temp names."""
-        votes = [Vote.load(committable) for committable in committables]
+        """Name all files, and only then drop the temp names; before the first name, and after the last, mark it.
+
+        In what has a file missing nothing is named: should its rows be written again, none would come twice.
+        """
+        votes = {committable.txn.id: Vote.load(committable) for committable in committables}
         with explained(self._root):
-            outcomes = [_outcome([_place(vote, file) for file in vote.files]) for vote in votes]
-            # What is left of an Unknown is evidence.
-            done = [v for v, outcome in zip(votes, outcomes, strict=True) if not isinstance(outcome, Unknown)]
-            finals = [(vote.root, Path(file.final)) for vote in done for file in vote.files]
-            sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)  # up to the root
-            for vote in done:
+            missing = {name: found for name, vote in votes.items() if (found := _missing(vote))}
+            # In this order: who drops a temp name has marked the epoch before.
+            standing = self._check_held(epoch)
+            lost = {name for name, vote in votes.items() if name in missing and self._lost(epoch, name, vote, standing)}
+            outcomes: dict[str, Outcome] = {name: Lost(missing[name]) for name in lost}
+            whole = {n: vote for n, vote in votes.items() if n not in missing and not standing.proves(epoch, n)}
+            if whole:
+                tokens = [c.txn.token for c in committables if c.txn.id not in lost]
+                manifest = self._marks.begin(epoch, {n: v for n, v in votes.items() if n not in lost}, tokens)
+                outcomes |= {n: _outcome([_place(vote, file) for file in vote.files]) for n, vote in whole.items()}
+                _sync_finals([vote for n, vote in whole.items() if not isinstance(outcomes[n], Unknown)])
+                named = {n for n, outcome in outcomes.items() if isinstance(outcome, Committed | AlreadyCommitted)}
+                if all(n in named or standing.proves(epoch, n) for n in votes):
+                    self._marks.finish(manifest)
+            return self._settled(epoch, votes, outcomes, missing)
+
+    def _settled(
+        self, epoch: int, votes: Mapping[str, Vote], outcomes: Mapping[str, Outcome], missing: Mapping[str, str]
+    ) -> Sequence[Outcome]:
+        """Return each vote's outcome; what is missing may have been named, and moved by a user, since the look at it.
+
+        What is left of an Unknown is evidence.
+        """
+        final = {name: outcomes.get(name, Unknown(missing.get(name, ""))) for name in votes}
+        if any(isinstance(outcome, Unknown) for outcome in final.values()):
+            standing = self._marks.read()
+            proven = [n for n in votes if isinstance(final[n], Unknown) and standing.proves(epoch, n)]
+            if proven:
+                self._marks.sync()
+                final |= dict.fromkeys(proven, AlreadyCommitted())
+        for name, vote in votes.items():
+            if isinstance(final[name], Committed | AlreadyCommitted):
                 _drop_temps(vote)
-        return outcomes
+        return list(final.values())
+
+    def _check_held(self, epoch: int) -> Standing:
+        """Return what stands; unless it is what was held against the journal before, that is to be done again."""
+        standing = self._marks.read()
+        mark = standing.mark
+        if standing.epoch >= epoch and mark is not None:
+            if mark.lineage != self._ctx.lineage:
+                raise LineageError(
+                    f"sink {self._ctx.sink}: {self._root} holds {mark}",
+                    why=f"this journal is {self._ctx.lineage}: another one feeds the folder under the same job's name",
+                    next="give this job another name, or bring back the journal that the folder belongs to",
+                )
+        elif self._held not in ("any", mark):
+            raise Retryable(
+                f"sink {self._ctx.sink}: the mark in {self._root} is not the one that was read before",
+                why=f"it was {self._held}, and is {mark}",
+                next="start the job again: it looks anew",
+            )
+        return standing
+
+    def _lost(self, epoch: int, name: str, vote: Vote, standing: Standing) -> bool:
+        """Return whether none of a vote's files was ever named, nor can be: what is left of them is removed first.
+
+        The proof is a mark that the journal knows, in which the participant is not: before marks were kept, there was
+        none to be in. A file that is there, but is not what was voted for, is no loss.
+        """
+
+        def is_named() -> bool:
+            return any(os.path.lexists(vote.final(file)) for file in vote.files)
+
+        gone = not all(os.path.lexists(vote.temp(file)) for file in vote.files)
+        if not isinstance(self._held, Mark) or not gone or standing.names(epoch, name) or is_named():
+            return False
+        remove_folder(Path(vote.root, vote.folder))
+        return not self._marks.read().names(epoch, name) and not is_named()
+
+    def mark(self) -> Mark | None:
+        with explained(self._root):
+            self._held = self._marks.read().mark
+        return self._held
+
+    def put_birth(self) -> Mark:
+        with explained(self._root):
+            self._held = self._marks.put_birth()
+        return self._held
+
+    def trim_marks(self) -> None:
+        with explained(self._root):
+            self._marks.trim()
 
     def abort(self, undecided: Undecided) -> None:
         with explained(self._root):
@@ -138,7 +185,7 @@ class FilesCommitter(Committer):
     def in_doubt(self) -> Iterable[InDoubt]:
         found = []
         with explained(self._root), suppress(FileNotFoundError):  # no temp folder yet
-            for entry in list(os.scandir(_temp_root(self._root))):
+            for entry in list(os.scandir(temp_root(self._root))):
                 if (txn := self._own(entry.name)) is not None and entry.is_dir(follow_symlinks=False):
                     with suppress(FileNotFoundError):  # gone between listing and looking
                         age = time.time() - entry.stat(follow_symlinks=False).st_mtime
@@ -167,11 +214,6 @@ def explained(root: str) -> Iterator[None]:
         raise Retryable(what, why=why, next=look) from error
 
 
-def temp_folder(root: str, txn: Txn) -> Path:
-    """Name the folder that holds one participant's temp files, and nothing else."""
-    return _temp_root(root) / txn.id
-
-
 def remove_folder(folder: Path) -> None:
     """Remove a participant's folder. Idempotent, also while another process removes it or a late writer adds files.
 
@@ -190,9 +232,25 @@ def remove_folder(folder: Path) -> None:
     raise _contended(f"can't remove {folder}")
 
 
-def _temp_root(root: str) -> Path:
-    """Name the folder of all participants: in the target's own file system, as links don't cross."""
-    return Path(root, "_exactsink")
+def _missing(vote: Vote) -> str:
+    """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
+    found = []
+    for file in vote.files:
+        temp = vote.temp(file)
+        try:  # before the final name: that is given before the temp is dropped
+            size = os.stat(temp).st_size
+        except FileNotFoundError:
+            if not os.path.lexists(vote.final(file)):
+                found.append(_gone(vote, file))
+        else:
+            if size != file.size:
+                found.append(f"{temp} has {size} bytes, {file.size} were voted for")
+    return "; ".join(found)
+
+
+def _gone(vote: Vote, file: VotedFile) -> str:
+    mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
+    return f"both {vote.temp(file)} and its final name {vote.final(file)} are gone{mounted}"
 
 
 def _place(vote: Vote, file: VotedFile) -> Outcome:
@@ -203,8 +261,6 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
         with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
             sealed = os.stat(temp)
         if sealed is not None:
-            if sealed.st_size != file.size:
-                return Unknown(f"{temp} has {sealed.st_size} bytes, {file.size} were voted for")
             os.makedirs(final.parent, exist_ok=True)
             try:
                 _link(temp, final)
@@ -223,8 +279,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
                 next="move that file away, then start the job again",
             )
         if sealed is None:
-            mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
-            return Unknown(f"both {temp} and its final name {final} are gone{mounted}")
+            return Unknown(_gone(vote, file))
     raise _contended(f"can't give {temp} its final name {final}")
 
 
@@ -267,6 +322,12 @@ def _outcome(files: Sequence[Outcome]) -> Outcome:
     return Committed() if Committed() in files else AlreadyCommitted()
 
 
+def _sync_finals(votes: Sequence[Vote]) -> None:
+    """Make the names of these votes' files durable, in all folders up to the root."""
+    finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
+    sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)
+
+
 def _drop_temps(vote: Vote) -> None:
     """Remove a committed participant's temp names and folder. Idempotent."""
     for file in vote.files:
@@ -281,7 +342,7 @@ def _drop_temps(vote: Vote) -> None:
 
 def _place_problems(root: str) -> Iterator[Finding]:
     """Find out, leaving nothing behind, whether the target's folders can be written, or made."""
-    for place in dict.fromkeys((_nearest(root), _nearest(str(_temp_root(root))))):
+    for place in dict.fromkeys((_nearest(root), _nearest(str(temp_root(root))))):
         if not os.path.isdir(place):
             yield Finding("error", f"{place} is not a folder", "move it away, or set path to another folder")
             continue

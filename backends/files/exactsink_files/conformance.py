@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,12 +64,18 @@ class FilesTarget(ConformanceTarget):
         paths = [path for path in lake.rglob(f"*.{self.format}") if "_exactsink" not in path.relative_to(lake).parts]
         return [_ids(path) for path in sorted(paths)]
 
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the temp files, as a person may who takes them for rubbish."""
+        for committable in committables:
+            shutil.rmtree(folder / "lake" / "_exactsink" / committable.txn.id)
+
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the temp files, and the files that have their final names."""
+        """Remove the temp files, the files that have their final names, and the marks."""
         for committable in committables:
             for path in (folder / "lake").rglob("*"):
                 if path.is_file() and committable.txn.id in str(path):
                     path.unlink()
+            shutil.rmtree(folder / "lake" / "_exactsink" / f"{committable.txn.job}.{committable.txn.sink}", True)
 
     def foreign(self, folder: Path) -> None:
         path = folder / "lake" / _FOREIGN

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from exactsink.contract import Committable, DurableFile, Fatal, Retryable, Txn, Writer, sync_folders
 from exactsink.toolkit.tabular import Parts, TabularOptions
-from exactsink_files.committer import PAYLOAD_VERSION, Vote, VotedFile, explained, remove_folder, temp_folder
+from exactsink_files.committer import explained, remove_folder
+from exactsink_files.votes import PAYLOAD_VERSION, Vote, VotedFile, temp_folder
 
 __all__ = ["FilesWriter"]
 

@@ -139,8 +139,8 @@ class UpsertBackend(StagedBackend):
     @property
     def traits(self) -> Traits:
         if self.options.strategy == "direct":
-            return Traits(visible_early=True, needs_epoch_order=True)
-        return Traits(atomic_visibility=True, needs_shared_staging=True)
+            return Traits(visible_early=True, needs_epoch_order=True, marks=True)
+        return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Drop what is not needed, and add whether a row deletes: a NULL condition does not. Raises ConfigError."""

@@ -61,6 +61,11 @@ class TableTarget(ConformanceTarget):
 class StagedTarget(TableTarget):
     """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
 
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the staged files, as a person may who takes them for rubbish."""
+        for committable in committables:
+            (folder / "staging" / f"{committable.txn.id}.arrow").unlink()
+
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, and the marker."""
         for committable in committables:

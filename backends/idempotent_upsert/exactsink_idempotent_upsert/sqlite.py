@@ -23,9 +23,12 @@ __all__ = ["MARKER_TABLE", "Database", "durably", "findings", "read_marker", "st
 MARKER_TABLE = "exactsink_epochs"
 """It holds the last applied epoch of every (job, sink)."""
 
-_MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"}
-_STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?)"
-_READ_MARKER = f"SELECT lineage, epoch, generation FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
+_TOKEN = "token"  # a table of the first releases has it not
+_MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"} | {
+    _TOKEN: "TEXT"
+}
+_STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)"
+_READ_MARKER = f"SELECT * FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
 
 Owner = tuple[str, str, str]
 """The job, sink and lineage that alone write a table directly."""
@@ -99,6 +102,22 @@ class Database:
         if self.table.create:
             connection.execute(self.table.created_for(schema))
 
+    def marker(self, job: str, sink: str) -> Marker | None:
+        """Read the marker of (job, sink); None also where there is no table, or no file, for it. Changes nothing."""
+        if not self.path.exists():
+            return None
+        with closing(self.connect()) as connection:
+            return read_marker(connection, job, sink) if _has_table(connection, MARKER_TABLE) else None
+
+    def put_birth(self, birth: Marker) -> Marker:
+        """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""
+        with self.transaction(self.mode) as connection:
+            connection.execute(_marker_table())
+            stored = read_marker(connection, birth.job, birth.sink)
+            if stored is None:
+                store_marker(connection, birth)
+        return stored or birth
+
     def take(self, connection: sqlite3.Connection, mine: Owner) -> Owner:
         """Take the table for direct writes unless it has an owner, in the caller's transaction; return the owner."""
         connection.execute(
@@ -113,8 +132,7 @@ class Database:
         if not self.path.exists():
             return None
         with closing(self.connect()) as connection:
-            look = "SELECT 1 FROM main.sqlite_master WHERE name = ?"
-            there = connection.execute(look, (_OWNER_TABLE,)).fetchone() is not None
+            there = _has_table(connection, _OWNER_TABLE)
             return connection.execute(_READ_OWNER, (self._target,)).fetchone() if there else None
 
     def owned_by(self, owner: Owner) -> tuple[str, str]:
@@ -152,14 +170,25 @@ def durably(connection: sqlite3.Connection) -> Iterator[None]:
 
 def read_marker(connection: sqlite3.Connection, job: str, sink: str) -> Marker | None:
     """Read the marker of (job, sink); None when none of its epochs was applied."""
-    row = connection.execute(_READ_MARKER, (job, sink)).fetchone()
-    return None if row is None else Marker(job, sink, *row)
+    found = connection.execute(_READ_MARKER, (job, sink))
+    row = found.fetchone()
+    if row is None:
+        return None
+    stored = dict(zip((column[0] for column in found.description), row, strict=True))
+    return Marker(job, sink, stored["lineage"], stored["epoch"], stored["generation"], stored.get(_TOKEN) or "")
 
 
 def store_marker(connection: sqlite3.Connection, marker: Marker) -> None:
     """Replace the marker of (job, sink), in the caller's transaction."""
-    row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation)
+    columns = connection.execute(f"PRAGMA main.table_info({MARKER_TABLE})").fetchall()
+    if _TOKEN not in [name for _, name, *_ in columns]:
+        connection.execute(f"ALTER TABLE main.{MARKER_TABLE} ADD COLUMN {_TOKEN} TEXT")
+    row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation, marker.token)
     connection.execute(_STORE_MARKER, row)
+
+
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    return connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = ?", (name,)).fetchone() is not None
 
 
 def _marker_table() -> str:

@@ -19,13 +19,13 @@ from exactsink.contract import (
     Applier,
     Committable,
     Committed,
-    Committer,
     Fatal,
     Finding,
     InDoubt,
     JobContext,
     LineageError,
     Marker,
+    MarkerCommitter,
     Outcome,
     Refused,
     Txn,
@@ -67,8 +67,12 @@ class SqliteApplier(Applier):
             database.make_tables(connection, schema)
 
     def last_applied(self, job: str, sink: str) -> Marker | None:
-        with self._database.explained("read the marker"), closing(self._database.connect()) as connection:
-            return read_marker(connection, job, sink)
+        with self._database.explained("read the marker"):
+            return self._database.marker(job, sink)
+
+    def put_birth(self, birth: Marker) -> Marker:
+        with self._database.explained("put the birth"):
+            return self._database.put_birth(birth)
 
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         database = self._database
@@ -220,11 +224,11 @@ class DirectWriter(Writer):
         )
 
 
-class DirectCommitter(Committer):
+class DirectCommitter(MarkerCommitter):
     """Mark an epoch that its tasks have written: the marker says up to which epoch the table is decided."""
 
     def __init__(self, ctx: JobContext, database: Database) -> None:
-        self._ctx = ctx
+        super().__init__(ctx, SqliteApplier(database))
         self._database = database
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
@@ -245,7 +249,7 @@ class DirectCommitter(Committer):
         database, ctx = self._database, self._ctx
         with database.explained("make the tables"), database.transaction(database.mode) as connection:
             database.make_tables(connection, schema)
-            self._marker(epoch, ctx.generation).check_new(read_marker(connection, ctx.job, ctx.sink))
+            self._marker(epoch).check_new(read_marker(connection, ctx.job, ctx.sink))
             mine = (ctx.job, ctx.sink, ctx.lineage)
             owner = database.take(connection, mine)
             if owner != mine:
@@ -254,7 +258,7 @@ class DirectCommitter(Committer):
         return b""
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        marker = self._marker(epoch, max(c.txn.generation for c in committables))
+        marker = self._marker(epoch, committables)
         database = self._database
         with database.explained(f"mark epoch {epoch}", _WRITTEN), database.transaction() as connection:
             new = marker.must_apply(read_marker(connection, marker.job, marker.sink))
@@ -271,9 +275,6 @@ class DirectCommitter(Committer):
 
     def close(self) -> None:
         """Do nothing: no connection outlives the call that opened it."""
-
-    def _marker(self, epoch: int, generation: int) -> Marker:
-        return Marker(self._ctx.job, self._ctx.sink, self._ctx.lineage, epoch, generation)
 
 
 def _check_count(database: Database, done: int, given: int, names: Sequence[str]) -> None:

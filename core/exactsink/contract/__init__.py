@@ -7,7 +7,15 @@ and two easier roads to it; the hooks that announce a plugin.
 from typing import TYPE_CHECKING, Any
 
 from exactsink.contract.backend import CONTRACT_VERSION, Backend, BackendOptions, Committer, Writer
-from exactsink.contract.durable import NO_HARD_LINKS, DurableFile, file_sha256, make_folder, sync_folders
+from exactsink.contract.durable import (
+    NO_HARD_LINKS,
+    DurableFile,
+    create_file,
+    file_sha256,
+    make_folder,
+    replace_file,
+    sync_folders,
+)
 from exactsink.contract.errors import (
     EXIT_BUG,
     ConfigError,
@@ -41,7 +49,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
-from exactsink.contract.staged import Applier, Marker, StagedBackend, StagedCommitter, StagingBackend
+from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 
 if TYPE_CHECKING:
     from exactsink.contract.hooks import ENTRY_POINT_GROUP, HookSpecs, hookimpl
@@ -78,6 +86,7 @@ __all__ = [
     "Lost",
     "Mark",
     "Marker",
+    "MarkerCommitter",
     "Outcome",
     "PreflightError",
     "Refused",
@@ -91,9 +100,11 @@ __all__ = [
     "Unknown",
     "Version",
     "Writer",
+    "create_file",
     "file_sha256",
     "hookimpl",
     "make_folder",
+    "replace_file",
     "sync_folders",
 ]
 

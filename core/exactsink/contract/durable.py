@@ -6,11 +6,20 @@ import errno
 import hashlib
 import io
 import os
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["NO_HARD_LINKS", "DurableFile", "file_sha256", "make_folder", "sync_folders"]
+__all__ = [
+    "NO_HARD_LINKS",
+    "DurableFile",
+    "create_file",
+    "file_sha256",
+    "make_folder",
+    "replace_file",
+    "sync_folders",
+]
 
 
 _WRITE_BACK_BYTES = 8 * 1024 * 1024
@@ -83,6 +92,51 @@ def sync_folders(folders: Iterable[Path]) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Make a file under a name that nobody has, durably; return whether this call did. One that stands is left alone.
+
+    Nobody ever finds a part of it; but where there are no hard links, a writer that dies may leave one.
+    """
+    unfinished = _sealed_beside(path, data)
+    try:
+        os.link(unfinished, path)
+        made = True
+    except FileExistsError:
+        made = False
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        made = _created_in_place(path, data)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync_folders([path.parent])  # also for one that stands: who made it may have died before it synced
+    return made
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Make a file, or put it in the place of the one that has its name; whole and durable."""
+    _sealed_beside(path, data).replace(path)
+    sync_folders([path.parent])
+
+
+def _sealed_beside(path: Path, data: bytes) -> Path:
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with DurableFile(unfinished) as file:
+        file.write(data)
+        file.seal()
+    return unfinished
+
+
+def _created_in_place(path: Path, data: bytes) -> bool:
+    try:
+        with DurableFile(path) as file:
+            file.write(data)
+            file.seal()
+    except FileExistsError:
+        return False
+    return True
 
 
 def make_folder(folder: Path) -> None:

@@ -1,14 +1,14 @@
 """The way for stores that have keys and conditional writes but no transactions: the author writes only `apply`.
 
 Rows are staged as `exactsink.contract.staged` does it, and put into the store once the epoch is decided. That an epoch
-was applied is proven by a small file in the staging folder, so the store needs to hold nothing but the rows.
+is applied, or about to be, is proven by a small file in the staging folder, so the store needs to hold nothing but the
+rows. These files are the sink's marks, too.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,14 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from exactsink.contract.backend import BackendOptions, Committer
-from exactsink.contract.durable import DurableFile, sync_folders
+from exactsink.contract.durable import create_file, make_folder, replace_file, sync_folders
 from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
 from exactsink.contract.model import Finding, JobContext, Traits
 from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend
 
 __all__ = ["IdempotentBackend", "Version"]
 
-_APPLIED = ".applied"
+_APPLIED, _APPLYING = ".applied", ".applying"
 _PROOF_FIX = "see that the staging folder can be written and its disk has room"
 _VERSION = re.compile(r"(\d{19})\.(\d{19})\.(\d{19})\.(.*)", re.DOTALL)
 
@@ -126,7 +126,7 @@ class IdempotentBackend(StagingBackend):
 
     @property
     def traits(self) -> Traits:
-        return Traits(needs_shared_staging=True, needs_epoch_order=True)
+        return Traits(needs_shared_staging=True, needs_epoch_order=True, marks=True, marks_in_staging=True)
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse, in the task, rows without a key. An author who refuses more calls this too."""
@@ -149,7 +149,7 @@ class IdempotentBackend(StagingBackend):
 
 
 class _ProvenApplier(Applier):
-    """Apply through the author's backend, and prove it with a file before any staged row is dropped."""
+    """Apply through the author's backend; a file says so before the first row, and another before any is dropped."""
 
     def __init__(self, backend: IdempotentBackend, folder: Path) -> None:
         self._backend = backend
@@ -171,48 +171,67 @@ class _ProvenApplier(Applier):
         if not proofs:
             return None
         sync_folders([self._folder])
-        return max(proofs.values(), key=lambda proof: proof.epoch)
+        return max(proofs, key=_rank)
+
+    def put_birth(self, birth: Marker) -> Marker:
+        make_folder(self._folder)
+        while (stands := self.last_applied(birth.job, birth.sink)) is None:
+            create_file(self._path(birth), _dumped(birth))  # and look again: an older one may be trimmed by now
+        return stands
 
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
+        begun = replace(marker, complete=False)
+        if not (self._goes_on(marker) and self._keep(begun)):
+            return False
+        marker = replace(marker, expected="any")  # from here on it is the one of this call
         self._backend.apply(Version(marker.lineage, marker.epoch, marker.generation), batches)
         if next(batches, None) is not None:
             raise TypeError(f"{type(self._backend).__name__}.apply left rows of epoch {marker.epoch} unread")
-        if not marker.must_apply(self.last_applied(marker.job, marker.sink)):
-            return False  # another driver was first, and put the same rows
-        try:
-            self._prove(marker)
-        except OSError as error:
-            if not marker.must_apply(self.last_applied(marker.job, marker.sink)):
-                return False  # a driver with a newer proof has cleaned up behind this one
-            what = f"could not write in {self._folder} that epoch {marker.epoch} is applied: {error}"
-            raise Retryable(what, why="its rows are staged still, and are put again", next=_PROOF_FIX) from error
+        if not (self._goes_on(marker) and self._keep(marker)):
+            return False
         self._drop_older(marker.job, marker.sink)
         return True
 
     def close(self) -> None:
         """Do nothing: the author's `apply` lets go of what it opens."""
 
-    def _prove(self, marker: Marker) -> None:
-        path = self._folder / f"{marker.job}.{marker.sink}.e{marker.epoch}{_APPLIED}"
-        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        with DurableFile(unfinished) as file:
-            file.write(json.dumps(asdict(marker)).encode())
-            file.seal()
-        unfinished.replace(path)
-        sync_folders([self._folder])
+    def _goes_on(self, marker: Marker) -> bool:
+        """Return whether the epoch is yet to be applied; another driver may be first, and put the same rows."""
+        if marker.must_apply(self.last_applied(marker.job, marker.sink)):
+            return True
+        self._drop_older(marker.job, marker.sink)
+        return False
+
+    def _keep(self, marker: Marker) -> bool:
+        """Write a proof; return whether nobody with a newer one has cleaned up behind this driver."""
+        try:
+            replace_file(self._path(marker), _dumped(marker))
+        except OSError as error:
+            if not self._goes_on(marker):
+                return False
+            what = f"could not write in {self._folder} how far epoch {marker.epoch} is applied: {error}"
+            raise Retryable(what, why="its rows are staged still, and are put again", next=_PROOF_FIX) from error
+        return True
+
+    def _path(self, marker: Marker) -> Path:
+        suffix = _APPLIED if marker.complete else _APPLYING
+        return self._folder / f"{marker.job}.{marker.sink}.e{marker.epoch}{suffix}"
 
     def _drop_older(self, job: str, sink: str) -> None:
         """Drop all proofs but the newest, which may be another driver's: a late one never goes back in time."""
-        newest = max((proof.epoch for proof in self._proofs(job, sink).values()), default=0)
-        for path in self._folder.glob(f"{job}.{sink}.e*{_APPLIED}*"):  # those that were never finished, too
-            if int(path.name.split(".")[2].removeprefix("e")) < newest:
+        newest = max(map(_rank, self._proofs(job, sink)), default=(0, False))
+        for path in self._folder.glob(f"{job}.{sink}.e*.appl*"):  # those that were never finished, too
+            _, _, epoch, suffix = path.name.split(".")[:4]
+            if (int(epoch.removeprefix("e")), f".{suffix}" == _APPLIED) < newest:
                 path.unlink(missing_ok=True)
 
-    def _proofs(self, job: str, sink: str) -> dict[Path, Marker]:
-        found = {}
-        for path in self._folder.glob(f"{job}.{sink}.e*{_APPLIED}"):
+    def _proofs(self, job: str, sink: str) -> list[Marker]:
+        found = []
+        for path in self._folder.glob(f"{job}.{sink}.e*.appl*"):
+            if path.suffix not in (_APPLIED, _APPLYING):
+                continue  # not finished
             try:
-                found[path] = Marker(**json.loads(path.read_bytes()))
+                found.append(Marker(**json.loads(path.read_bytes())))
             except FileNotFoundError:  # a newer one took its place: was it listed?
                 return self._proofs(job, sink)
             except (ValueError, TypeError) as error:
@@ -222,3 +241,13 @@ class _ProvenApplier(Applier):
                     next="bring the file back from a backup, then start the job again",
                 ) from error
         return found
+
+
+def _rank(proof: Marker) -> tuple[int, bool]:
+    return proof.epoch, proof.complete
+
+
+def _dumped(proof: Marker) -> bytes:
+    body = asdict(replace(proof, expected="any"))
+    del body["expected"]
+    return json.dumps(body).encode()

@@ -199,6 +199,7 @@ class Traits:
     `needs_shared_staging`: executors and driver must see the same staging folder. `needs_epoch_order`: rows are guarded
     by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
     `marks`: the target keeps marks (`Committer.mark`), so a target, a journal or a checkpoint that went back is seen.
+    `marks_in_staging`: they stand in the staging folder, so a target that went back without it is not seen.
     """
 
     atomic_visibility: bool = False
@@ -209,6 +210,7 @@ class Traits:
     needs_shared_staging: bool = False
     needs_epoch_order: bool = False
     marks: bool = False
+    marks_in_staging: bool = False
 
     @property
     def guarantee(self) -> str:

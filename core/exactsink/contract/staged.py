@@ -11,14 +11,15 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
 from exactsink.contract.backend import Backend, Committer, Writer
 from exactsink.contract.durable import DurableFile, file_sha256, make_folder, sync_folders
-from exactsink.contract.errors import Fatal, LineageError
+from exactsink.contract.errors import Fatal, LineageError, Retryable
 from exactsink.contract.model import (
     AlreadyCommitted,
     Committable,
@@ -26,39 +27,67 @@ from exactsink.contract.model import (
     Finding,
     InDoubt,
     JobContext,
+    Lost,
+    Mark,
     Outcome,
     Txn,
     Undecided,
     Unknown,
 )
 
-__all__ = ["Applier", "Marker", "StagedBackend", "StagedCommitter", "StagingBackend"]
+__all__ = ["Applier", "Marker", "MarkerCommitter", "StagedBackend", "StagedCommitter", "StagingBackend"]
 
 _SUFFIX = ".arrow"
+_BIRTH = -1
 _STAGING_FIX = "set [job] staging to a folder that the driver and every executor can write to"
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Which epoch a target last applied for (job, sink): written in the same transaction as its rows."""
+    """Which epoch a target last applied for (job, sink): written in the same transaction as its rows.
+
+    `token` is the claim's under which the epoch was begun, empty in a marker of an earlier release. A birth, which
+    binds the target to a journal before its first epoch, has epoch -1. `complete` is False where a store without
+    transactions has begun to apply the epoch. `expected` is no part of what is stored: it is the marker that was held
+    against the journal before this one is applied, "any" where none was.
+    """
 
     job: str
     sink: str
     lineage: str
     epoch: int
     generation: int
+    token: str = ""
+    complete: bool = True
+    expected: Marker | Literal["any"] | None = field(default="any", compare=False, repr=False)
+
+    @property
+    def mark(self) -> Mark:
+        """What this marker says, in the contract's words."""
+        if self.epoch == _BIRTH:
+            return Mark(self.lineage)
+        tokens = frozenset([self.token] if self.token else [])
+        return Mark(self.lineage, self.epoch, tokens, None if self.complete else 0)
 
     def must_apply(self, stored: Marker | None) -> bool:
         """Return whether this epoch is yet to be applied, given the marker read inside the applying transaction.
 
         An older write never overwrites a newer one: a driver that was stalled finds its epoch applied. A marker of
-        another journal raises LineageError.
+        another journal raises LineageError, and any other than the expected one Retryable: it is to be read again.
         """
-        if stored is None:
-            return True
-        if stored.lineage != self.lineage:
-            raise _foreign_marker(self, stored)
-        return stored.epoch < self.epoch
+        approved = self.expected == stored
+        if stored is not None:
+            if stored.lineage != self.lineage and not (approved and stored.epoch < self.epoch):
+                raise _foreign_marker(self, stored)
+            if (stored.epoch, stored.complete) >= (self.epoch, True):
+                return False
+        if not approved and self.expected != "any":
+            raise Retryable(
+                f"sink {self.sink}: the target's marker is not the one that was read before",
+                why=f"it was {self.expected}, and is {stored}",
+                next="start the job again: it looks anew",
+            )
+        return True
 
     def check_new(self, stored: Marker | None) -> None:
         """Raise LineageError unless this epoch, which is about to be opened, comes after the target's marker."""
@@ -83,7 +112,18 @@ class Applier(ABC):
 
     @abstractmethod
     def last_applied(self, job: str, sink: str) -> Marker | None:
-        """Read the marker of (job, sink); None when this target never applied an epoch of it."""
+        """Read the marker of (job, sink); None when this target never applied an epoch of it.
+
+        Where the backend keeps marks it is also called before the first `open_epoch`, and changes nothing: None where
+        there is no target or no marker's table yet. It is read where `apply` writes, never from a replica.
+        """
+
+    def put_birth(self, birth: Marker) -> Marker:
+        """In ONE transaction: store `birth` if (job, sink) has no marker; return the one that stands. Durable.
+
+        Only called where the backend's traits say `marks=True`, also before the first `open_epoch`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no put_birth, and its backend's traits say marks=True")
 
     @abstractmethod
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
@@ -154,12 +194,38 @@ class _StagedWriter(Writer):
         self._path.unlink(missing_ok=True)
 
 
-class StagedCommitter(Committer):
-    """Apply a decided epoch's staged files, then drop them. The marker says whether that was done before."""
+class MarkerCommitter(Committer):
+    """The part of a committer that reads and makes markers: a target's marker of (job, sink) is the sink's mark."""
 
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         self._ctx = ctx
         self._applier = applier
+        self._expected: Marker | Literal["any"] | None = "any"
+
+    def mark(self) -> Mark | None:
+        self._expected = self._applier.last_applied(self._ctx.job, self._ctx.sink)
+        return None if self._expected is None else self._expected.mark
+
+    def put_birth(self) -> Mark:
+        self._expected = self._applier.put_birth(self._marker(_BIRTH))
+        return self._expected.mark
+
+    def trim_marks(self) -> None:
+        """Do nothing: a marker takes the place of the one before."""
+
+    def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
+        """Make an epoch's marker; its token is the newest generation's of the set."""
+        ctx = self._ctx
+        newest = max((c.txn for c in committables), key=lambda txn: txn.generation, default=None)
+        generation, token = (newest.generation, newest.token) if newest is not None else (ctx.generation, "")
+        return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, generation, token, expected=self._expected)
+
+
+class StagedCommitter(MarkerCommitter):
+    """Apply a decided epoch's staged files, then drop them. The marker says whether that was done before."""
+
+    def __init__(self, ctx: JobContext, applier: Applier) -> None:
+        super().__init__(ctx, applier)
         self._folder = Path(ctx.staging)
         self._made = False
 
@@ -175,24 +241,24 @@ class StagedCommitter(Committer):
             self._made = True
         self._applier.open_epoch(schema)
         stored = self._applier.last_applied(self._ctx.job, self._ctx.sink)
-        self._marker(epoch, self._ctx.generation).check_new(stored)
+        self._marker(epoch).check_new(stored)
         return str(self._folder).encode()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        marker = self._marker(epoch, max(c.txn.generation for c in committables))
+        marker = self._marker(epoch, committables)
         stored = self._applier.last_applied(marker.job, marker.sink)
         if not marker.must_apply(stored):
             self._drop(committables)
             return [AlreadyCommitted() for _ in committables]
         ordered = sorted(committables, key=lambda c: (c.txn.partition, c.txn.attempt))
-        damage = [found for c in ordered if (found := _damage(c)) is not None]
+        damage = _damage(ordered)
         try:
             applied = not damage and self._applier.apply(marker, _staged_batches(ordered))
         except FileNotFoundError as gone:
-            damage, applied = [f"staged file {gone.filename} is gone"], False
+            damage, applied = _damage(ordered) or [Unknown(f"staged file {gone.filename} is gone")], False
         # Another driver may have applied the epoch, and dropped its files, since the marker was read.
         if damage and marker.must_apply(self._applier.last_applied(marker.job, marker.sink)):
-            return [Unknown("; ".join(damage)) for _ in committables]
+            return [self._damaged(epoch, damage)] * len(committables)
         self._drop(committables)
         return [Committed() if applied else AlreadyCommitted() for _ in committables]
 
@@ -216,8 +282,16 @@ class StagedCommitter(Committer):
     def close(self) -> None:
         self._applier.close()
 
-    def _marker(self, epoch: int, generation: int) -> Marker:
-        return Marker(self._ctx.job, self._ctx.sink, self._ctx.lineage, epoch, generation)
+    def _damaged(self, epoch: int, damage: Sequence[Lost | Unknown]) -> Outcome:
+        """Return what becomes of a set that can't be applied; its marker was read again after the files.
+
+        A set is applied as a whole or not at all, so one file that is gone loses all of it: proven by a marker that
+        the journal knows, of an earlier epoch.
+        """
+        evidence = "; ".join(found.evidence for found in damage)
+        known = isinstance(self._expected, Marker) and self._expected.epoch < epoch
+        lost = known and all(isinstance(found, Lost) for found in damage)
+        return Lost(evidence) if lost else Unknown(evidence)
 
     def _drop(self, committables: Sequence[Committable]) -> None:
         for committable in committables:
@@ -237,15 +311,19 @@ def _path(committable: Committable) -> Path:
     return Path(json.loads(committable.payload)["path"])
 
 
-def _damage(committable: Committable) -> str | None:
-    """Return what is wrong with a staged file, None when it is as it was voted."""
+def _damage(committables: Sequence[Committable]) -> list[Lost | Unknown]:
+    """Return what is wrong with the staged files: Lost for one that is gone, Unknown for one that was changed."""
+    return [found for committable in committables if (found := _damage_of(committable)) is not None]
+
+
+def _damage_of(committable: Committable) -> Lost | Unknown | None:
     voted = json.loads(committable.payload)
     path = Path(voted["path"])
     try:
         whole = path.stat().st_size == voted["size"] and file_sha256(path) == voted["sha256"]
     except FileNotFoundError:
-        return f"staged file {path} is gone, and no marker holds its epoch"
-    return None if whole else f"staged file {path} is not what was voted ({voted['size']} bytes)"
+        return Lost(f"staged file {path} is gone, and no marker holds its epoch")
+    return None if whole else Unknown(f"staged file {path} is not what was voted ({voted['size']} bytes)")
 
 
 def _staged_batches(committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:

@@ -89,6 +89,10 @@ def _needs(traits: Traits) -> Iterable[str]:
         yield "a source and a plan that give the same rows again, should the store drop a vote"
     if traits.needs_epoch_order:
         yield "that no other job writes the same keys"
+    if not traits.marks:
+        yield "no restore from backups of the target or the journal alone: it keeps no marks, so that is not seen"
+    elif traits.marks_in_staging:
+        yield "no restore of the target without the staging folder: its marks are there, so that is not seen"
 
 
 def _in_doubt(traits: Traits) -> str:

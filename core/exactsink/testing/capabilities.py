@@ -17,6 +17,7 @@ Capability = Literal[
     "can_lose_votes",
     "hidden_until_decided",
     "several_jobs",
+    "marks",
     "applier",
     "order",
     "destroy_evidence",
@@ -26,9 +27,10 @@ Capability = Literal[
 
 CAPABILITIES: Mapping[Capability, str] = {
     "atomic_visibility": "its traits say that an epoch does not appear at one moment (atomic_visibility)",
-    "can_lose_votes": "its traits say that no vote can be lost (can_lose_votes)",
+    "can_lose_votes": "its traits say that no vote can be lost (can_lose_votes), and the target gives no lose_votes()",
     "hidden_until_decided": "its traits say that rows show before the decision (visible_early)",
     "several_jobs": "its traits say that it takes epochs of one history only (needs_epoch_order)",
+    "marks": "its traits say that the target keeps no marks (marks)",
     "applier": "it applies no staged rows: no StagedBackend (needs_shared_staging)",
     "order": "the target gives no order()",
     "destroy_evidence": "the target gives no destroy_evidence()",
@@ -56,6 +58,8 @@ def lacking(scenario: Scenario, backend: Backend, target: ConformanceTarget) -> 
             there = target.gives(need)
         elif need == "hidden_until_decided":
             there = not traits.visible_early
+        elif need == "can_lose_votes":
+            there = traits.can_lose_votes or target.gives("lose_votes")
         elif need == "several_jobs":
             there = not traits.needs_epoch_order
         elif need == "applier":

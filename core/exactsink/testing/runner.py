@@ -24,13 +24,17 @@ import pyarrow as pa
 from exactsink.testing.capabilities import Scenario, lacking
 from exactsink.testing.context import Broken, Context
 from exactsink.testing.processes import ended, start
-from exactsink.testing.scenarios import commits, matrix, others, rows, votes
+from exactsink.testing.scenarios import commits, marks, matrix, others, rows, votes
 from exactsink.testing.target import ConformanceTarget
 
 __all__ = ["SCENARIOS", "Runner", "Result"]
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    {scenario.name: scenario for family in (matrix, rows, commits, votes, others) for scenario in family.SCENARIOS}
+    {
+        scenario.name: scenario
+        for family in (matrix, rows, commits, votes, others, marks)
+        for scenario in family.SCENARIOS
+    }
 )
 """All scenarios by name, in their order."""
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committable, Committer, InDoubt, JobContext, Outcome, Txn, Writer
+from exactsink.contract import Backend, Committable, Committer, InDoubt, JobContext, Mark, Outcome, Txn, Writer
 from exactsink.protocol.journal.log import Log, undecided_before
 from exactsink.protocol.journal.records import Claim
 from exactsink.protocol.participant import no_probe, write_partition
@@ -73,6 +73,27 @@ class Session:
     def commit(self, epoch: int, committables: Sequence[Committable], times: int = 1) -> list[Outcome]:
         """Commit with one committer, a number of times, and return the last outcomes."""
         return self._commit_side(lambda c: [list(c.commit(epoch, committables)) for _ in range(times)])[-1]
+
+    def mark(self) -> Mark | None:
+        """Read the sink's mark."""
+        return self._commit_side(lambda committer: committer.mark())
+
+    def put_birth(self) -> Mark:
+        """Put the birth of the context's lineage, and return the mark that stands."""
+        return self._commit_side(lambda committer: committer.put_birth())
+
+    def trim_marks(self) -> None:
+        """Delete what the mark needs no more."""
+        self._commit_side(lambda committer: committer.trim_marks())
+
+    def commit_marked(self, epoch: int, committables: Sequence[Committable]) -> list[Outcome]:
+        """Commit as the core does: with a committer that has read the mark before."""
+
+        def call(committer: Committer) -> list[Outcome]:
+            committer.mark()
+            return list(committer.commit(epoch, committables))
+
+        return self._commit_side(call)
 
     def listed(self) -> list[InDoubt]:
         """List what the backend holds in doubt."""

@@ -61,11 +61,17 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Let the store drop these prepared participants, as a timeout would. Asked for where votes can be lost."""
+        """Let the store drop these prepared participants, as a timeout would. Asked for where votes can be lost.
+
+        Given beside that, it may remove what a person could: what is then proven lost must be written again.
+        """
         raise NotImplementedError
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Destroy all evidence of these participants: whether they are committed, and what they had prepared."""
+        """Destroy all evidence of these participants: whether they are committed, and what they had prepared.
+
+        With them goes the sink's mark, where it would prove one or the other.
+        """
         raise NotImplementedError
 
     def foreign(self, folder: Path) -> None:

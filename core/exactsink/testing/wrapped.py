@@ -17,6 +17,7 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
+    Mark,
     Marker,
     Outcome,
     Traits,
@@ -94,6 +95,15 @@ class WrappedCommitter(Committer):
     def in_doubt(self) -> Iterable[InDoubt]:
         return self.real.in_doubt()
 
+    def mark(self) -> Mark | None:
+        return self.real.mark()
+
+    def put_birth(self) -> Mark:
+        return self.real.put_birth()
+
+    def trim_marks(self) -> None:
+        self.real.trim_marks()
+
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
         self.real.source_reached(epoch, ends)
 
@@ -115,6 +125,9 @@ class WrappedApplier(Applier):
 
     def last_applied(self, job: str, sink: str) -> Marker | None:
         return self.real.last_applied(job, sink)
+
+    def put_birth(self, birth: Marker) -> Marker:
+        return self.real.put_birth(birth)
 
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         return self.real.apply(marker, batches)

@@ -1,0 +1,163 @@
+"""A sink's marks in its target's folder: which journal feeds it, and up to which epoch its files stand there.
+
+`_exactsink/JOB.SINK/`, which readers skip like all of `_exactsink`, holds `birth` until the first epoch with rows
+is complete, and of the last one:
+
+- `eN.SET.manifest`, the manifest: all files of the epoch, durable before the first of them gets its name;
+- `eN.SET.done`, once the last name is durable: who wants whole epochs only takes the files of these.
+
+No name ends as a format's files do: a reader that searches all folders for those passes by, too.
+
+SET is a hash of what the manifest says. Lost rows that were written again make another set of the same epoch, and so
+another manifest: none ever takes another's place, and whoever writes one twice writes the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from exactsink.contract import Fatal, JobContext, Mark, create_file, make_folder, replace_file, sync_folders
+from exactsink_files.votes import Vote, temp_root
+
+__all__ = ["MarkFolder", "Standing"]
+
+_VERSION = 1
+_BIRTH = "birth"
+_OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>manifest|done)(?P<unfinished>\..*)?")
+_DAMAGED = "bring the file back from a backup; or, if its writer died and no driver runs, remove it; then start again"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stood at one moment: the mark, and of its epoch each participant that is named, and is in a set done."""
+
+    mark: Mark | None
+    named: frozenset[str] = frozenset()
+    done: frozenset[str] = frozenset()
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that is marked, -1 when none is."""
+        return -1 if self.mark is None or self.mark.epoch is None else self.mark.epoch
+
+    def names(self, epoch: int, participant: str) -> bool:
+        """Return whether a link to this participant's files may have been made."""
+        return epoch < self.epoch or (epoch == self.epoch and participant in self.named)
+
+    def proves(self, epoch: int, participant: str) -> bool:
+        """Return whether all of this participant's files had their names once."""
+        return epoch < self.epoch or (epoch == self.epoch and participant in self.done)
+
+
+class MarkFolder:
+    """One sink's marks in one target."""
+
+    def __init__(self, ctx: JobContext, root: str) -> None:
+        self._ctx = ctx
+        self._path = Path(temp_root(root), f"{ctx.job}.{ctx.sink}")
+
+    def read(self) -> Standing:
+        """Read what stands; the highest epoch counts."""
+        while True:
+            found = self._listed()
+            with suppress(FileNotFoundError):  # trimmed since it was listed: a later one stands
+                if not found and not (self._path / _BIRTH).exists():
+                    return Standing(None)
+                return self._epoch(found) if found else Standing(Mark(self._loaded(_BIRTH)["lineage"]))
+
+    def put_birth(self) -> Mark:
+        """Bind the target to this journal unless it has a mark; return the mark that stands."""
+        make_folder(self._path)
+        while (mark := self.read().mark) is None:
+            create_file(self._path / _BIRTH, json.dumps(self._body()).encode())  # and look again: it may be trimmed
+        self.sync()
+        return mark
+
+    def sync(self) -> None:
+        """Make durable what was read: its writer may have died before it did."""
+        sync_folders([self._path])
+
+    def begin(self, epoch: int, votes: Mapping[str, Vote], tokens: Sequence[str]) -> str:
+        """Make the manifest of these participants' files durable; return its name, for `finish`."""
+        participants = {
+            name: [
+                {"path": file.final, "size": file.size, "sha256": file.sha256}
+                for file in sorted(vote.files, key=lambda file: file.final)
+            ]
+            for name, vote in votes.items()
+        }
+        body = self._body() | {"epoch": epoch, "tokens": sorted(set(tokens)), "participants": participants}
+        data = json.dumps(body, sort_keys=True).encode()
+        name = f"e{epoch}.{hashlib.sha256(data).hexdigest()[:16]}"
+        if not self._path.is_dir():  # an earlier release opened the epoch
+            make_folder(self._path)
+        replace_file(self._path / f"{name}.manifest", data)  # if one stands, it says the same
+        return name
+
+    def finish(self, name: str) -> None:
+        """Mark durably that all files of a manifest have their names, also after a power cut."""
+        (self._path / f"{name}.done").touch()
+        self.sync()
+
+    def trim(self) -> None:
+        """Delete what is below the highest epoch that stands in this very listing."""
+        found = self._listed()
+        if not found:
+            return
+        highest = max(found)
+        self.sync()
+        with suppress(FileNotFoundError):
+            os.unlink(self._path / _BIRTH)
+        for name in os.listdir(self._path):
+            parsed = _OF_EPOCH.fullmatch(name)
+            if parsed is not None and int(parsed["epoch"]) < highest:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path / name)
+
+    def _listed(self) -> Mapping[int, Mapping[str, bool]]:
+        """List the sets of each epoch that has a manifest, and whether each is done."""
+        kinds: dict[tuple[int, str], set[str]] = {}
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._path):
+                parsed = _OF_EPOCH.fullmatch(name)
+                if parsed is not None and not parsed["unfinished"]:
+                    kinds.setdefault((int(parsed["epoch"]), parsed["set"]), set()).add(parsed["kind"])
+        found: dict[int, dict[str, bool]] = {}
+        for (epoch, named), there in kinds.items():
+            if "manifest" in there:
+                found.setdefault(epoch, {})[named] = "done" in there
+        return found
+
+    def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Standing:
+        epoch = max(found)
+        bodies = {named: self._loaded(f"e{epoch}.{named}.manifest") for named in found[epoch]}
+        lineages = {body["lineage"] for body in bodies.values()}
+        foreign = sorted(lineages - {self._ctx.lineage})
+        tokens = frozenset(token for body in bodies.values() for token in body["tokens"])
+        done = {named for named, is_done in found[epoch].items() if is_done}
+        mark = Mark(foreign[0] if foreign else self._ctx.lineage, epoch, tokens, None if done else 0)
+        named = frozenset(name for body in bodies.values() for name in body["participants"])
+        return Standing(mark, named, frozenset(name for each in done for name in bodies[each]["participants"]))
+
+    def _loaded(self, name: str) -> dict[str, Any]:
+        path = self._path / name
+        try:
+            body: dict[str, Any] = json.loads(path.read_bytes())
+            if body["version"] != _VERSION:
+                raise ValueError(f"version {body['version']}, this release reads {_VERSION}")
+            return body
+        except (ValueError, TypeError, KeyError) as error:
+            what = f"{path} does not say what stands in the target: {error}"
+            raise Fatal(what, why="it is the sink's mark, and is not guessed at", next=_DAMAGED) from error
+
+    def _body(self) -> dict[str, Any]:
+        ctx = self._ctx
+        return {"version": _VERSION, "job": ctx.job, "sink": ctx.sink, "lineage": ctx.lineage}

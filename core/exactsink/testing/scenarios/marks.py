@@ -1,0 +1,178 @@
+"""Scenarios about marks: what a target proves of the journal that feeds it, and of the epoch that it holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from exactsink.contract import Mark, Refused, Retryable
+from exactsink.protocol.marks import expected_of, is_at
+from exactsink.testing.capabilities import Capability, Scenario
+from exactsink.testing.context import SINK, Broken, Context
+from exactsink.testing.driver_run import Script
+from exactsink.testing.faults import Fault
+from exactsink.testing.interrupt import Interruption
+from exactsink.testing.processes import KILLED, ask, ended, start
+from exactsink.testing.scenarios.moments import COUNTED, spread
+from exactsink.testing.session import Session
+
+__all__ = ["SCENARIOS"]
+
+_COMMIT = f"commit:{SINK}"
+_TOKEN = "abcdef012345"
+_TRIES = 50
+_ROUNDS = 5
+_KILLS = 10
+
+
+def _births(context: Context) -> None:
+    """Two journals bind one target at once, round after round: both find the same one's birth, and so does anybody."""
+    for turn in range(_ROUNDS):
+        job = context.job(f"birth{turn}")
+        both = [context.session(1, token, job=job) for token in (_TOKEN, _TOKEN[::-1])]
+        if (stood := ask(both[0].mark)) is not None:
+            raise Broken(f"nobody has put a birth, and the target holds {stood}")
+        waiting, opened = os.pipe()
+        answers = [context.folder / f"{job}-{n}" for n in range(2)]
+        pids = [start(partial(_birth, waiting, opened, *each)) for each in zip(both, answers, strict=True)]
+        os.close(waiting)
+        os.close(opened)  # the condition: the pipe has no writer any more
+        if (ends := [ended(pid) for pid in pids]) != [0, 0]:
+            raise Broken(f"of two journals that bind a target at once, one did not end well: {ends}")
+        said = {answer.read_text() for answer in answers}
+        if len(said) != 1 or not said <= {session.ctx.lineage for session in both}:
+            raise Broken(f"two journals that bind one target at once find {' and '.join(sorted(said))}")
+        found = [ask(session.mark) for session in both] + [ask(session.put_birth) for session in both]
+        if found != [Mark(said.pop())] * 4:
+            raise Broken(f"two journals have bound the target, and later it holds {found}")
+    context.faults.append(f"two-journals-bind-at-once-{_ROUNDS}-times")
+
+
+def _birth(waiting: int, opened: int, session: Session, answer: Path) -> int:
+    os.close(opened)
+    os.read(waiting, 1)
+    for _ in range(_TRIES):
+        try:
+            answer.write_text(session.put_birth().lineage)
+        except Retryable:  # the other one is at it
+            continue
+        return 0
+    return 1
+
+
+def _second_journal(context: Context) -> None:
+    """A job of the same name, with a journal of its own, comes to the target."""
+    script = context.script([10, 10], [10, 10], [10, 10])
+    context.killed(script, Fault("complete", "after", "kill", 1))
+    other = replace(script, folder=script.folder / "other", batches=context.rows([10, 10], first=1000))
+    other.folder.mkdir()
+    for _ in range(2):
+        context.whole(other, code=Refused.exit_code)
+    context.check_rows(range(40))
+    context.whole(script)
+    context.check_rows(range(60))
+
+
+def _follows(context: Context) -> None:
+    """The mark is looked at after each epoch; one without rows does not move it."""
+    script = context.script([5, 5], [0, 0], [5, 0], [5, 5])
+    for epoch, marked in enumerate([0, 0, 2]):
+        context.killed(script, Fault("complete", "after", "kill", epoch))
+        _check_mark(context, script, marked)
+    context.whole(script)
+    _check_mark(context, script, 3)
+
+
+def _before_rows(context: Context) -> None:
+    """Driver after driver is killed inside its commit; where a row of the epoch shows, the mark says so."""
+    script = context.script(*([5, 5],) * (COUNTED + _KILLS))
+    moments = spread(context, script, range(COUNTED, COUNTED + _KILLS))
+    kills = Interruption("commit", "kill", script.folder, moments)
+    for epoch, moment in moments.items():
+        context.ends(context.interrupted(script, kills), KILLED, f"a driver inside the commit of epoch {epoch}")
+        context.faults.append(f"kill-inside-commit-e{epoch}-at-{moment}")
+        if not any(row in context.read() for row in range(10 * epoch, 10 * epoch + 10)):
+            continue
+        mark = _settled(_session(context, script), lambda mark: mark is not None and mark.epoch == epoch)  # noqa: B023
+        if mark is None or mark.epoch != epoch:
+            raise Broken(f"rows of epoch {epoch} show, and the target holds {mark}")
+    context.whole(script)
+    context.check_rows(range(10 * len(script.batches)))
+    _check_mark(context, script, len(script.batches) - 1)
+
+
+def _kept(context: Context) -> None:
+    """An epoch is committed again, at once and when a later one stands: the mark stays."""
+    script = context.script([10, 10], [10, 10], [10, 10])
+    context.killed(script, Fault(_COMMIT, "after", "kill", 1))
+    decided, session = context.decided(script), _session(context, script)
+    _check_mark(context, script, 1)
+    ask(partial(session.commit, 1, decided, times=2))
+    _check_mark(context, script, 1)
+    context.whole(script)
+    ask(partial(session.commit, 1, decided, times=2))
+    _check_mark(context, script, 2)
+    context.check_rows(range(60))
+
+
+def _trimmed(context: Context) -> None:
+    """Marks are trimmed again and again, also by a driver of long ago: the highest stays, and no birth comes back."""
+    script = context.script([10, 10], [10, 10], [10, 10])
+    context.killed(script, Fault("complete", "after", "kill", 1))
+    session = _session(context, script)
+    for _ in range(2):
+        ask(session.trim_marks)
+        _check_mark(context, script, 1)
+    if (found := ask(session.put_birth)).epoch != 1:
+        raise Broken(f"the target held epoch 1, and where a birth was to be put it says {found}")
+    context.whole(script)
+    ask(session.trim_marks)
+    _check_mark(context, script, 2)
+    context.check_rows(range(60))
+
+
+def _session(context: Context, script: Script) -> Session:
+    """Return a session of the script's own journal, as a driver has it whose claim is the first."""
+    return context.session(1, _TOKEN, lineage=script.journal.read().lineage)
+
+
+def _check_mark(context: Context, script: Script, epoch: int) -> None:
+    """Hold the target's mark against this epoch, and against the journal."""
+    expected = expected_of(script.journal.read(), SINK, context.backend.target)
+    wanted = expected.now if expected is not None else None
+
+    def fits(mark: Mark | None) -> bool:
+        return mark is not None and mark.epoch == epoch and bool(mark.tokens) and is_at(mark, wanted)
+
+    mark = _settled(_session(context, script), fits)
+    if not fits(mark):
+        raise Broken(f"epoch {epoch} is the last with rows: the target holds {mark}, the journal expects {wanted}")
+
+
+def _settled(session: Session, fits: Callable[[Mark | None], bool]) -> Mark | None:
+    """Read the mark until it fits, for a while: a store may show it a little later than the rows."""
+    mark: Mark | None = None
+    for _ in range(_TRIES):
+        mark = ask(session.mark)
+        if fits(mark):
+            break
+    return mark
+
+
+_MARKS: tuple[Capability, ...] = ("marks",)
+SCENARIOS = (
+    Scenario("births-at-once", "a target is bound to one journal, whoever comes at the same moment", _births, _MARKS),
+    Scenario("second-journal", "a target that one journal feeds is refused to another", _second_journal, _MARKS),
+    Scenario(
+        "mark-before-rows",
+        "no row of an epoch shows before its mark",
+        _before_rows,
+        ("hidden_until_decided", "marks"),
+    ),
+    Scenario("mark-follows", "the mark is that of the last epoch with rows, and its claim's", _follows, _MARKS),
+    Scenario("mark-kept", "a commit that is repeated leaves the mark as it is", _kept, _MARKS),
+    Scenario("marks-trimmed", "trimming keeps the highest mark", _trimmed, _MARKS),
+)

@@ -1,0 +1,220 @@
+"""Marks of the `files` backend: what stands before the first name, and what a missing file proves."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.files_sink import EPOCH, Files, files, lines, marks, temps, two_files, visible
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
+
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
+
+
+@pytest.fixture(params=["links", "no links"])
+def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Run on a file system with hard links, and on one without."""
+    if request.param == "links":
+        yield
+        return
+    with refused(tmp_path, "link", errno.EPERM):
+        yield
+
+
+def of(sink: Files, lineage: str) -> Files:
+    return replace(sink, ctx=replace(sink.ctx, lineage=lineage))
+
+
+def bound(root: Path) -> Files:
+    """Return a session into a folder that its journal has bound."""
+    sink = of(files(root, format="json"), "L1")
+    assert sink.mark() is None
+    assert sink.put_birth() == sink.mark() == Mark("L1")
+    return sink
+
+
+def drop(sink: Files, root: Path, partition: int = 0) -> Path:
+    """Remove a participant's only temp file."""
+    temp = root / "_exactsink" / sink.id(partition) / "0.tmp"
+    temp.unlink()
+    return temp
+
+
+def test_the_manifest_is_durable_before_the_first_name_and_done_after_the_last(tmp_path: Path) -> None:
+    sink, voted = two_files(tmp_path)
+    sink.put_birth()
+    folder, log = tmp_path / "_exactsink" / "job.sink", list[str]()
+
+    def note(name: str, path: str) -> None:
+        place = "mark" if f"{path}/".startswith(f"{folder}/") else "file"
+        done = any(name.endswith(".done") for name in marks(tmp_path))
+        log.append(f"{name} {place}{' done' if done else ''}")
+
+    with around(tmp_path, ["fsync", "replace", "link", "unlink"], note):
+        sink.commit_marked(EPOCH, voted)
+    begun = ["fsync mark", "replace mark", "fsync mark"]  # the file, its name, the folder
+    named = ["link file"] * 2 + ["fsync file"] * 3  # both partition folders, the root
+    assert log == [*begun, *named, "fsync mark done", "unlink file done", "unlink file done"]
+    assert marks(tmp_path) == ["birth", f"e{EPOCH}.SET.done", f"e{EPOCH}.SET.manifest"]
+
+
+def test_a_reader_that_searches_for_a_format_passes_marks_by(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    sink.commit(EPOCH, sink.vote(lines("{}")))
+    assert list(tmp_path.rglob("*.json")) == visible(tmp_path)
+
+
+def test_the_mark_is_unfinished_until_all_is_named(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    voted = sink.vote(lines("a"), lines("b"))
+    with around(tmp_path, ["link"], lambda *_: kill()), suppress(Killed):
+        sink.commit_marked(EPOCH, voted)
+    assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12"]), 0)
+    assert visible(tmp_path) == []
+    assert sink.commit_marked(EPOCH, voted) == [Committed()] * 2
+    assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12"]))
+
+
+def test_a_vote_that_is_gone_and_never_was_named_is_lost_and_the_others_stand(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    voted = sink.vote(lines("a"), lines("b"))
+    drop(sink, tmp_path, 1)
+    for first in (Committed(), AlreadyCommitted()):
+        kept, lost = sink.commit_marked(EPOCH, voted)
+        assert (kept, type(lost)) == (first, Lost)
+        assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12"]), 0)
+    assert temps(tmp_path) == []
+    again = replace(sink, token="cd34").write(EPOCH, 1, str(tmp_path).encode(), lines("b"), attempt=7)
+    assert sink.commit_marked(EPOCH, [voted[0], again]) == [AlreadyCommitted(), Committed()]
+    assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12", "cd34"]))
+    assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "b\n"]
+
+
+def test_without_a_mark_that_the_journal_knows_nothing_is_proven_lost(tmp_path: Path) -> None:
+    sink = files(tmp_path, format="json")
+    voted = sink.vote(lines("a"))
+    drop(sink, tmp_path)
+    assert isinstance(sink.commit_marked(EPOCH, voted)[0], Unknown)  # an earlier release's, say: it left no manifest
+    bound(tmp_path)
+    assert isinstance(of(sink, "L1").commit(EPOCH, voted)[0], Unknown)  # nobody has looked at the mark
+
+
+def test_what_was_named_and_is_gone_is_unknown_until_the_epoch_is_done_and_a_users_business_then(
+    tmp_path: Path,
+) -> None:
+    sink = bound(tmp_path)
+    voted = sink.vote(lines("a"), lines("b"))
+    with around(tmp_path, ["link"], lambda *_: kill()), suppress(Killed):
+        sink.commit_marked(EPOCH, voted)
+    temp = drop(sink, tmp_path, 1)
+    first, second = sink.commit_marked(EPOCH, voted)
+    assert (first, type(second)) == (Committed(), Unknown)
+    temp.write_text("b\n")
+    assert sink.commit_marked(EPOCH, voted) == [AlreadyCommitted(), Committed()]
+    for path in visible(tmp_path):
+        path.unlink()
+    assert sink.commit_marked(EPOCH, voted) == [AlreadyCommitted()] * 2
+    assert visible(tmp_path) == []
+
+
+def test_a_file_that_a_user_moved_is_not_named_again_though_its_temp_is_left(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    voted = sink.vote(lines("a"))
+    with around(tmp_path, ["unlink"], lambda *_: kill()), suppress(Killed):
+        sink.commit_marked(EPOCH, voted)
+    assert len(temps(tmp_path)) == 1
+    visible(tmp_path)[0].unlink()
+    assert sink.commit_marked(EPOCH, voted) == [AlreadyCommitted()]
+    assert (visible(tmp_path), temps(tmp_path)) == ([], [])
+
+
+def test_what_is_called_lost_is_never_named_by_a_driver_that_was_at_any_step_of_its_commit(
+    tmp_path: Path, links: None
+) -> None:
+    lost = []
+
+    def run(nth: int) -> list[int]:
+        root = tmp_path / str(nth)
+        sink, voted = two_files(root)
+        sink.put_birth()
+
+        def overtake() -> None:
+            (root / "_exactsink" / sink.id() / "1.tmp").unlink(missing_ok=True)
+            lost.append(isinstance(sink.commit_marked(EPOCH, voted)[0], Lost))
+
+        with at_step(root, nth, overtake) as ran, suppress(Retryable):
+            sink.commit_marked(EPOCH, voted)
+        assert visible(root) == [] or not ran or not lost[-1]
+        return ran
+
+    each_step(run, least=20)
+    assert True in lost
+    assert False in lost
+
+
+def test_a_commit_of_an_earlier_release_that_was_cut_off_is_finished(tmp_path: Path) -> None:
+    sink, voted = two_files(tmp_path)
+    final = tmp_path / "day=1" / f"{sink.id()}.json"
+    final.parent.mkdir()
+    (tmp_path / "_exactsink" / sink.id() / "0.tmp").rename(final)
+    assert sink.commit_marked(EPOCH, voted) == [Committed()]
+    assert len(visible(tmp_path)) == 2
+    assert sink.mark() == Mark("", EPOCH, frozenset(["ab12"]))
+
+
+def test_what_is_below_the_highest_mark_is_trimmed_and_is_committed(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    sink.trim_marks()
+    assert marks(tmp_path) == ["birth"]
+    stalled, voted = sink.vote(lines("a")), sink.prepare(EPOCH + 1, [lines("b")])
+    sink.commit(EPOCH, stalled)
+    (tmp_path / "_exactsink/job.sink/e3.0123456789abcdef.done").touch()  # half of it is trimmed
+    sink.commit(EPOCH + 1, voted)
+    for _ in range(2):
+        sink.trim_marks()
+        assert marks(tmp_path) == [f"e{EPOCH + 1}.SET.done", f"e{EPOCH + 1}.SET.manifest"]
+    assert sink.commit(EPOCH, stalled) == [AlreadyCommitted()]
+    assert sink.put_birth() == sink.mark() == Mark("L1", EPOCH + 1, frozenset(["ab12"]))
+
+
+def test_another_journals_mark_and_one_that_moved_stop_a_commit(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    voted = sink.vote(lines("a"))
+    committer = sink.backend.committer(sink.ctx)
+    committer.mark()
+    earlier = sink.prepare(EPOCH - 1, [lines("b")])
+    sink.commit(EPOCH - 1, earlier)
+    with pytest.raises(Retryable, match="not the one that was read before"):
+        committer.commit(EPOCH, voted)
+    assert len(visible(tmp_path)) == 1
+    assert of(sink, "L2").put_birth() == Mark("L1", EPOCH - 1, frozenset(["ab12"]))
+    with pytest.raises(LineageError, match="another one feeds the folder"):
+        of(sink, "L2").commit(EPOCH - 1, earlier)
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", '{"version": 2}'])
+def test_a_damaged_mark_is_neither_taken_nor_passed_over(tmp_path: Path, damaged: str) -> None:
+    sink = bound(tmp_path)
+    (tmp_path / "_exactsink/job.sink/birth").write_text(damaged)
+    with pytest.raises(Fatal, match="birth does not say what stands"):
+        sink.mark()
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken"])
+def test_of_two_journals_at_any_step_one_binds_the_folder(tmp_path: Path, then: str) -> None:
+    def run(nth: int) -> list[int]:
+        root = tmp_path / str(nth)
+        one, two = (of(files(root, format="json"), lineage) for lineage in ("L1", "L2"))
+        found: list[Mark] = []
+        action = kill if then == "dies" else lambda: found.append(two.put_birth())
+        with at_step(root, nth, action) as ran, suppress(Killed):
+            found.append(one.put_birth())
+        found += [two.put_birth(), one.put_birth()]
+        assert len(set(found)) == 1
+        return ran
+
+    each_step(run, least=8)

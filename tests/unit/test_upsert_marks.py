@@ -1,0 +1,197 @@
+"""Marks on the staged road: a marker with its token, compared in the transaction; staged files that are gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.unit.upsert_sink import SCHEMA, Sink, upsert
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Applier,
+    BackendOptions,
+    Committed,
+    Finding,
+    JobContext,
+    LineageError,
+    Lost,
+    Mark,
+    Marker,
+    Retryable,
+    StagedBackend,
+    Traits,
+    Unknown,
+)
+from exactsink.testing import Session
+
+OLD_TABLE = """
+    CREATE TABLE exactsink_epochs
+        (job TEXT, sink TEXT, lineage TEXT, epoch BIGINT, generation BIGINT, PRIMARY KEY (job, sink));
+    INSERT INTO exactsink_epochs VALUES ('orders', 'table', 'L1', 1, 1);
+"""
+BOTH = pytest.mark.parametrize("strategy", ["staged", "direct"])
+
+
+def at(epoch: int | None, token: str = "aa") -> Mark:
+    return Mark("L1", epoch, frozenset([token] if token else []))
+
+
+@BOTH
+def test_a_birth_is_put_where_there_is_nothing_yet_and_the_mark_follows(tmp_path: Path, strategy: str) -> None:
+    sink, other = (upsert(tmp_path, strategy=strategy, lineage=lineage) for lineage in ("L1", "L2"))
+    assert sink.mark() is None
+    assert not sink.file.exists()
+    assert [sink.put_birth(), other.put_birth(), sink.mark(), other.mark()] == [Mark("L1")] * 4
+    sink.run(1, [(1, "a")])
+    again = replace(sink.at(2), token="bb")
+    votes = [*sink.vote(2, [(2, "b")]), *again.vote(2, [(3, "c")])]
+    assert sink.mark() == at(1)
+    sink.commit_marked(2, votes)
+    for _ in range(2):
+        assert (sink.mark(), other.put_birth()) == (at(2, "bb"), at(2, "bb"))  # the newest generation's
+        sink.trim_marks()
+        assert sink.commit_marked(2, votes) == [AlreadyCommitted()] * 2
+
+
+@BOTH
+@pytest.mark.parametrize("by", ["commit", "birth"])
+def test_a_table_of_the_first_releases_goes_on(tmp_path: Path, strategy: str, by: str) -> None:
+    sink = upsert(tmp_path, strategy=strategy)
+    sink.sql(OLD_TABLE)
+    assert sink.mark() == at(1, "")
+    if by == "birth":
+        assert sink.put_birth() == at(1, "")
+    assert sink.commit_marked(2, sink.vote(2, [(1, "a")])) == [Committed()]
+    assert sink.mark() == at(2)
+    assert sink.rows("SELECT * FROM exactsink_epochs") == [("orders", "table", "L1", 2, 1, "aa")]
+
+
+@BOTH
+@pytest.mark.parametrize("to", [0, 2, None])
+def test_a_marker_that_moved_since_it_was_read_stops_the_transaction(
+    tmp_path: Path, strategy: str, to: int | None
+) -> None:
+    """Somebody puts the file back between the look at the mark and the commit."""
+    sink = upsert(tmp_path, strategy=strategy)
+    sink.put_birth()
+    sink.run(1, [(1, "a")])
+    votes = sink.vote(3, [(2, "b")])
+    committer = sink.backend.committer(sink.ctx)
+    assert committer.mark() == at(1)
+    sink.sql(f"UPDATE exactsink_epochs SET epoch = {to}" if to is not None else "DELETE FROM exactsink_epochs")
+    with pytest.raises(Retryable, match="not the one that was read before"):
+        committer.commit(3, votes)
+    if strategy == "staged":
+        assert sink.rows() == [(1, "a")]
+    committer.mark()
+    assert committer.commit(3, votes) == [Committed()]
+
+
+def test_another_journals_marker_stops_a_commit_unless_the_journal_has_taken_it(tmp_path: Path) -> None:
+    sink = upsert(tmp_path)
+    sink.run(1, [(1, "a")])
+    other = upsert(tmp_path, lineage="L2")
+    Path(other.ctx.staging).mkdir(exist_ok=True, parents=True)
+    votes = sink.vote(5, [(2, "b")])
+    with pytest.raises(LineageError, match="another journal"):
+        other.commit(5, votes)
+    assert other.commit_marked(5, votes) == [Committed()]  # its mark was held against the journal: an operator's rebase
+    with pytest.raises(LineageError, match="another journal"):
+        sink.commit_marked(3, sink.vote(6, [(3, "c")]))
+
+
+def damage(sink: Sink, what: str) -> None:
+    first, second = sink.staged()
+    if what in ("gone", "both"):
+        first.unlink()
+    if what in ("other bytes", "both"):
+        second.write_bytes(second.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(("what", "outcome"), [("gone", Lost), ("other bytes", Unknown), ("both", Unknown)])
+@pytest.mark.parametrize("before", ["birth", "epoch"])
+def test_a_set_with_a_staged_file_gone_is_lost_where_the_marker_proves_it(
+    tmp_path: Path, what: str, outcome: type, before: str
+) -> None:
+    sink = upsert(tmp_path)
+    sink.put_birth()
+    if before == "epoch":
+        sink.run(1, [(9, "z")])
+    votes, stood = sink.vote(3, [(1, "a")], [(2, "b")]), sink.rows()
+    damage(sink, what)
+    assert [type(found) for found in sink.commit_marked(3, votes)] == [outcome] * 2
+    assert [type(found) for found in sink.commit(3, votes)] == [Unknown] * 2  # nobody has looked at the mark
+    assert sink.rows() == stood
+    again = replace(sink.at(2), token="bb").vote(3, [(1, "a")], [(2, "b")])
+    assert sink.commit_marked(3, again) == [Committed()] * 2
+    assert sink.commit_marked(3, votes) == [AlreadyCommitted()] * 2
+    assert sink.rows() == sorted([*stood, (1, "a"), (2, "b")])
+
+
+def test_a_staged_file_that_is_gone_with_no_marker_at_all_is_unknown(tmp_path: Path) -> None:
+    sink = upsert(tmp_path)
+    votes = sink.vote(3, [(1, "a")], [(2, "b")])
+    damage(sink, "gone")
+    assert [type(found) for found in sink.commit_marked(3, votes)] == [Unknown] * 2
+
+
+class OldApplier(Applier):
+    """As authors wrote it before there were marks: a table of five columns, no birth."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("CREATE TABLE IF NOT EXISTS marker (job, sink, lineage, epoch INT, generation INT)")
+        self.connection.execute("CREATE TABLE IF NOT EXISTS rows (id)")
+
+    def check(self, schema: pa.Schema) -> Iterable[Finding]:
+        return ()
+
+    def open_epoch(self, schema: pa.Schema) -> None:
+        """Do nothing."""
+
+    def last_applied(self, job: str, sink: str) -> Marker | None:
+        row = self.connection.execute("SELECT * FROM marker WHERE job = ? AND sink = ?", (job, sink)).fetchone()
+        return None if row is None else Marker(*row)
+
+    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
+        if not marker.must_apply(self.last_applied(marker.job, marker.sink)):
+            return False
+        self.connection.execute("DELETE FROM marker")
+        values = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation)
+        self.connection.execute("INSERT INTO marker VALUES (?, ?, ?, ?, ?)", values)
+        for batch in batches:
+            self.connection.executemany("INSERT INTO rows VALUES (?)", [(row["id"],) for row in batch.to_pylist()])
+        return True
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class OldOptions(BackendOptions):
+    path: Path
+
+
+class OldBackend(StagedBackend):
+    Options = OldOptions
+    options: OldOptions
+    strategy, target, traits = "staged", "old", Traits(needs_shared_staging=True)
+
+    def applier(self) -> Applier:
+        return OldApplier(self.options.path)
+
+
+def test_a_plugin_of_before_there_were_marks_still_works(tmp_path: Path) -> None:
+    ctx = JobContext("orders", "old", str(tmp_path / "staging"), 1, "L1")
+    session = Session(OldBackend(OldOptions(path=tmp_path / "old.db")), ctx, "aa")
+    for epoch in (1, 2):
+        rows = [pa.Table.from_pylist([{"id": epoch}], schema=SCHEMA)]
+        votes = session.prepare(epoch, rows)
+        assert [session.commit(epoch, votes) for _ in range(2)] == [[Committed()], [AlreadyCommitted()]]
+    assert session.mark() == Mark("L1", 2)
+    with pytest.raises(NotImplementedError, match="OldApplier has no put_birth"):
+        session.put_birth()
