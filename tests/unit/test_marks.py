@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.unit.fakes import IdleBackend, IdleCommitter
@@ -19,7 +19,7 @@ from exactsink.contract import (
     Txn,
 )
 from exactsink.protocol.journal.log import Decision, Log
-from exactsink.protocol.journal.records import Claim, DecidedSink, Expected
+from exactsink.protocol.journal.records import Claim, DecidedSink, Expected, Resolve
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.sinks import Sink
 
@@ -225,6 +225,23 @@ def test_after_an_older_release_what_stands_is_taken_if_it_is_this_journals() ->
     for shown in (Mark("ff"), at(8, "bb")):
         with pytest.raises(LineageError):
             marks(old, shown)[0].check_start()
+
+
+def test_what_an_operator_resolved_as_committed_stands_as_it_is_found() -> None:
+    for outcome, goes_on in (("committed", True), ("lost", False)):
+        held, _, _ = marks(ROWS, PART)
+        word = Resolve("ada", "", 7, "s", outcome, seq=6)
+        log = replace(held.log(), anchors=(CLAIM, word))
+        held = replace(held, log=lambda log=log: log)
+        if goes_on:
+            held.check_committed({})
+            held.open_epoch()
+            assert held.decided(CLAIM, 8, decision(8, 1).sinks) == (
+                Expected("s", "t", at(8, "bb", participants=1), PART),
+            )
+        else:
+            with pytest.raises(InDoubtError):
+                held.open_epoch()
 
 
 def test_a_sink_without_marks_is_not_asked() -> None:

@@ -30,7 +30,8 @@ def expected_of(log: Log, sink: str, target: str) -> Expected | None:
 class Marks:
     """One claim's view: `log()` is the journal's as it was read last, `wait(attempt)` pauses before a second look.
 
-    `_found` are marks of sinks that no decision names yet, or that an older release decided for.
+    `_found` are marks that stand where no decision names them: of sinks that are bound just now, that an older release
+    decided for, or of which an operator has said that the last decision is committed.
     """
 
     sinks: Mapping[str, Sink]
@@ -63,7 +64,7 @@ class Marks:
             if name in lost:
                 self.check_rewrite(name)
             else:
-                self._hold(name, lambda mark, e: is_at(mark, e.now))
+                self._hold(name, self._whole(name))
 
     def check_rewrite(self, name: str) -> None:
         """Compare before a sink's lost rows are written again."""
@@ -84,11 +85,12 @@ class Marks:
 
         Births are put in the order of names: of two journals that meet on several sinks, one gets them all.
         """
+        self._found.clear()
         for name in self.sinks:
-            mark = self._hold(name, lambda mark, e: is_at(mark, e.now))
+            mark = self._hold(name, self._whole(name))
             if mark is None:
                 self._found[name] = self._bound(name)
-            elif expected_of(self.log(), name, self._target(name)) is None:
+            elif expected_of(self.log(), name, self._target(name)) is None or self._is_resolved(name):
                 self._found[name] = mark
 
     def decided(self, claim: Claim, epoch: int, sinks: Mapping[str, DecidedSink]) -> tuple[Expected, ...]:
@@ -99,7 +101,7 @@ class Marks:
         for name in self.sinks:
             key = (name, self._target(name))
             known = new.pop(key, None)  # this target is the sink's latest: it comes last
-            before = known.now if known is not None else self._found[name]
+            before = self._found.get(name) or (known.now if known is not None else None)
             votes, now = sinks[name].committables, before
             if votes:
                 now = Mark(self.lineage, epoch, frozenset([claim.token]), len(votes))
@@ -117,6 +119,13 @@ class Marks:
         if mark != Mark(self.lineage):
             raise difference(self.log(), name, mark, Mark(self.lineage))
         return mark
+
+    def _whole(self, name: str) -> Callable[[Mark | None, Expected], bool]:
+        """Ask for the last decision, whole; or for what stands there, if an operator has said that it is committed."""
+        return self._stands(name) if self._is_resolved(name) else lambda mark, expected: is_at(mark, expected.now)
+
+    def _is_resolved(self, name: str) -> bool:
+        return self.log().resolved.get(name) == "committed"
 
     def _stands(self, name: str) -> Callable[[Mark | None, Expected], bool]:
         return lambda mark, expected: is_at(mark, expected.now) or self._is_unfinished(mark, expected, name)
