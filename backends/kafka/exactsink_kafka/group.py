@@ -1,8 +1,14 @@
-"""Commit a Kafka source's end offsets to a consumer group, for tools that show lag. Nothing is ever read from there."""
+"""What is committed to consumer groups: the sink's mark, and the source's end offsets for tools that show lag.
+
+The mark is the text beside one offset, and is only ever written in transactions: each participant's own, and, for a
+birth and to keep the mark from expiring, one under an id that a single driver at a time has. A plain commit of a
+driver that was stalled would put the mark back.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +16,147 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from exactsink.contract import Fatal, Retryable
+from exactsink.contract import Fatal, Finding, JobContext, Mark, Retryable
+from exactsink_kafka import errors
+from exactsink_kafka.messages import Offset
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.remedies import Remedies, duration
+from exactsink_kafka.transactions import Transaction, prefix
+from exactsink_kafka.wire import Wire
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-__all__ = ["report_offsets", "source_offsets"]
+__all__ = ["MarkKeeper", "group_of", "mark_offset", "report_offsets", "source_offsets"]
+
+_VERSION = 1
+"""Of the mark's text."""
+
+_BIRTHS = 5
+_RENEW_SECONDS = 86_400.0
+_NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
+
+
+def group_of(job: str, sink: str) -> str:
+    """Name the consumer group that keeps a sink's mark. It never has a member."""
+    return f"exactsink.{job}.{sink}"
+
+
+def mark_offset(job: str, sink: str, topic: str, mark: Mark) -> Offset:
+    """Return the offset that keeps a mark: its number is the epoch's, for people who look; only the text is read."""
+    text = {"exactsink": _VERSION, "lineage": mark.lineage, "epoch": mark.epoch, "tokens": sorted(mark.tokens)}
+    return Offset(group_of(job, sink), topic, 0, mark.epoch or 0, json.dumps(text, separators=(",", ":")))
+
+
+def _mark(group: str, text: str | None) -> Mark | None:
+    """Read a mark's text; None where there is none, or something else was committed over it."""
+    try:
+        read = json.loads(text or "")
+        version, mark = int(read["exactsink"]), Mark(read["lineage"], read["epoch"], frozenset(read["tokens"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    if version != _VERSION:
+        why = f"this release reads version {_VERSION}"
+        fix = "start the job with the release of exactsink that wrote it"
+        raise Fatal(f"group {group} keeps a mark of version {version}", why=why, next=fix)
+    return mark
+
+
+class MarkKeeper:
+    """Reads a sink's mark for the driver, gives a new sink its birth, and keeps the mark from expiring."""
+
+    def __init__(self, options: KafkaOptions, ctx: JobContext, wire: Wire) -> None:
+        self._options = options
+        self._ctx = ctx
+        self._wire = wire
+        self._topic = options.marked_topic or ""
+        self._group = group_of(ctx.job, ctx.sink)
+        self._id = f"{ctx.job}.{ctx.sink}.mark"
+        self._renewed: float | None = None
+
+    def read(self) -> Mark | None:
+        """Read the mark as it is committed. It lags the answer to a commit by some ms."""
+        return _mark(self._group, self._wire.read_offset(self._group, self._topic, 0))
+
+    def put_birth(self) -> Mark:
+        """Put the birth of the context's lineage where there is no mark; return what stands."""
+        for _ in range(_BIRTHS):
+            if (stands := self._write_again(birth=True)) is not None:
+                return stands
+        what, why = f"group {self._group} takes no mark", "another driver of this job writes it at the same time"
+        raise Retryable(what, why=why, next="see who else runs this job, then start it again")
+
+    def renew(self) -> None:
+        """Write the mark that stands once more, once under a claim and then daily: brokers forget old ones.
+
+        Only where nothing is decided and not yet committed: of two values written in transactions the one written
+        later stands, whatever the order of their commits.
+        """
+        now = time.monotonic()
+        if self._renewed is not None and now < self._renewed + _RENEW_SECONDS:
+            return
+        if self.read() is not None and self._write_again(birth=False) is not None:
+            self._renewed = now
+
+    def findings(self) -> Iterator[Finding]:
+        """Find what keeps the mark from being written, or lets it expire."""
+        options, fixes = self._options, Remedies(self._options)
+        if not self._topic:
+            message = "each row names its own topic, and the sink keeps no mark: a cluster that went back is not seen"
+            yield Finding("warning", message, 'mark_topic = "..." in the sink\'s options')
+            return
+        if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
+            yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
+        code = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self._group)  # refused: it never was
+        if code == errors.ID_NOT_AUTHORIZED:
+            message = f"{fixes.principal} may not use transactional id {self._id}: the sink can't keep its mark"
+            yield Finding("error", message, fixes.allow_ids(f"{self._ctx.job}.{self._ctx.sink}."))
+        if code in (errors.ID_NOT_AUTHORIZED, errors.GROUP_NOT_AUTHORIZED):
+            message = f"{fixes.principal} may have no offsets in group {self._group}: the sink can't keep its mark"
+            yield Finding("error", message, fixes.allow("Read", "--group", self._group))
+        yield from self._expiry(fixes)
+
+    def _expiry(self, fixes: Remedies) -> Iterator[Finding]:
+        kept, pause = self._wire.offsets_retention(), self._ctx.longest_pause_seconds
+        if kept is not None and kept < pause:
+            message = f"brokers forget the sink's mark {duration(kept)} after its last epoch "
+            message += f"(offsets.retention.minutes), the job may stand still for {duration(pause)} (longest_pause): "
+            fix = f"offsets.retention.minutes={int(pause // 60)} in every broker's server.properties; or "
+            fix += "marks_may_expire = true in the sink's options"
+            message += "then it stops, in doubt"
+            yield Finding("warning" if self._options.marks_may_expire else "error", message, fix)
+
+    def _write_again(self, *, birth: bool) -> Mark | None:
+        """Write the mark that stands, or a birth if asked where none does; a mark is no birth's business.
+
+        To take the id fences every older driver's writing. None where another one was quicker, or may be: an epoch's
+        transaction that is open has perhaps written its mark before, and would be behind this one.
+        """
+        mine = self._wire.take(self._id)
+        stands = self.read()
+        if birth and stands is not None:
+            return stands
+        written = stands or Mark(self._ctx.lineage)
+        code = self._wire.write_offset(mine, mark_offset(self._ctx.job, self._ctx.sink, self._topic, written))
+        if code == 0:
+            listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
+            quiet = not any(one.offsets for one in listed) and self.read() == stands
+            for _ in range(2 if quiet else 1):  # the second is answered when readers see the first
+                [code] = self._wire.end([mine], commit=quiet)
+            if code == 0:
+                return written if quiet else None
+        if code in errors.NOT_MINE:
+            return None
+        raise errors.refused("write the sink's mark", code, self._options, **self._about(code))
+
+    def _about(self, code: int) -> dict[str, str]:
+        """Name what a refusal speaks of."""
+        if code == errors.GROUP_NOT_AUTHORIZED:
+            return {"group": self._group}
+        return {"id": self._id} if code == errors.ID_NOT_AUTHORIZED else {"topic": self._topic}
+
+
+# The source's offsets: nothing is ever read from there
 
 _CAUSES = {
     "UnknownMemberIdError": (

@@ -19,7 +19,7 @@ from exactsink_kafka.connect import check_settings, connected
 from exactsink_kafka.messages import Cluster
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies, duration
-from exactsink_kafka.transactions import UNBOUNDED_SLOTS, Transaction, prefix
+from exactsink_kafka.transactions import Transaction, prefix
 from exactsink_kafka.wire import END_TXN_VERSION, Wire
 
 __all__ = ["Checks", "Topic", "findings"]
@@ -30,6 +30,7 @@ _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were co
 _NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 _LEAST_TIMES = ("transaction.max.timeout.ms", "transactional.id.expiration.ms")
 _PAUSE = 0.1
+_START = "start the brokers that hold them: "
 T = TypeVar("T")
 Settings = Mapping[str, str]
 
@@ -39,16 +40,15 @@ def findings(
     ctx: JobContext,
     wire: Wire,
     schema: pa.Schema,
-    participants: int | None,
     *,
     patience_seconds: float = 10.0,
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
 
     Changes nothing, save that a new cluster makes its own topic for transactions when it is first asked of one.
-    `participants` is the most that an epoch can have, None when nothing bounds it. What our user may not ask for is a
-    warning. Raises ConfigError for settings that librdkafka does not take and PEM files that can't be read here, Fatal
-    for TLS and logins that don't fit, Retryable when the brokers don't answer.
+    What our user may not ask for is a warning. Raises ConfigError for settings that librdkafka does not take and PEM
+    files that can't be read here, Fatal for TLS and logins that don't fit, Retryable when the brokers don't answer, or
+    when nothing but brokers that are down, or elections, keep rows from being written.
     """
     client_id = f"{ctx.job}.{ctx.sink}.preflight"
     check_settings(options, client_id)
@@ -60,7 +60,9 @@ def findings(
         found += _look(checks, asked, cluster.brokers, schema)
         if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
             found += checks.ids(wire)
-        found += checks.pool(participants)
+    serious = [finding for finding in found if finding.severity == "error"]
+    if serious and all(finding.fix.startswith(_START) for finding in serious):  # an election, or a broker's restart
+        raise Retryable(serious[0].message, why="brokers are down, or no leader is elected yet", next=serious[0].fix)
     yield from sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -155,7 +157,7 @@ class Checks:
 
     def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
         """What keeps rows from being written now, or at all."""
-        show = "start the brokers that hold them: {}".format
+        show = (_START + "{}").format
         if topic.leaderless:
             which = ", ".join(str(partition) for partition in topic.leaderless)
             message = f"{len(topic.leaderless)} of {topic.partitions} partitions have no leader ({which})"
@@ -265,19 +267,10 @@ class Checks:
         [code] = wire.end([Transaction(f"{begin}0-0.s0", _NO_PRODUCER, 0)], commit=False)
         if code == errors.ID_NOT_AUTHORIZED:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
-            yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
+            yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin[:-1]))
         elif code != errors.INVALID_PRODUCER_ID_MAPPING:
             doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
             raise Retryable(doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check`")
-
-    def pool(self, participants: int | None) -> Iterator[Finding]:
-        """Whether the pool of ids is large enough for an epoch."""
-        if participants is None:
-            each = self.options.ids_per_participant
-            most = UNBOUNDED_SLOTS // each
-            message = f"nothing bounds how many participants an epoch has, and a round has {UNBOUNDED_SLOTS} "
-            message += f"transactional ids ({each} for each of {most}): with more, tasks may fence each other and fail"
-            yield Finding("warning", message, f"max_participants = {most} in the config")
 
 
 def _kept_seconds(configs: Settings | None) -> float:
