@@ -86,8 +86,8 @@ class KafkaCommitter(Committer):
         wanted = [self._ours(participant.ref) for participant in undecided]
         with self._doing(f"abort {len(wanted)} undecided transactions", "they are undecided, and stay so"):
             before = self._wire.describe(one.id for one in wanted)
-            ongoing = [known.transaction for known in before.values() if known.state == "Ongoing"]
-            left = [one for one in wanted if one in ongoing]  # what is being ended needs no other end
+            ending = {known.transaction for known in before.values() if known.state != "Ongoing"}
+            left = [one for one in wanted if one not in ending]  # another end may undo what the coordinator says of it
             codes = dict(zip(left, self._wire.end(left, commit=False), strict=True))
             for one, code in codes.items():
                 if code not in errors.NOT_OPEN:
@@ -96,7 +96,7 @@ class KafkaCommitter(Committer):
             ended = [
                 Ended(known.transaction, known.partitions + known.offsets, commit=False, sure=True)
                 for known in before.values()
-                if codes.get(known.transaction) == 0
+                if codes.get(known.transaction) == 0 and known.state == "Ongoing"
             ]
             write_missing_markers(self._wire, ended, self._fixes)
 
@@ -185,7 +185,7 @@ class KafkaCommitter(Committer):
 
     def _check_session(self) -> None:
         """Refuse to commit through other connections than the mark was read through: the cluster may be another."""
-        if self._marked_in not in (None, self._wire.session):
+        if self._marked_in is not None and self._wire.session is not self._marked_in:
             why = "the mark of the target was read before that; nothing was committed since"
             raise Retryable("the connection to the brokers was lost", why=why, next="start the job again")
 
