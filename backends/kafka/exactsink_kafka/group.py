@@ -111,10 +111,17 @@ class MarkKeeper:
         if code == errors.ID_NOT_AUTHORIZED:
             message = f"{fixes.principal} may not use transactional id {self._id}: the sink can't keep its mark"
             yield Finding("error", message, fixes.allow_ids(f"{self._ctx.job}.{self._ctx.sink}."))
-        if code in (errors.ID_NOT_AUTHORIZED, errors.GROUP_NOT_AUTHORIZED):
+        if code == errors.GROUP_NOT_AUTHORIZED or not self._may_read():
             message = f"{fixes.principal} may have no offsets in group {self._group}: the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self._group))
         yield from self._expiry(fixes)
+
+    def _may_read(self) -> bool:
+        try:
+            self._wire.read_offset(self._group, self._topic, 0)
+        except Fatal as error:
+            return self._group not in error.what
+        return True
 
     def _expiry(self, fixes: Remedies) -> Iterator[Finding]:
         kept, pause = self._wire.offsets_retention(), self._ctx.longest_pause_seconds
