@@ -31,6 +31,7 @@ ANSWER_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 """A connection that was idle for longer is replaced unasked: a firewall may have dropped it without a word."""
 
+_ID = CoordinatorType.TRANSACTION
 _FIRST, _LONGEST = 0.002, 0.25  # seconds between tries
 _CHATTY = (
     "kafka.admin.client",
@@ -97,7 +98,7 @@ class Asker:
         return answers
 
     def coordinators(
-        self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = CoordinatorType.TRANSACTION
+        self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Find the coordinators of ids: brokers by id, and error codes by id where there is none now."""
         unknown = [one for one in dict.fromkeys(ids) if (kind, one) not in self._coordinators]
@@ -109,7 +110,7 @@ class Asker:
                 codes[one] = code
         return {one: self._coordinators[kind, one] for one in ids if one not in codes}, codes
 
-    def forget(self, codes: Iterable[tuple[str, int]], kind: CoordinatorType = CoordinatorType.TRANSACTION) -> None:
+    def forget(self, codes: Iterable[tuple[str, int]], kind: CoordinatorType = _ID) -> None:
         """Forget the coordinators that said of an id that they are none."""
         for one, code in codes:
             if code in MOVING:

@@ -186,8 +186,8 @@ class KafkaCommitter(Committer):
     def _check_session(self) -> None:
         """Refuse to commit through other connections than the mark was read through: the cluster may be another."""
         if self._marked_in is not None and self._wire.session is not self._marked_in:
-            why = "the mark of the target was read before that; nothing was committed since"
-            raise Retryable("the connection to the brokers was lost", why=why, next="start the job again")
+            what = "the connection to the brokers was lost after the mark was read"
+            raise Retryable(what, why="nothing was committed", next="start the job again")
 
     def _check_topics(self) -> None:
         wanted = [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]

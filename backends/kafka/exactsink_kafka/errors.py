@@ -100,23 +100,17 @@ def explained(doing: str, error: Exception, options: KafkaOptions) -> ExactsinkE
 
 
 def refused(
-    doing: str,
-    code: int,
-    options: KafkaOptions,
-    *,
-    id: str | None = None,
-    topic: str | None = None,
-    group: str | None = None,
+    doing: str, code: int, options: KafkaOptions, *, id: str = "", topic: str = "", group: str = ""
 ) -> ExactsinkError:
     """Return what a broker's code means that no other try has changed: about a transactional id, a topic, a group."""
     fixes = Remedies(options)
-    if code in NOT_AUTHORIZED and group is not None:
-        what = f"{doing}: may not read group {group}"
+    if code == GROUP_NOT_AUTHORIZED and group:
+        what = f"{doing}: may have no offsets in group {group}"
         return Fatal(what, why=named(code), next=fixes.allow("Read", "--group", group))
-    if code in NOT_AUTHORIZED and id is not None:
+    if code in NOT_AUTHORIZED and id and (code == ID_NOT_AUTHORIZED or not topic):
         fix = fixes.allow_ids(".".join([*id.split(".")[:2], ""]))
         return Fatal(f"{doing}: may not use transactional id {id}", why=named(code), next=fix)
-    if code in NOT_AUTHORIZED and topic is not None:
+    if code in NOT_AUTHORIZED and topic:
         what = f"{doing}: may not read what became of the rows in topic {topic}"
         return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
     about = id or topic or group

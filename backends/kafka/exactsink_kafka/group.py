@@ -20,7 +20,7 @@ from exactsink.contract import Fatal, Finding, JobContext, Mark, Retryable
 from exactsink_kafka import errors
 from exactsink_kafka.messages import Offset
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.remedies import Remedies, duration
+from exactsink_kafka.remedies import Remedies
 from exactsink_kafka.transactions import Transaction, prefix
 from exactsink_kafka.wire import Wire
 
@@ -56,9 +56,8 @@ def _mark(group: str, text: str | None) -> Mark | None:
     except (ValueError, KeyError, TypeError):
         return None
     if version != _VERSION:
-        why = f"this release reads version {_VERSION}"
-        fix = "start the job with the release of exactsink that wrote it"
-        raise Fatal(f"group {group} keeps a mark of version {version}", why=why, next=fix)
+        what, why = f"group {group} keeps a mark of version {version}", f"this release reads version {_VERSION}"
+        raise Fatal(what, why=why, next="start the job with the release of exactsink that wrote it")
     return mark
 
 
@@ -72,19 +71,21 @@ class MarkKeeper:
         self._topic = options.marked_topic or ""
         self._group = group_of(ctx.job, ctx.sink)
         self._id = f"{ctx.job}.{ctx.sink}.mark"
-        self._renewed: float | None = None
+        self._renewed = float("-inf")
 
     def read(self) -> Mark | None:
         """Read the mark as it is committed. It lags the answer to a commit by some ms."""
-        return _mark(self._group, self._wire.read_offset(self._group, self._topic, 0))
+        code, text = self._wire.read_offset(self._group, self._topic, 0)
+        self._check("read the sink's mark", code)
+        return _mark(self._group, text)
 
     def put_birth(self) -> Mark:
         """Put the birth of the context's lineage where there is no mark; return what stands."""
         for _ in range(_BIRTHS):
             if (stands := self._write_again(birth=True)) is not None:
                 return stands
-        what, why = f"group {self._group} takes no mark", "another driver of this job writes it at the same time"
-        raise Retryable(what, why=why, next="see who else runs this job, then start it again")
+        what = f"group {self._group} takes no mark: others write it, or their transactions are open"
+        raise Retryable(what, next="see who else runs this job, then start it again")
 
     def renew(self) -> None:
         """Write the mark that stands once more, once under a claim and then daily: brokers forget old ones.
@@ -92,14 +93,13 @@ class MarkKeeper:
         Only where nothing is decided and not yet committed: of two values written in transactions the one written
         later stands, whatever the order of their commits.
         """
-        now = time.monotonic()
-        if self._renewed is not None and now < self._renewed + _RENEW_SECONDS:
+        if time.monotonic() < self._renewed + _RENEW_SECONDS:
             return
         if self.read() is not None and self._write_again(birth=False) is not None:
-            self._renewed = now
+            self._renewed = time.monotonic()
 
     def findings(self) -> Iterator[Finding]:
-        """Find what keeps the mark from being written, or lets it expire."""
+        """Find what keeps the mark from being written."""
         options, fixes = self._options, Remedies(self._options)
         if not self._topic:
             message = "each row names its own topic, and the sink keeps no mark: a cluster that went back is not seen"
@@ -107,31 +107,11 @@ class MarkKeeper:
             return
         if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
             yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
-        code = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self._group)  # refused: it never was
-        if code == errors.ID_NOT_AUTHORIZED:
-            message = f"{fixes.principal} may not use transactional id {self._id}: the sink can't keep its mark"
-            yield Finding("error", message, fixes.allow_ids(f"{self._ctx.job}.{self._ctx.sink}."))
-        if code == errors.GROUP_NOT_AUTHORIZED or not self._may_read():
+        joined = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self._group)  # refused: it never was
+        read, _ = self._wire.read_offset(self._group, self._topic, 0)
+        if errors.GROUP_NOT_AUTHORIZED in (joined, read):
             message = f"{fixes.principal} may have no offsets in group {self._group}: the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self._group))
-        yield from self._expiry(fixes)
-
-    def _may_read(self) -> bool:
-        try:
-            self._wire.read_offset(self._group, self._topic, 0)
-        except Fatal as error:
-            return self._group not in error.what
-        return True
-
-    def _expiry(self, fixes: Remedies) -> Iterator[Finding]:
-        kept, pause = self._wire.offsets_retention(), self._ctx.longest_pause_seconds
-        if kept is not None and kept < pause:
-            message = f"brokers forget the sink's mark {duration(kept)} after its last epoch "
-            message += f"(offsets.retention.minutes), the job may stand still for {duration(pause)} (longest_pause): "
-            fix = f"offsets.retention.minutes={int(pause // 60)} in every broker's server.properties; or "
-            fix += "marks_may_expire = true in the sink's options"
-            message += "then it stops, in doubt"
-            yield Finding("warning" if self._options.marks_may_expire else "error", message, fix)
 
     def _write_again(self, *, birth: bool) -> Mark | None:
         """Write the mark that stands, or a birth if asked where none does; a mark is no birth's business.
@@ -141,26 +121,22 @@ class MarkKeeper:
         """
         mine = self._wire.take(self._id)
         stands = self.read()
-        if birth and stands is not None:
+        if birth != (stands is None):
             return stands
-        written = stands or Mark(self._ctx.lineage)
+        quiet, written = False, stands or Mark(self._ctx.lineage)
         code = self._wire.write_offset(mine, mark_offset(self._ctx.job, self._ctx.sink, self._topic, written))
         if code == 0:
             listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
             quiet = not any(one.offsets for one in listed) and self.read() == stands
             for _ in range(2 if quiet else 1):  # the second is answered when readers see the first
                 [code] = self._wire.end([mine], commit=quiet)
-            if code == 0:
-                return written if quiet else None
-        if code in errors.NOT_MINE:
-            return None
-        raise errors.refused("write the sink's mark", code, self._options, **self._about(code))
+        if code not in errors.NOT_MINE:
+            self._check("write the sink's mark", code)
+        return written if quiet and code == 0 else None
 
-    def _about(self, code: int) -> dict[str, str]:
-        """Name what a refusal speaks of."""
-        if code == errors.GROUP_NOT_AUTHORIZED:
-            return {"group": self._group}
-        return {"id": self._id} if code == errors.ID_NOT_AUTHORIZED else {"topic": self._topic}
+    def _check(self, doing: str, code: int) -> None:
+        if code:
+            raise errors.refused(doing, code, self._options, id=self._id, topic=self._topic, group=self._group)
 
 
 # The source's offsets: nothing is ever read from there

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin.configs import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer.transaction import (
@@ -35,15 +34,13 @@ __all__ = [
     "join_request",
     "marker_request",
     "metadata_request",
-    "offset_read",
     "offset_request",
-    "offset_taken",
     "open_producers",
-    "retention_request",
+    "read_request",
     "seen",
     "seen_beyond",
-    "setting",
     "take_request",
+    "use_of",
     "versions_request",
 ]
 
@@ -51,7 +48,6 @@ _OFFSETS = "__consumer_offsets"
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
-_BROKER = 4  # the kind of a resource
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")  # an ended one keeps its time
 
 
@@ -183,63 +179,35 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
 def take_request(id: str, timeout_seconds: float) -> Any:
     """Take a transactional id: its last user is fenced, and what that one left open is aborted."""
     timeout = round(timeout_seconds * 1000)
-    named = {"transactional_id": id, "transaction_timeout_ms": timeout, "producer_id": -1, "producer_epoch": -1}
-    return InitProducerIdRequest(**named, min_version=3, max_version=4)
+    return InitProducerIdRequest(transactional_id=id, transaction_timeout_ms=timeout, min_version=3, max_version=4)
 
 
 def join_request(one: Transaction, group: str) -> Any:
     """Make a group's offsets part of an open transaction, which is begun by it if there is none."""
-    named = {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
-    return AddOffsetsToTxnRequest(**named, group_id=group)
+    return AddOffsetsToTxnRequest(**use_of(one), group_id=group)
 
 
 def offset_request(one: Transaction, offset: Offset) -> Any:
     """Write a group's offset in a transaction, as no member of the group."""
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    partition = topic.TxnOffsetCommitRequestPartition(
-        partition_index=offset.partition,
-        committed_offset=offset.offset,
-        committed_leader_epoch=-1,
-        committed_metadata=offset.text,
+    wanted = topic.TxnOffsetCommitRequestPartition(
+        partition_index=offset.partition, committed_offset=offset.offset, committed_metadata=offset.text
     )
-    return TxnOffsetCommitRequest(
-        transactional_id=one.id,
-        group_id=offset.group,
-        producer_id=one.producer_id,
-        producer_epoch=one.producer_epoch,
-        generation_id=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[topic(name=offset.topic, partitions=[partition])],
-        min_version=3,
-        max_version=4,
-    )
+    topics = [topic(name=offset.topic, partitions=[wanted])]
+    return TxnOffsetCommitRequest(**use_of(one), group_id=offset.group, topics=topics, min_version=3, max_version=4)
 
 
-def offset_taken(answer: Any) -> int:
-    """Return the error code of an answer to `offset_request`."""
-    return int(answer.topics[0].partitions[0].error_code)
-
-
-def offset_read(group: str, topic: str, partition: int) -> Any:
+def read_request(group: str, topic: str, partition: int) -> Any:
     """Ask for a group's committed offset by name; what open transactions have written is not waited for."""
     entry = OffsetFetchRequest.OffsetFetchRequestGroup
     topics = [entry.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
-    wanted = entry(group_id=group, member_id=None, member_epoch=-1, topics=topics)
-    return OffsetFetchRequest(groups=[wanted], require_stable=False, min_version=8, max_version=9)
+    version = {"min_version": 8, "max_version": 9}
+    return OffsetFetchRequest(groups=[entry(group_id=group, topics=topics)], require_stable=False, **version)
 
 
-def retention_request(broker: int) -> Any:
-    """Ask a broker how long it keeps groups' offsets."""
-    entry = DescribeConfigsRequest.DescribeConfigsResource
-    named = entry(resource_type=_BROKER, resource_name=str(broker), configuration_keys=["offsets.retention.minutes"])
-    return DescribeConfigsRequest(resources=[named], include_synonyms=False, include_documentation=False)
-
-
-def setting(answer: Any) -> tuple[int, str]:
-    """Read the answer of one setting: an error code and the value."""
-    [found] = answer.results
-    return found.error_code, found.configs[0].value if found.error_code == 0 else ""
+def use_of(one: Transaction) -> dict[str, Any]:
+    """Name a use of a transactional id, as requests of it do."""
+    return {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
 
 
 def versions_request() -> Any:

@@ -19,7 +19,7 @@ from exactsink_kafka.connect import check_settings, connected
 from exactsink_kafka.messages import Cluster
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies, duration
-from exactsink_kafka.transactions import Transaction, prefix
+from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import END_TXN_VERSION, Wire
 
 __all__ = ["Checks", "Topic", "findings"]
@@ -36,16 +36,11 @@ Settings = Mapping[str, str]
 
 
 def findings(
-    options: KafkaOptions,
-    ctx: JobContext,
-    wire: Wire,
-    schema: pa.Schema,
-    *,
-    patience_seconds: float = 10.0,
+    options: KafkaOptions, ctx: JobContext, wire: Wire, schema: pa.Schema, *, patience_seconds: float = 10.0
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
 
-    Changes nothing, save that a new cluster makes its own topic for transactions when it is first asked of one.
+    Changes nothing, save that a new cluster makes its own topics for transactions and groups when it is first asked.
     What our user may not ask for is a warning. Raises ConfigError for settings that librdkafka does not take and PEM
     files that can't be read here, Fatal for TLS and logins that don't fit, Retryable when the brokers don't answer, or
     when nothing but brokers that are down, or elections, keep rows from being written.
@@ -97,6 +92,7 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
         allowed = []
     else:
         yield from checks.times({name: min(int(one[name]) for one in allowed) / 1000 for name in _LEAST_TIMES}, configs)
+        yield from checks.marks(min(int(one["offsets.retention.minutes"]) for one in allowed) * 60)
     log = asked.topic(STATE_LOG)
     if isinstance(log, Topic) and (made := asked.settings("TOPIC", STATE_LOG)) is not None:
         yield from checks.partitions(log, int(made["min.insync.replicas"]))
@@ -245,6 +241,15 @@ class Checks:
             fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]; or {fix}'
             yield Finding("warning", message, fix)
 
+    def marks(self, kept: float) -> Iterator[Finding]:
+        """Whether brokers keep the sink's mark (for so many seconds) while the job stands still."""
+        if kept < (pause := self._ctx.longest_pause_seconds) and self.options.marked_topic is not None:
+            message = f"brokers forget the sink's mark {duration(kept)} after its last epoch "
+            message += f"(offsets.retention.minutes), the job may stand still for {duration(pause)} (longest_pause)"
+            fix = f"offsets.retention.minutes={int(pause // 60)} in every broker's server.properties; or "
+            fix += "marks_may_expire = true in the sink's options"
+            yield Finding("warning" if self.options.marks_may_expire else "error", message, fix)
+
     def state_log(self, configs: Settings, absent: bool) -> Iterator[Finding]:
         """Judge by a broker's settings how the state of transactions is kept, or will be."""
         setting = "transaction.state.log.replication.factor"
@@ -260,14 +265,13 @@ class Checks:
     def ids(self, wire: Wire) -> Iterator[Finding]:
         """Ask for the end of a transaction that never was: brokers look first whether our user might end it.
 
-        Nothing is made or changed by it: generation 0 is no claim's, so no task has this id, and no producer this
-        number.
+        Nothing is made or changed by it: no task has this id, and no producer this number.
         """
-        begin = prefix(self._ctx.job, self._ctx.sink)
-        [code] = wire.end([Transaction(f"{begin}0-0.s0", _NO_PRODUCER, 0)], commit=False)
+        begin = f"{self._ctx.job}.{self._ctx.sink}."  # the tasks' ids, and the mark's
+        [code] = wire.end([Transaction(f"{begin}none", _NO_PRODUCER, 0)], commit=False)
         if code == errors.ID_NOT_AUTHORIZED:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
-            yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin[:-1]))
+            yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
         elif code != errors.INVALID_PRODUCER_ID_MAPPING:
             doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
             raise Retryable(doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check`")

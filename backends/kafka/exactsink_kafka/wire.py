@@ -35,6 +35,7 @@ Place = tuple[str, int]
 _TAKEN_SECONDS = 60.0
 """How long a transaction lives that `take` begins, where the options allow it no less: it is ended at once."""
 
+_ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
 _OPEN = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -78,17 +79,6 @@ class Wire:
             )
 
         return self._asker.use("ask what cluster this is", once)
-
-    def offsets_retention(self) -> float | None:
-        """Ask how long brokers keep a group's offsets (seconds, the shortest); None where our user may not."""
-        doing = "ask for the brokers' settings"
-
-        def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
-            answers = channel.ask([(messages.retention_request(broker), broker) for broker in left])
-            return {broker: messages.setting(answer) for broker, answer in zip(left, answers, strict=True)}
-
-        found = self._asker.persist(doing, self.brokers(), errors.MOVING, once).values()
-        return None if any(code for code, _ in found) else min(int(value) * 60.0 for _, value in found)
 
     def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
         """Ask for topics by name; one that does not exist is not in the answer."""
@@ -193,10 +183,8 @@ class Wire:
 
     def take(self, id: str) -> Transaction:
         """Take a transactional id, once what its last user left open is ended."""
-        doing, timeout = "take a transactional id", self._asker.options.transaction_timeout_seconds
-        code, answer = self._coordinated(
-            doing, id, lambda: messages.take_request(id, min(timeout, _TAKEN_SECONDS)), errors.ENDING
-        )
+        doing, lives = "take a transactional id", min(self._asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
+        code, answer = self._coordinated(doing, id, partial(messages.take_request, id, lives), errors.ENDING)
         self._answered(doing, code, id=id)
         return Transaction(id, answer.producer_id, answer.producer_epoch)
 
@@ -207,29 +195,18 @@ class Wire:
 
     def write_offset(self, one: Transaction, offset: Offset) -> int:
         """Write a group's offset in a transaction; return the error code of the coordinator that refuses it."""
-        if code := self.join(one, offset.group):
-            return code
-        return self._coordinated(
-            "write a group's offset",
-            offset.group,
-            partial(messages.offset_request, one, offset),
-            errors.ENDING | {errors.UNKNOWN_TOPIC},  # a broker may hear late of a new topic
-            CoordinatorType.GROUP,
-            messages.offset_taken,
-        )[0]
-
-    def read_offset(self, group: str, topic: str, partition: int) -> str | None:
-        """Read the text beside a group's committed offset; None where nothing is committed."""
-        doing, request = "read a group's offset", partial(messages.offset_read, group, topic, partition)
-        kind = CoordinatorType.GROUP
-        code, answer = self._coordinated(
-            doing, group, request, errors.MOVING, kind, lambda a: int(a.groups[0].error_code)
+        request, code_of = partial(messages.offset_request, one, offset), _taken
+        again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
+        return (
+            self.join(one, offset.group)
+            or (self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)[0])
         )
-        self._answered(doing, code, group=group)
-        found = [p for topic in answer.groups[0].topics for p in topic.partitions]
-        for one in found:
-            self._answered(doing, one.error_code, topic=topic)
-        return next((str(one.metadata or "") for one in found if one.committed_offset >= 0), None)
+
+    def read_offset(self, group: str, topic: str, partition: int) -> tuple[int, str]:
+        """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
+        request, code_of = partial(messages.read_request, group, topic, partition), _read
+        code, answer = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, code_of)
+        return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
 
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
@@ -298,7 +275,7 @@ class Wire:
         id: str,
         request: Callable[[], Any],
         again: frozenset[int],
-        kind: CoordinatorType = CoordinatorType.TRANSACTION,
+        kind: CoordinatorType = _ID,
         code_of: Callable[[Any], int] = lambda answer: int(answer.error_code),
     ) -> tuple[int, Any]:
         """Ask the coordinator of a transactional id, or of a group: its code and answer."""
@@ -335,8 +312,19 @@ class Wire:
 
 
 def _end_request(one: Transaction, commit: bool) -> Any:
-    named = {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
-    return EndTxnRequest(**named, committed=commit, min_version=END_TXN_VERSION, max_version=END_TXN_VERSION)
+    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
+    return EndTxnRequest(**messages.use_of(one), committed=commit, **version)
+
+
+def _taken(answer: Any) -> int:
+    """Return the error code of a written offset."""
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def _read(answer: Any) -> int:
+    """Return the error code of an offset that was read."""
+    [group] = answer.groups
+    return int(group.error_code or group.topics[0].partitions[0].error_code)
 
 
 def _producers_request(partitions: Iterable[Place]) -> Any:

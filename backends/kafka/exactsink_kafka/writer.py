@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal, Mark, Retryable, Txn, Writer
-from exactsink_kafka.errors import ENDED, ENDED_NEXT, GROUP_NOT_AUTHORIZED, NOT_MINE, UNDECIDED, named, refused
+from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, named, refused
 from exactsink_kafka.group import mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
 from exactsink_kafka.options import KafkaOptions
@@ -86,8 +86,7 @@ class KafkaWriter(Writer):
             raise self._ended(f"{self._mine.ref} takes no mark: {named(code)}")
         if code:
             doing = f"{self._doing}: write the mark of {mark.topic} to group {mark.group}"
-            about = {"group": mark.group} if code == GROUP_NOT_AUTHORIZED else {"topic": mark.topic}
-            raise refused(doing, code, self._options, **about)
+            raise refused(doing, code, self._options, id=self._id, topic=mark.topic, group=mark.group)
 
     def _vote(self) -> Vote:
         """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused."""
@@ -100,8 +99,7 @@ class KafkaWriter(Writer):
         if missing or not there or topics.keys() != {topic for topic, _ in there}:
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
         self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
-        marked = found.offsets[0] if found.offsets else None
-        return Vote(self._mine, self._ticket.cluster, _written(topics, there), marked)
+        return Vote(self._mine, self._ticket.cluster, _written(topics, there), next(iter(found.offsets), None))
 
     def _check_count(self, taken: int) -> None:
         """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""

@@ -412,20 +412,15 @@ def test_a_topic_that_is_made_again_under_a_running_query_stops_it_at_the_next_e
 
 
 def test_what_keeps_a_mark_from_being_kept_is_found_before_the_first_row(kafka: Kafka) -> None:
-    def found(site: Site, **ctx: Any) -> list[tuple[str, str]]:
+    def found(site: Site) -> list[tuple[str, str]]:
         with site.wire() as wire:
-            keeper = MarkKeeper(site.options, replace(site.session().ctx, **ctx), wire)
-            return [(finding.severity, finding.message) for finding in keeper.findings()]
+            return [(finding.severity, finding.message) for finding in site.keeper(wire).findings()]
 
     assert found(Site(kafka)) == []
     [(severity, message)] = found(Site(kafka, topic=None))
     assert (severity, "keeps no mark" in message) == ("warning", True)
     [(severity, message)] = found(Site(kafka, mark_topic="no-such-topic"))
     assert (severity, "there is no topic no-such-topic" in message) == ("error", True)
-    for accepted, expected in ((False, "error"), (True, "warning")):
-        [(severity, message)] = found(Site(kafka, marks_may_expire=accepted), longest_pause_seconds=8 * 86_400.0)
-        assert severity == expected
-        assert "7 days after its last epoch (offsets.retention.minutes)" in message
 
 
 def test_a_mark_is_written_as_one_offset_of_partition_0() -> None:

@@ -49,7 +49,7 @@ def test_looking_changes_nothing_on_the_cluster(kafka: Kafka, options: dict[str,
         resource = ConfigResource(ConfigResource.Type.TOPIC, options["topic"])
         configs = admin.describe_configs([resource])[resource].result(10)
         ids = wire.describe(
-            ["preflight-looks.orders.g0-0.s0", "preflight-looks.orders.preflight", "preflight-looks.orders.mark"]
+            ["preflight-looks.orders.none", "preflight-looks.orders.preflight", "preflight-looks.orders.mark"]
         )
         mine = {name for name in admin.list_topics(timeout=10).topics if name.startswith(("__", "nowhere"))}
         return mine, {name: entry.value for name, entry in configs.items()}, ids
@@ -103,7 +103,11 @@ def test_a_pause_that_outlasts_ids_and_rows_is_a_warning_with_the_ways_out(
     longer = context(longest_pause_seconds=8 * DAY)
     options = {**options, "marks_may_expire": True}
     [warning, expiry] = check(options, longer)
-    assert "forget the sink's mark 7 days after its last epoch" in expiry.message
+    assert expiry.severity == "warning"
+    assert "forget the sink's mark 7 days after its last epoch (offsets.retention.minutes)" in expiry.message
+    assert f"offsets.retention.minutes={8 * 24 * 60} in every broker" in expiry.fix
+    [refused] = [one for one in check(options | {"marks_may_expire": False}, longer) if one.severity == "error"]
+    assert (refused.message, refused.fix) == (expiry.message, expiry.fix)
     assert warning.severity == "warning"
     assert "how a transaction ended is known for 7 days" in warning.message
     assert 'longest_pause = "10080 minutes"' in warning.fix
