@@ -97,7 +97,7 @@ class KafkaOptions(BackendOptions):
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
     """How long the broker keeps a transaction that nobody ends. Later its rows are lost, and are written again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
-    """How many transactional ids a round has for each of `max_participants`: see docs/how-to/write-to-kafka.md."""
+    """How many transactional ids a round has for each partition of an epoch: see docs/how-to/write-to-kafka.md."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     """librdkafka's settings for the producers: `{"compression.type" = "zstd", "linger.ms" = 50}`."""
     mark_topic: str | None = None
