@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from kafka.protocol.admin.transactions import ListTransactionsRequest
-from tests.unit.test_kafka_decision import ID, Scripted, session
+from tests.unit.test_kafka_decision import ID, VOTE, Scripted, committed, session
 
-from exactsink.contract import Finding, JobContext, PreflightError, Retryable
+from exactsink.contract import Committed, Finding, JobContext, PreflightError, Retryable
 from exactsink.spark.preflight import Preflight
 from exactsink_kafka import preflight
-from exactsink_kafka.messages import Cluster, Described
+from exactsink_kafka.messages import Cluster, Described, OpenProducer
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -110,3 +111,11 @@ def _in_doubt(wire: Scripted, state: str) -> list[Any]:
     described = Described(Transaction(ID, 7, 5), state, 60.0, None, ())
     wire.ongoing = lambda prefix: [described]  # type: ignore[attr-defined]
     return session(wire).listed()
+
+
+def test_the_end_of_a_mark_that_a_coordinator_has_lost_is_written_as_that_of_rows_is() -> None:
+    """Else the rows show, and the mark stays behind for ever."""
+    place = ("__consumer_offsets", 3)
+    wire = Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], after={place: [OpenProducer(7, 4, 30, 0, 2)]})
+    assert committed(wire, replace(VOTE, marked=place)) == Committed()
+    assert wire.marked == [(Transaction(ID, 7, 5), place, 2, True)]
