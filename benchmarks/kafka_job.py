@@ -24,15 +24,18 @@ VALUE = 130
 """How many bytes a value has."""
 
 _SINK, _TOKEN = "topic", "0123456789ab"
+_PARTITIONS = 16  # no epoch has more participants
 
 
 class HandJob:
-    """A job's one sink on a topic, as driver and tasks see it."""
+    """A job's one sink on a topic, as driver and tasks see it. Without a `lineage` nothing is marked."""
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, lineage: str = _TOKEN) -> None:
         self.options = options
-        self.context = JobContext(f"benchmark-{uuid.uuid4().hex[:8]}", _SINK, staging="")
+        self.context = JobContext(f"benchmark-{uuid.uuid4().hex[:8]}", _SINK, staging="", lineage=lineage)
         self.committer = self.new_committer()
+        if lineage:
+            self.committer.put_birth()
         self._epochs = count()
         self._attempts = count()
 
@@ -47,7 +50,7 @@ class HandJob:
     def writer(self, epoch: int, ticket: bytes, schema: pa.Schema) -> TimedWriter:
         """Open a writer as the next task attempt does."""
         attempt = next(self._attempts)
-        txn = Txn(self.context.job, epoch, _SINK, 1, _TOKEN, attempt, attempt)
+        txn = Txn(self.context.job, epoch, _SINK, 1, _TOKEN, attempt % _PARTITIONS, attempt)
         return TimedWriter(self.options, txn, schema, ticket)
 
     def commit(self, epoch: int, votes: Sequence[Committable], committer: KafkaCommitter | None = None) -> float:
@@ -60,9 +63,15 @@ class HandJob:
 
 
 class TimedWriter(KafkaWriter):
-    """The writer as it is, with the time that the vote took: questions to the brokers, after all rows are there."""
+    """The writer as it is, with the times that the mark and the vote took, after all rows are there."""
 
+    mark_ms = 0.0
     vote_ms = 0.0
+
+    def _mark(self) -> None:
+        started = time.perf_counter()
+        super()._mark()
+        self.mark_ms = ms_since(started)
 
     def _vote(self) -> Vote:
         started = time.perf_counter()

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from itertools import pairwise
 
 from benchmarks.kafka_broker import Target, serving
-from benchmarks.kafka_job import SMALL, HandJob, small_batch
+from benchmarks.kafka_job import SMALL, HandJob, ms_since, small_batch
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from exactsink.contract import Committable
 
@@ -82,23 +82,26 @@ def _open_epoch(setting: Setting) -> Iterator[Plan]:
     with serving() as served:
         target = Target(served)
         variants = [
-            Variant(chosen, lambda folder, chosen=chosen: _epochs(target, chosen, times))  # type: ignore[misc]
-            for chosen in ("plain", "fast")
+            Variant(name, lambda folder, name=name: _epochs(target, name, times))  # type: ignore[misc]
+            for name in ("plain", "fast", "fast, no mark")
         ]
-        parts = ("open_ms", "slowest_open_ms", "write_ms", "flush_ms", "vote_ms", "commit_ms", "epoch_ms")
-        bounds = [Bound(part, chosen) for chosen in ("plain", "fast") for part in parts]
+        parts = ("open_ms", "slowest_open_ms", "write_ms", "flush_ms", "mark_ms", "vote_ms", "look_ms", "commit_ms")
+        bounds = [Bound(part, variant.name) for variant in variants for part in (*parts, "epoch_ms")]
         notes = [
             f"2 participants of {SMALL} rows, one after the other, in one process; medians of a round's {times} epochs",
-            "open: a writer is made, its transactional id taken; flush and vote: the parts of pre_commit",
-            "epoch: the slower participant's parts, and the commit",
+            "open: a writer is made, its transactional id taken; flush, mark and vote: the parts of pre_commit",
+            "look: the driver reads the mark, before the epoch and before its commit",
+            "epoch: the slower participant's parts, the looks and the commit",
             *served.notes,
         ]
         yield Plan(variants, bounds, notes)
         target.close()
 
 
-def _epochs(target: Target, chosen: str, times: int) -> Work:
-    job = HandJob(target.served.options(target.fresh(), writer=chosen))
+def _epochs(target: Target, name: str, times: int) -> Work:
+    chosen, _, unmarked = name.partition(", ")
+    options = target.served.options(target.fresh(), writer=chosen)
+    job = HandJob(options, lineage="") if unmarked else HandJob(options)
 
     def work() -> Metrics:
         parts: dict[str, list[float]] = {}
@@ -115,12 +118,22 @@ def _epochs(target: Target, chosen: str, times: int) -> Work:
 
 def _epoch(job: HandJob) -> dict[str, list[float]]:
     """Run an epoch; give the milliseconds of its parts, one of each participant."""
+    look = _looked(job)
     epoch, ticket = job.open(2)
     done = [_participant(job, epoch, ticket) for _ in range(2)]
+    look += _looked(job)
     commit = job.commit(epoch, [vote for vote, _ in done])
     parts = {name: [taken[name] for _, taken in done] for name in done[0][1]}
     slower = max(sum(taken.values()) for _, taken in done)
-    return {**parts, "commit_ms": [commit], "epoch_ms": [slower + commit]}
+    return {**parts, "look_ms": [look], "commit_ms": [commit], "epoch_ms": [slower + look + commit]}
+
+
+def _looked(job: HandJob) -> float:
+    """Read the mark as the core does; give the milliseconds."""
+    started = time.perf_counter()
+    if job.context.lineage:
+        job.committer.mark()
+    return ms_since(started)
 
 
 def _participant(job: HandJob, epoch: int, ticket: bytes) -> tuple[Committable, dict[str, float]]:
@@ -133,8 +146,8 @@ def _participant(job: HandJob, epoch: int, ticket: bytes) -> tuple[Committable, 
     vote = writer.pre_commit()
     moments.append(time.perf_counter())
     opened, wrote, pre_committed = ((b - a) * 1000 for a, b in pairwise(moments))
-    parts = {"open_ms": opened, "write_ms": wrote, "vote_ms": writer.vote_ms}
-    return vote, {**parts, "flush_ms": pre_committed - writer.vote_ms}
+    parts = {"open_ms": opened, "write_ms": wrote, "mark_ms": writer.mark_ms, "vote_ms": writer.vote_ms}
+    return vote, {**parts, "flush_ms": pre_committed - writer.vote_ms - writer.mark_ms}
 
 
 COMMIT = Benchmark("kafka_commit", "Committing 16 participants of an epoch in Kafka.", _open_commit)

@@ -36,7 +36,7 @@ class Brokers:
         self.made += 1
         return self
 
-    def find(self, ids: Iterable[str]) -> list[tuple[str, int, int]]:
+    def find(self, ids: Iterable[str], kind: object) -> list[tuple[str, int, int]]:
         self.found.append(tuple(ids))
         nodes = {name: _next(self.coordinators.get(name, [1])) for name in self.found[-1]}
         return [(name, 0 if node > 0 else -node, node) for name, node in nodes.items()]

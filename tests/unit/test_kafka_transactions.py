@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -10,14 +12,12 @@ from exactsink.contract import Committable, Fatal, Txn
 from exactsink_kafka.transactions import (
     PAYLOAD_VERSION,
     ROUNDS,
-    UNBOUNDED_SLOTS,
     PoolId,
     Ticket,
     Transaction,
     Vote,
     Written,
     prefix,
-    slots_of,
 )
 
 TXN = Txn("orders", 7, "out", 3, "0123456789abcdef", 2, 41)
@@ -29,8 +29,8 @@ VOTE = Vote(
 
 
 def test_an_id_and_a_ticket_are_read_back_as_they_were_written() -> None:
-    ticket = Ticket.of_round(5, 12, "a cluster's id")
-    assert ticket == Ticket(24, 12, "a cluster's id")
+    ticket = Ticket.of_round(5, 4, "a cluster's id", "a journal's")
+    assert ticket == Ticket(2, 4, "a cluster's id", "a journal's")
     assert Ticket.load(ticket.dump()) == ticket
     pooled = ticket.id(TXN)
     assert str(pooled) == "orders.out.g3-0123456789abcdef.s29"
@@ -58,28 +58,40 @@ def test_no_other_sinks_id_begins_with_a_sinks_prefix() -> None:
 
 
 def test_an_epoch_the_rewriting_of_its_lost_votes_and_the_next_epoch_never_share_an_id() -> None:
-    tickets = [Ticket.of_round(number, slots_of(5, 4), "c") for number in range(3 * ROUNDS)]
+    tickets = [Ticket.of_round(number, 4, "c") for number in range(3 * ROUNDS)]
     for number in range(len(tickets) - ROUNDS + 1):
-        ids = [_ids(ticket, range(100)) for ticket in tickets[number : number + ROUNDS]]
+        ids = [_ids(ticket, range(5), range(100)) for ticket in tickets[number : number + ROUNDS]]
         assert [len(of_round) for of_round in ids] == [20] * ROUNDS
         assert len(set().union(*ids)) == 20 * ROUNDS
-    assert _ids(tickets[ROUNDS], [0]) == _ids(tickets[0], [0])
+    assert _ids(tickets[ROUNDS], [0], [0]) == _ids(tickets[0], [0], [0])
 
 
-def test_attempts_that_follow_each_other_share_no_id_until_the_pool_is_round() -> None:
-    ticket = Ticket.of_round(1, slots_of(3, 4), "c")
-    assert len(_ids(ticket, range(1000, 1012))) == 12
-    assert _ids(ticket, [1000]) == _ids(ticket, [1012])
-    assert [slots_of(n, 4) for n in (None, 0, 1, 16)] == [UNBOUNDED_SLOTS, 4, 4, 64]
+@pytest.mark.parametrize("ids", [2, 4, 64])
+@pytest.mark.parametrize("between", [1, 3, 4, 16, 1024, 12_345])
+def test_no_two_partitions_of_an_epoch_share_an_id_whatever_runs_beside_them(ids: int, between: int) -> None:
+    """taskAttemptIds are the session's: between two tasks of an epoch any number of others may begin."""
+    ticket = Ticket.of_round(1, ids, "c")
+    attempts = {partition: 7 + partition * between for partition in range(200)}
+    taken = [str(ticket.id(replace(TXN, partition=one, attempt=attempt))) for one, attempt in attempts.items()]
+    assert len(set(taken)) == 200
 
 
-def _ids(ticket: Ticket, attempts: object) -> set[str]:
-    return {str(ticket.id(replace(TXN, attempt=number))) for number in attempts}  # type: ignore[attr-defined]
+def test_attempts_of_a_partition_that_follow_each_other_share_no_id_until_the_round_is_used_up() -> None:
+    ticket = Ticket.of_round(1, 4, "c")
+    assert len(_ids(ticket, [7], range(1000, 1004))) == 4
+    assert _ids(ticket, [7], [1000]) == _ids(ticket, [7], [1004])
+
+
+def _ids(ticket: Ticket, partitions: Iterable[int], attempts: Iterable[int]) -> set[str]:
+    every = product(partitions, attempts)
+    return {str(ticket.id(replace(TXN, partition=partition, attempt=number))) for partition, number in every}
 
 
 def test_a_vote_is_read_back_as_it_was_written_by_the_releases_that_may() -> None:
     committable = Committable(TXN, 5, VOTE.dump(), PAYLOAD_VERSION, store_ref=VOTE.transaction.ref)
     assert Vote.load(committable) == VOTE
+    marked = replace(VOTE, marked=("__consumer_offsets", 3))
+    assert Vote.load(replace(committable, payload=marked.dump())) == marked
     assert committable.ref == "orders.out.g3-ab.s29/4001/12"
     for version in (0, PAYLOAD_VERSION + 1):
         with pytest.raises(Fatal, match=f"vote of version {version}") as raised:

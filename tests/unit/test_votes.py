@@ -28,6 +28,23 @@ def moved(**changes: Any) -> Vote:
     return Vote("lake", 0, 5, Committable(txn, 5, b"payload", digest=99))
 
 
+def named_alike(partition: int, sink: str = "lake") -> Vote:
+    """A vote whose store knows the participant by a name that does not say which it is."""
+    vote = a_vote(sink, partition)
+    assert vote.committable is not None
+    return replace(vote, committable=replace(vote.committable, store_ref="pooled"))
+
+
+def test_two_participants_that_their_store_knows_by_one_name_refuse_the_epoch() -> None:
+    with pytest.raises(Retryable, match="sink lake, partition 1") as refused:
+        check_votes(PLAN, [named_alike(0), named_alike(1)])
+    assert "another participant by the same name, pooled" in refused.value.why
+
+
+def test_two_sinks_may_have_the_same_names_in_their_stores() -> None:
+    assert len(check_votes(PLAN, [named_alike(0), named_alike(0, "table")])) == 2
+
+
 def test_votes_that_agree_give_each_sinks_committables_by_partition() -> None:
     votes = [a_vote(partition=2), a_vote("table"), a_vote(partition=0), Vote("lake", 1, 0, None)]
     assert check_votes(PLAN, votes) == {

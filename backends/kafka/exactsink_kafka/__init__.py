@@ -13,7 +13,7 @@ outcomes      what became of a transaction, by its partitions; writes markers th
 wire          requests that no public client makes: end another process's transaction, and what became of it
 messages      what those requests and their answers hold, as values
 channel       sends them until brokers answer: all private calls of kafka-python
-group         the source's offsets in a consumer group, for tools that show lag
+group         the sink's mark in a consumer group; the source's offsets in another, for tools that show lag
 preflight     what is asked of a cluster before the first row
 connect       reaches it, and probes TLS and the login where that fails
 errors        Kafka's error codes, and what follows from each

@@ -35,6 +35,7 @@ class KafkaBackend(Backend):
             can_lose_votes=True,
             max_commit_seconds=self.options.commit_seconds,
             prepared_seconds=self.options.transaction_timeout_seconds,
+            marks=self.options.marked_topic is not None,
         )
 
     def shape(self, schema: pa.Schema) -> list[str] | None:

@@ -31,6 +31,7 @@ ANSWER_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 """A connection that was idle for longer is replaced unasked: a firewall may have dropped it without a word."""
 
+_ID = CoordinatorType.TRANSACTION
 _FIRST, _LONGEST = 0.002, 0.25  # seconds between tries
 _CHATTY = (
     "kafka.admin.client",
@@ -55,7 +56,7 @@ class Asker:
         self._client_id = client_id
         self._patience = patience_seconds
         self._channel: Channel | None = None
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
 
     def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
         """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
@@ -96,22 +97,29 @@ class Asker:
             left = [key for key in left if answers[key][0] in again]
         return answers
 
-    def coordinators(self, channel: Channel, ids: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+    def coordinators(
+        self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
+    ) -> tuple[dict[str, int], dict[str, int]]:
         """Find the coordinators of ids: brokers by id, and error codes by id where there is none now."""
-        unknown = [one for one in dict.fromkeys(ids) if one not in self._coordinators]
+        unknown = [one for one in dict.fromkeys(ids) if (kind, one) not in self._coordinators]
         codes = {}
-        for one, code, broker in channel.find(unknown) if unknown else ():
+        for one, code, broker in channel.find(unknown, kind) if unknown else ():
             if code == 0:
-                self._coordinators[one] = broker
+                self._coordinators[kind, one] = broker
             else:
                 codes[one] = code
-        return {one: self._coordinators[one] for one in ids if one not in codes}, codes
+        return {one: self._coordinators[kind, one] for one in ids if one not in codes}, codes
 
-    def forget(self, codes: Iterable[tuple[str, int]]) -> None:
+    def forget(self, codes: Iterable[tuple[str, int]], kind: CoordinatorType = _ID) -> None:
         """Forget the coordinators that said of an id that they are none."""
         for one, code in codes:
             if code in MOVING:
-                self._coordinators.pop(one, None)
+                self._coordinators.pop((kind, one), None)
+
+    @property
+    def session(self) -> object:
+        """What is another one after each break of the connections; None while there are none."""
+        return self._channel
 
     def close(self) -> None:
         """Let go of the connections. Idempotent; the next use opens others."""
@@ -182,11 +190,9 @@ class Channel:
         answers: list[Any] = self._manager.run(self._ask, requests)
         return answers
 
-    def find(self, ids: Iterable[str]) -> list[tuple[str, int, int]]:
-        """Ask for the coordinators of transactional ids: (id, error code, broker)."""
-        request = FindCoordinatorRequest(
-            key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=list(ids), min_version=4
-        )
+    def find(self, ids: Iterable[str], kind: CoordinatorType) -> list[tuple[str, int, int]]:
+        """Ask for the coordinators of transactional ids, or groups: (id, error code, broker)."""
+        request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=list(ids), min_version=4)
         (answer,) = self.ask([(request, None)])
         return [(found.key, found.error_code, found.node_id) for found in answer.coordinators]
 

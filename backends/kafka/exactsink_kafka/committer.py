@@ -20,6 +20,7 @@ from exactsink.contract import (
     InDoubt,
     JobContext,
     Lost,
+    Mark,
     Outcome,
     Retryable,
     Undecided,
@@ -27,13 +28,13 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
-from exactsink_kafka.group import report_offsets
+from exactsink_kafka.group import MarkKeeper, report_offsets
 from exactsink_kafka.messages import Described
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.remedies import Remedies
-from exactsink_kafka.transactions import PoolId, Ticket, Transaction, Vote, prefix, slots_of
+from exactsink_kafka.transactions import PoolId, Ticket, Transaction, Vote, prefix
 from exactsink_kafka.wire import Wire
 
 __all__ = ["KafkaCommitter"]
@@ -52,20 +53,24 @@ class KafkaCommitter(Committer):
         self._fixes = Remedies(options)
         self._ctx = ctx
         self._wire = Wire(options, f"exactsink {ctx.job}.{ctx.sink} driver")
+        self._marks = MarkKeeper(options, ctx, self._wire)
+        self._marked_in: object = None
         self._rounds = 0
         self._cluster: str | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._doing("check the target", ""):
-            return list(findings(self._options, self._ctx, self._wire, schema, participants))
+            found = list(findings(self._options, self._ctx, self._wire, schema))
+            return sorted([*found, *self._marks.findings()], key=lambda finding: finding.severity != "error")
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._doing(f"open epoch {epoch}", "the epoch has not begun"):
-            self._check_topic()
+            self._check_topics()
             if self._cluster is None:
                 self._cluster = self._wire.cluster_id()
-        slots = slots_of(participants, self._options.ids_per_participant)
-        ticket = Ticket.of_round(self._rounds, slots, self._cluster)
+            if self._options.marked_topic is not None:
+                self._marks.renew()
+        ticket = Ticket.of_round(self._rounds, self._options.ids_per_participant, self._cluster, self._ctx.lineage)
         self._rounds += 1
         return ticket.dump()
 
@@ -73,6 +78,7 @@ class KafkaCommitter(Committer):
         votes = [Vote.load(committable) for committable in committables]
         with self._doing(f"commit epoch {epoch}", _DECIDED):
             here = self._wire.cluster_id()
+            self._check_session()
             ended = self._commit([vote for vote in votes if vote.cluster == here])
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
@@ -80,13 +86,15 @@ class KafkaCommitter(Committer):
         wanted = [self._ours(participant.ref) for participant in undecided]
         with self._doing(f"abort {len(wanted)} undecided transactions", "they are undecided, and stay so"):
             before = self._wire.describe(one.id for one in wanted)
-            codes = dict(zip(wanted, self._wire.end(wanted, commit=False), strict=True))
+            ending = {known.transaction for known in before.values() if known.state != "Ongoing"}
+            left = [one for one in wanted if one not in ending]  # another end may undo what the coordinator says of it
+            codes = dict(zip(left, self._wire.end(left, commit=False), strict=True))
             for one, code in codes.items():
                 if code not in errors.NOT_OPEN:
                     raise self._refused(one, code)
             self._await_markers(wanted, "PrepareAbort")
             ended = [
-                Ended(known.transaction, known.partitions, commit=False, sure=True)
+                Ended(known.transaction, known.partitions + known.offsets, commit=False, sure=True)
                 for known in before.values()
                 if codes.get(known.transaction) == 0 and known.state == "Ongoing"
             ]
@@ -97,6 +105,19 @@ class KafkaCommitter(Committer):
             listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
         now = time.time()
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
+
+    def mark(self) -> Mark | None:
+        with self._doing("read its mark", ""):
+            found = self._marks.read()
+        self._marked_in = self._wire.session
+        return found
+
+    def put_birth(self) -> Mark:
+        with self._doing("bind the target to this journal", "no row is written yet"):
+            return self._marks.put_birth()
+
+    def trim_marks(self) -> None:
+        """Do nothing: a group keeps one mark, the latest."""
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
         group = self._options.report_offsets_to
@@ -162,9 +183,16 @@ class KafkaCommitter(Committer):
             next=f"see that all partitions of its topics have a leader: {self._fixes.show_partitions('unavailable')}",
         )
 
-    def _check_topic(self) -> None:
-        topic = self._options.topic
-        if topic is not None and topic not in self._wire.topics([topic]):
+    def _check_session(self) -> None:
+        """Refuse to commit through other connections than the mark was read through: the cluster may be another."""
+        if self._marked_in is not None and self._wire.session is not self._marked_in:
+            what = "the connection to the brokers was lost after the mark was read"
+            raise Retryable(what, why="nothing was committed", next="start the job again")
+
+    def _check_topics(self) -> None:
+        wanted = [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]
+        there = self._wire.topics(wanted) if wanted else {}
+        for topic in (topic for topic in wanted if topic not in there):
             why = f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics"
             fix = self._fixes.make_topic(topic, len(self._wire.brokers()))
             raise Fatal(f"there is no topic {topic}", why=why, next=fix)
@@ -219,6 +247,7 @@ def _is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
 def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSet[Transaction]) -> Ended:
     one = vote.transaction
     places = tuple((written.topic, number) for written in vote.written for number in written.first_offsets)
+    places += (vote.marked,) if vote.marked is not None else ()
     return Ended(one, places, commit=not isinstance(outcomes[one], Lost), sure=one in sure)
 
 

@@ -23,8 +23,9 @@ __all__ = ["ENDED", "ENDED_NEXT", "UNDECIDED", "Failure", "Failures", "explained
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, CLUSTER_NOT_AUTHORIZED = 1, 3, 5, 31
 UNSUPPORTED_VERSION, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, ID_NOT_AUTHORIZED = 35, 48, 49, 53
+GROUP_NOT_AUTHORIZED = 30
 UNKNOWN_TOPIC_ID, UNKNOWN_TRANSACTIONAL_ID = 100, 105
-NOT_AUTHORIZED = frozenset({29, CLUSTER_NOT_AUTHORIZED, ID_NOT_AUTHORIZED, 58, 65})
+NOT_AUTHORIZED = frozenset({29, GROUP_NOT_AUTHORIZED, CLUSTER_NOT_AUTHORIZED, ID_NOT_AUTHORIZED, 58, 65})
 NO_SUCH_TOPIC = frozenset({UNKNOWN_TOPIC, 17})  # INVALID_TOPIC_EXCEPTION: a name none may have
 MOVING = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: another try finds it."""
@@ -35,6 +36,8 @@ LEADERLESS = frozenset({LEADER_NOT_AVAILABLE, 6, 9, 56, 74, 75, 76, 78})
 MOVED_ON = frozenset({47, INVALID_PRODUCER_ID_MAPPING, 90})
 """INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
 NOT_OPEN = MOVED_ON | {0, INVALID_TXN_STATE}
+NOT_MINE = MOVED_ON | {INVALID_TXN_STATE, 22, 120}
+"""And ILLEGAL_GENERATION, TRANSACTION_ABORTABLE: offsets are not taken any more in this transaction."""
 
 # What librdkafka reports of rows
 
@@ -97,17 +100,20 @@ def explained(doing: str, error: Exception, options: KafkaOptions) -> ExactsinkE
 
 
 def refused(
-    doing: str, code: int, options: KafkaOptions, *, id: str | None = None, topic: str | None = None
+    doing: str, code: int, options: KafkaOptions, *, id: str = "", topic: str = "", group: str = ""
 ) -> ExactsinkError:
-    """Return what a broker's code means that no other try has changed: about a transactional id, or a topic."""
+    """Return what a broker's code means that no other try has changed: about a transactional id, a topic, a group."""
     fixes = Remedies(options)
-    if code in NOT_AUTHORIZED and id is not None:
-        fix = fixes.allow_ids(f"{id.rsplit('.', 2)[0]}.")
+    if code == GROUP_NOT_AUTHORIZED and group:
+        what = f"{doing}: may have no offsets in group {group}"
+        return Fatal(what, why=named(code), next=fixes.allow("Read", "--group", group))
+    if code in NOT_AUTHORIZED and id and (code == ID_NOT_AUTHORIZED or not topic):
+        fix = fixes.allow_ids(".".join([*id.split(".")[:2], ""]))
         return Fatal(f"{doing}: may not use transactional id {id}", why=named(code), next=fix)
-    if code in NOT_AUTHORIZED and topic is not None:
+    if code in NOT_AUTHORIZED and topic:
         what = f"{doing}: may not read what became of the rows in topic {topic}"
         return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
-    about = id or topic
+    about = id or topic or group
     what = f"{doing}: a broker answered {named(code)}" + (f" for {about}" if about else "")
     return Retryable(what, next="start the job again; if it stays, see the brokers' logs")
 

@@ -1,8 +1,14 @@
-"""Commit a Kafka source's end offsets to a consumer group, for tools that show lag. Nothing is ever read from there."""
+"""What is committed to consumer groups: the sink's mark, and the source's end offsets for tools that show lag.
+
+The mark is the text beside one offset, and is only ever written in transactions: each participant's own, and, for a
+birth and to keep the mark from expiring, one under an id that a single driver at a time has. A plain commit of a
+driver that was stalled would put the mark back.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +16,130 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from exactsink.contract import Fatal, Retryable
+from exactsink.contract import Fatal, Finding, JobContext, Mark, Retryable
+from exactsink_kafka import errors
+from exactsink_kafka.messages import Offset
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.remedies import Remedies
+from exactsink_kafka.transactions import Transaction, prefix
+from exactsink_kafka.wire import Wire
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-__all__ = ["report_offsets", "source_offsets"]
+__all__ = ["MarkKeeper", "group_of", "mark_offset", "report_offsets", "source_offsets"]
+
+_VERSION = 1
+"""Of the mark's text."""
+
+_BIRTHS = 5
+_RENEW_SECONDS = 86_400.0
+_NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
+
+
+def group_of(job: str, sink: str) -> str:
+    """Name the consumer group that keeps a sink's mark. It never has a member."""
+    return f"exactsink.{job}.{sink}"
+
+
+def mark_offset(job: str, sink: str, topic: str, mark: Mark) -> Offset:
+    """Return the offset that keeps a mark: its number is the epoch's, for people who look; only the text is read."""
+    text = {"exactsink": _VERSION, "lineage": mark.lineage, "epoch": mark.epoch, "tokens": sorted(mark.tokens)}
+    return Offset(group_of(job, sink), topic, 0, mark.epoch or 0, json.dumps(text, separators=(",", ":")))
+
+
+def _mark(group: str, text: str | None) -> Mark | None:
+    """Read a mark's text; None where there is none, or something else was committed over it."""
+    try:
+        read = json.loads(text or "")
+        version, mark = int(read["exactsink"]), Mark(read["lineage"], read["epoch"], frozenset(read["tokens"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    if version != _VERSION:
+        what, why = f"group {group} keeps a mark of version {version}", f"this release reads version {_VERSION}"
+        raise Fatal(what, why=why, next="start the job with the release of exactsink that wrote it")
+    return mark
+
+
+class MarkKeeper:
+    """Reads a sink's mark for the driver, gives a new sink its birth, and keeps the mark from expiring."""
+
+    def __init__(self, options: KafkaOptions, ctx: JobContext, wire: Wire) -> None:
+        self._options = options
+        self._ctx = ctx
+        self._wire = wire
+        self._topic = options.marked_topic or ""
+        self._group = group_of(ctx.job, ctx.sink)
+        self._id = f"{ctx.job}.{ctx.sink}.mark"
+        self._renewed = float("-inf")
+
+    def read(self) -> Mark | None:
+        """Read the mark as it is committed. It lags the answer to a commit by some ms."""
+        code, text = self._wire.read_offset(self._group, self._topic, 0)
+        self._check("read the sink's mark", code)
+        return _mark(self._group, text)
+
+    def put_birth(self) -> Mark:
+        """Put the birth of the context's lineage where there is no mark; return what stands."""
+        for _ in range(_BIRTHS):
+            if (stands := self._write_again(birth=True)) is not None:
+                return stands
+        what = f"group {self._group} takes no mark: others write it, or their transactions are open"
+        raise Retryable(what, next="see who else runs this job, then start it again")
+
+    def renew(self) -> None:
+        """Write the mark that stands once more, once under a claim and then daily: brokers forget old ones.
+
+        Only where nothing is decided and not yet committed: of two values written in transactions the one written
+        later stands, whatever the order of their commits.
+        """
+        if time.monotonic() < self._renewed + _RENEW_SECONDS:
+            return
+        if self.read() is not None and self._write_again(birth=False) is not None:
+            self._renewed = time.monotonic()
+
+    def findings(self) -> Iterator[Finding]:
+        """Find what keeps the mark from being written."""
+        options, fixes = self._options, Remedies(self._options)
+        if not self._topic:
+            message = "each row names its own topic, and the sink keeps no mark: a cluster that went back is not seen"
+            yield Finding("warning", message, 'mark_topic = "..." in the sink\'s options')
+            return
+        if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
+            yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
+        joined = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self._group)  # refused: it never was
+        read, _ = self._wire.read_offset(self._group, self._topic, 0)
+        if errors.GROUP_NOT_AUTHORIZED in (joined, read):
+            message = f"{fixes.principal} may have no offsets in group {self._group}: the sink can't keep its mark"
+            yield Finding("error", message, fixes.allow("Read", "--group", self._group))
+
+    def _write_again(self, *, birth: bool) -> Mark | None:
+        """Write the mark that stands, or a birth if asked where none does; a mark is no birth's business.
+
+        To take the id fences every older driver's writing. None where another one was quicker, or may be: an epoch's
+        transaction that is open has perhaps written its mark before, and would be behind this one.
+        """
+        mine = self._wire.take(self._id)
+        stands = self.read()
+        if birth != (stands is None):
+            return stands
+        quiet, written = False, stands or Mark(self._ctx.lineage)
+        code = self._wire.write_offset(mine, mark_offset(self._ctx.job, self._ctx.sink, self._topic, written))
+        if code == 0:
+            listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
+            quiet = not any(one.offsets for one in listed) and self.read() == stands
+            for _ in range(2 if quiet else 1):  # the second is answered when readers see the first
+                [code] = self._wire.end([mine], commit=quiet)
+        if code not in errors.NOT_MINE:
+            self._check("write the sink's mark", code)
+        return written if quiet and code == 0 else None
+
+    def _check(self, doing: str, code: int) -> None:
+        if code:
+            raise errors.refused(doing, code, self._options, id=self._id, topic=self._topic, group=self._group)
+
+
+# The source's offsets: nothing is ever read from there
 
 _CAUSES = {
     "UnknownMemberIdError": (

@@ -7,9 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer.transaction import EndTxnRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer.transaction import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
 from kafka.record import MemoryRecords
 
 from exactsink_kafka.transactions import Transaction
@@ -17,6 +23,7 @@ from exactsink_kafka.transactions import Transaction
 __all__ = [
     "Cluster",
     "Described",
+    "Offset",
     "OpenProducer",
     "Seen",
     "Topic",
@@ -24,13 +31,20 @@ __all__ = [
     "cluster_of",
     "described",
     "fetch_request",
+    "join_request",
     "marker_request",
     "metadata_request",
+    "offset_request",
     "open_producers",
+    "read_request",
     "seen",
     "seen_beyond",
+    "take_request",
+    "use_of",
     "versions_request",
 ]
+
+_OFFSETS = "__consumer_offsets"
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
@@ -60,13 +74,26 @@ class Topic:
 @dataclass(frozen=True, slots=True)
 class Described:
     """A transactional id as its coordinator knows it. `state` is the broker's word: Ongoing, PrepareCommit,
-    CompleteAbort, Empty... `started` in Unix seconds of the broker's clock, None when nothing is open."""
+    CompleteAbort, Empty... `started` in Unix seconds of the broker's clock, None when nothing is open. `partitions` are
+    those that its rows are in, `offsets` the one of Kafka's own topic that its groups' offsets are in."""
 
     transaction: Transaction
     state: str
     timeout_seconds: float
     started: float | None
     partitions: tuple[tuple[str, int], ...]
+    offsets: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A consumer group's offset of a partition, and the text that stands beside it."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +142,15 @@ def cluster_of(id: str, brokers: tuple[int, ...], versions: Iterable[Any]) -> Cl
 def described(state: Any) -> Described:
     """Read one entry of a DescribeTransactions answer."""
     transaction = Transaction(state.transactional_id, state.producer_id, state.producer_epoch)
-    partitions = ((topic.topic, partition) for topic in state.topics for partition in topic.partitions)
+    partitions = sorted((topic.topic, partition) for topic in state.topics for partition in topic.partitions)
     opened = state.transaction_state in _OPEN and state.transaction_start_time_ms >= 0
     return Described(
         transaction,
         state.transaction_state,
         state.transaction_timeout_ms / 1000,
         state.transaction_start_time_ms / 1000 if opened else None,
-        tuple(sorted(partitions)),
+        tuple(one for one in partitions if one[0] != _OFFSETS),
+        tuple(one for one in partitions if one[0] == _OFFSETS),
     )
 
 
@@ -146,6 +174,40 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
         coordinator_epoch=max(coordinator_epoch, 0),
     )
     return WriteTxnMarkersRequest(markers=[written], max_version=1)
+
+
+def take_request(id: str, timeout_seconds: float) -> Any:
+    """Take a transactional id: its last user is fenced, and what that one left open is aborted."""
+    timeout = round(timeout_seconds * 1000)
+    return InitProducerIdRequest(transactional_id=id, transaction_timeout_ms=timeout, min_version=3, max_version=4)
+
+
+def join_request(one: Transaction, group: str) -> Any:
+    """Make a group's offsets part of an open transaction, which is begun by it if there is none."""
+    return AddOffsetsToTxnRequest(**use_of(one), group_id=group)
+
+
+def offset_request(one: Transaction, offset: Offset) -> Any:
+    """Write a group's offset in a transaction, as no member of the group."""
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    wanted = topic.TxnOffsetCommitRequestPartition(
+        partition_index=offset.partition, committed_offset=offset.offset, committed_metadata=offset.text
+    )
+    topics = [topic(name=offset.topic, partitions=[wanted])]
+    return TxnOffsetCommitRequest(**use_of(one), group_id=offset.group, topics=topics, min_version=3, max_version=4)
+
+
+def read_request(group: str, topic: str, partition: int) -> Any:
+    """Ask for a group's committed offset by name; what open transactions have written is not waited for."""
+    entry = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [entry.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
+    version = {"min_version": 8, "max_version": 9}
+    return OffsetFetchRequest(groups=[entry(group_id=group, topics=topics)], require_stable=False, **version)
+
+
+def use_of(one: Transaction) -> dict[str, Any]:
+    """Name a use of a transactional id, as requests of it do."""
+    return {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
 
 
 def versions_request() -> Any:

@@ -97,9 +97,14 @@ class KafkaOptions(BackendOptions):
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
     """How long the broker keeps a transaction that nobody ends. Later its rows are lost, and are written again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
-    """How many transactional ids a round has for each of `max_participants`: see docs/how-to/write-to-kafka.md."""
+    """How many transactional ids a round has for each partition of an epoch: see docs/how-to/write-to-kafka.md."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     """librdkafka's settings for the producers: `{"compression.type" = "zstd", "linger.ms" = 50}`."""
+    mark_topic: str | None = None
+    """The topic whose partition 0 the sink's mark is kept for, as an offset of group `exactsink.JOB.SINK`: `topic`
+    where left out. Rows that name their own topics have a mark with this option only."""
+    marks_may_expire: bool = False
+    """Accept brokers that forget the mark (offsets.retention.minutes) sooner than the job may stand still."""
     report_offsets_to: str | None = Field(default=None, min_length=1)
     """A consumer group (on the same cluster) that the source's end offsets are committed to after every epoch, for
     tools that show lag. Nothing is ever read from there."""
@@ -133,7 +138,7 @@ class KafkaOptions(BackendOptions):
                 raise ValueError("no list of host:port: write kafka-1:9092,kafka-2:9092")
         return ",".join(dict.fromkeys(listed))
 
-    @field_validator("topic")
+    @field_validator("topic", "mark_topic")
     @classmethod
     def _named(cls, topic: str | None) -> str | None:
         if topic is None:
@@ -195,6 +200,11 @@ class KafkaOptions(BackendOptions):
             raise ValueError("ssl_certificate_location and ssl_key_location: both or none (they may name one file)")
         if self.ssl_key_password is not None and self.ssl_key_location is None:
             raise ValueError("ssl_key_password: only with ssl_key_location")
+
+    @property
+    def marked_topic(self) -> str | None:
+        """The topic that the mark is kept for; None where there is none."""
+        return self.mark_topic or self.topic
 
     @property
     def commit_seconds(self) -> float:

@@ -19,7 +19,7 @@ from exactsink_kafka.connect import check_settings, connected
 from exactsink_kafka.messages import Cluster
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies, duration
-from exactsink_kafka.transactions import UNBOUNDED_SLOTS, Transaction, prefix
+from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import END_TXN_VERSION, Wire
 
 __all__ = ["Checks", "Topic", "findings"]
@@ -30,25 +30,20 @@ _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were co
 _NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 _LIMIT, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
 _PAUSE = 0.1
+_START = "start the brokers that hold them: "
 T = TypeVar("T")
 Settings = Mapping[str, str]
 
 
 def findings(
-    options: KafkaOptions,
-    ctx: JobContext,
-    wire: Wire,
-    schema: pa.Schema,
-    participants: int | None,
-    *,
-    patience_seconds: float = 10.0,
+    options: KafkaOptions, ctx: JobContext, wire: Wire, schema: pa.Schema, *, patience_seconds: float = 10.0
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
 
-    Changes nothing, save that a new cluster makes its own topic for transactions when it is first asked of one.
-    `participants` is the most that an epoch can have, None when nothing bounds it. What our user may not ask for is a
-    warning. Raises ConfigError for settings that librdkafka does not take and PEM files that can't be read here, Fatal
-    for TLS and logins that don't fit, Retryable when the brokers don't answer.
+    Changes nothing, save that a new cluster makes its own topics for transactions and groups when it is first asked.
+    What our user may not ask for is a warning. Raises ConfigError for settings that librdkafka does not take and PEM
+    files that can't be read here, Fatal for TLS and logins that don't fit, Retryable when the brokers don't answer, or
+    when nothing but brokers that are down, or elections, keep rows from being written.
     """
     client_id = f"{ctx.job}.{ctx.sink}.preflight"
     check_settings(options, client_id)
@@ -60,7 +55,9 @@ def findings(
         found += _look(checks, asked, cluster.brokers, schema)
         if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
             found += checks.ids(wire)
-        found += checks.pool(participants)
+    serious = [finding for finding in found if finding.severity == "error"]
+    if serious and all(finding.fix.startswith(_START) for finding in serious):  # an election, or a broker's restart
+        raise Retryable(serious[0].message, why="brokers are down, or no leader is elected yet", next=serious[0].fix)
     yield from sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -95,6 +92,7 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
     else:
         limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
         yield from checks.times(limit, expiry, configs)
+        yield from checks.marks(min(int(one["offsets.retention.minutes"]) for one in allowed) * 60)
     log = asked.topic(STATE_LOG)
     if isinstance(log, Topic) and (made := asked.settings("TOPIC", STATE_LOG)) is not None:
         yield from checks.partitions(log, int(made["min.insync.replicas"]))
@@ -152,11 +150,11 @@ class Checks:
 
     def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
         """What keeps rows from being written now, or at all."""
-        name, start = topic.name, "start the brokers that hold them"
+        name = topic.name
         if topic.leaderless:
             which = ", ".join(map(str, topic.leaderless))
             message = f"topic {name}: {len(topic.leaderless)} of {topic.partitions} partitions have no leader ({which})"
-            yield Finding("error", message, f"{start}: {self._fixes.show_partitions('unavailable', '--topic', name)}")
+            yield Finding("error", message, f"{_START}{self._fixes.show_partitions('unavailable', '--topic', name)}")
         if min_insync > topic.replicas:
             message = f"min.insync.replicas is {min_insync}, a partition has {topic.replicas} replicas"
             fix = self._fixes.set_topic(name, f"min.insync.replicas={max(topic.replicas - 1, 1)}")
@@ -164,7 +162,7 @@ class Checks:
         elif min_insync > topic.insync:
             message = f"a partition has {topic.insync} of {topic.replicas} replicas in sync"
             message = f"topic {name}: {message}, min.insync.replicas is {min_insync}: brokers refuse its rows"
-            yield Finding("error", message, f"{start}: {self._fixes.show_partitions('under-min-isr', '--topic', name)}")
+            yield Finding("error", message, f"{_START}{self._fixes.show_partitions('under-min-isr', '--topic', name)}")
 
     def copies(self, topic: Topic, configs: Settings) -> Iterator[Finding]:
         """What lets a topic lose decided rows, though every broker answered that they were written."""
@@ -230,6 +228,15 @@ class Checks:
             fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]'
             yield Finding("warning", message, f"{fix}; or {self._fixes.set_brokers(_EXPIRY, pause)}")
 
+    def marks(self, kept: float) -> Iterator[Finding]:
+        """Whether brokers keep the sink's mark (for so many seconds) while the job stands still."""
+        if kept < (pause := self._ctx.longest_pause_seconds) and self.options.marked_topic is not None:
+            message = f"brokers forget the sink's mark {duration(kept)} after its last epoch "
+            message += f"(offsets.retention.minutes), the job may stand still for {duration(pause)} (longest_pause)"
+            fix = f"offsets.retention.minutes={int(pause // 60)} in every broker's server.properties; or "
+            fix += "marks_may_expire = true in the sink's options"
+            yield Finding("warning" if self.options.marks_may_expire else "error", message, fix)
+
     def state_log(self, configs: Settings, absent: bool) -> Iterator[Finding]:
         """Judge by a broker's settings how the state of transactions is kept, or will be."""
         setting = "transaction.state.log.replication.factor"
@@ -245,25 +252,16 @@ class Checks:
     def ids(self, wire: Wire) -> Iterator[Finding]:
         """Ask for the end of a transaction that never was: brokers look first whether our user might end it.
 
-        Nothing is made or changed by it: generation 0 is no claim's, so no task has this id, and no producer this
-        number.
+        Nothing is made or changed by it: no task has this id, and no producer this number.
         """
-        begin = prefix(self._ctx.job, self._ctx.sink)
-        [code] = wire.end([Transaction(f"{begin}0-0.s0", _NO_PRODUCER, 0)], commit=False)
+        begin = f"{self._ctx.job}.{self._ctx.sink}."  # the tasks' ids, and the mark's
+        [code] = wire.end([Transaction(f"{begin}none", _NO_PRODUCER, 0)], commit=False)
         if code == errors.ID_NOT_AUTHORIZED:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
             yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
         elif code != errors.INVALID_PRODUCER_ID_MAPPING:
             doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
             raise Retryable(doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check`")
-
-    def pool(self, participants: int | None) -> Iterator[Finding]:
-        """Whether the pool of ids is large enough for an epoch."""
-        if participants is None:
-            most = UNBOUNDED_SLOTS // self.options.ids_per_participant
-            message = f"nothing bounds how many participants an epoch has, a round has {UNBOUNDED_SLOTS} transactional "
-            message += f"ids, enough for {most}: with more, tasks may fence each other and fail"
-            yield Finding("warning", message, f"max_participants = {most} in the config")
 
 
 def _kept_seconds(configs: Settings | None) -> float:

@@ -1,8 +1,9 @@
 """What names a transaction: the pool of ids that it takes one of, a task's ticket to it, and the vote that ends it.
 
-A broker keeps every transactional id for a week or so, so ids are used again. An id is never shared by two attempts
-that may be alive in the same epoch or the next: a task takes its id by Spark's taskAttemptId modulo a pool several
-times the participants, and each epoch, or rewriting of lost votes, takes the next of a few rounds of such pools.
+A broker keeps every transactional id for a week or so, so ids are used again. Each partition has a few of its own, of
+which a task takes one by Spark's taskAttemptId: two participants of an epoch never share one, whatever else runs in the
+session. Two attempts of one partition may; then the later one's begin aborts the earlier one's rows, which are written
+again if they had been decided. Each epoch, or rewriting of lost votes, takes the next of a few rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 
-__all__ = ["PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix", "slots_of"]
+__all__ = ["PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
 
 PAYLOAD_VERSION = 1
 """Of the votes that this release writes and reads."""
@@ -66,15 +67,19 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The payload of a committable. A transaction ends as one, so one readable partition of it proves how."""
+    """The payload of a committable. A transaction ends as one, so one readable partition of it proves how.
+
+    `marked` is the partition of Kafka's own topic that holds its part of the mark; None in votes of older releases.
+    """
 
     transaction: Transaction
     cluster: str
     written: tuple[Written, ...]
+    marked: tuple[str, int] | None = None
 
     def dump(self) -> bytes:
-        written = [asdict(topic) for topic in self.written]
-        return json.dumps({**asdict(self.transaction), "cluster": self.cluster, "written": written}).encode()
+        rest = {"cluster": self.cluster, "written": [asdict(topic) for topic in self.written], "marked": self.marked}
+        return json.dumps({**asdict(self.transaction), **rest}).encode()
 
     @classmethod
     def load(cls, committable: Committable) -> Vote:
@@ -92,16 +97,12 @@ class Vote:
             Transaction(read["id"], read["producer_id"], read["producer_epoch"]),
             read["cluster"],
             written,
+            (marked[0], marked[1]) if (marked := read.get("marked")) else None,
         )
 
 
 ROUNDS = 3
-"""Rounds of pools: an epoch's, that of its lost votes, and the next epoch's never meet."""
-
-UNBOUNDED_SLOTS = 1024
-"""The size of a round where nothing bounds the participants. taskAttemptIds are consecutive within an epoch, save for
-tasks of other Spark jobs. Two participants of an epoch that came to share an id would cost a rewriting of the first
-one's rows, which the second one's begin aborts, and never a row."""
+"""Rounds of ids: an epoch's, that of its lost votes, and the next epoch's never meet."""
 
 _ID = re.compile(
     rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})\.g(?P<generation>\d{{1,19}})-(?P<token>[0-9a-f]+)"
@@ -134,20 +135,22 @@ class PoolId:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What every task's writer needs of the driver: a round's pool of ids, and the cluster that the driver means."""
+    """What every task's writer needs of the driver: the round of ids, how many of them a participant has, the cluster
+    that the driver means, and the journal that the mark names."""
 
-    first_slot: int
-    slots: int
+    round: int
+    ids: int
     cluster: str
+    lineage: str = ""
 
     @classmethod
-    def of_round(cls, round: int, slots: int, cluster: str) -> Ticket:
+    def of_round(cls, round: int, ids: int, cluster: str, lineage: str = "") -> Ticket:
         """Return the ticket of the n-th round under a claim, counted from 0."""
-        return cls(round % ROUNDS * slots, slots, cluster)
+        return cls(round % ROUNDS, ids, cluster, lineage)
 
     def id(self, txn: Txn) -> PoolId:
-        """Name the transactional id of a task attempt."""
-        slot = self.first_slot + txn.attempt % self.slots
+        """Name the transactional id of a task attempt: no other partition of the epoch has it."""
+        slot = (txn.partition * self.ids + txn.attempt % self.ids) * ROUNDS + self.round
         return PoolId(txn.job, txn.sink, txn.generation, txn.token, slot)
 
     def dump(self) -> bytes:
@@ -161,8 +164,3 @@ class Ticket:
 def prefix(job: str, sink: str) -> str:
     """Return what all transactional ids of a job's sink begin with; names hold no dot, so no other's id does."""
     return f"{job}.{sink}.g"
-
-
-def slots_of(participants: int | None, ids_per_participant: int) -> int:
-    """Return the size of a round for at most so many participants, None when nothing bounds them."""
-    return UNBOUNDED_SLOTS if participants is None else max(participants, 1) * ids_per_participant

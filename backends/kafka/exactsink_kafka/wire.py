@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
@@ -13,11 +14,12 @@ from kafka.protocol.admin.transactions import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
+from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer.transaction import EndTxnRequest
 
 from exactsink_kafka import errors, messages
 from exactsink_kafka.channel import Asker, Channel
-from exactsink_kafka.messages import Cluster, Described, OpenProducer, Seen, Topic
+from exactsink_kafka.messages import Cluster, Described, Offset, OpenProducer, Seen, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 
@@ -30,6 +32,11 @@ depend on the version of the first end, and a stale commit can look like a succe
 Place = tuple[str, int]
 """A topic's name and the number of one of its partitions."""
 
+_TAKEN_SECONDS = 60.0
+"""How long a transaction lives that `take` begins, where the options allow it no less: it is ended at once."""
+
+_ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
+_OPEN = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -47,6 +54,11 @@ class Wire:
     def admin(self) -> KafkaAdminClient:
         """Return the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
         return self._asker.use("connect", lambda channel: channel.admin)
+
+    @property
+    def session(self) -> object:
+        """What is another one after each break of the connection; None before the first request."""
+        return self._asker.session
 
     def cluster_id(self) -> str:
         """Ask any broker for the cluster's own id."""
@@ -128,11 +140,11 @@ class Wire:
         }
 
     def ongoing(self, prefix: str) -> Sequence[Described]:
-        """Describe all ids with this prefix that have an open transaction, on every broker."""
+        """Describe all ids with this prefix that have a transaction open, or being ended, on every broker."""
         doing = "list open transactions"
 
         def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
-            wanted: dict[str, Any] = {"state_filters": ["Ongoing"], "producer_id_filters": []}
+            wanted: dict[str, Any] = {"state_filters": _OPEN, "producer_id_filters": []}
             if channel.version(ListTransactionsRequest) >= 2:
                 wanted |= {"transactional_id_pattern": re.escape(prefix) + ".*", "min_version": 2}
             answers = channel.ask([(ListTransactionsRequest(**wanted), broker) for broker in left])
@@ -143,7 +155,7 @@ class Wire:
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
         found = self.describe(sorted(one for one in listed if one.startswith(prefix)))
-        return [one for one in found.values() if one.state == "Ongoing"]
+        return [one for one in found.values() if one.state in _OPEN]
 
     def open_in(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
@@ -168,6 +180,33 @@ class Wire:
             for active in writers
             if (active.id, active.epoch) == producer
         }
+
+    def take(self, id: str) -> Transaction:
+        """Take a transactional id, once what its last user left open is ended."""
+        doing, lives = "take a transactional id", min(self._asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
+        code, answer = self._coordinated(doing, id, partial(messages.take_request, id, lives), errors.ENDING)
+        self._answered(doing, code, id=id)
+        return Transaction(id, answer.producer_id, answer.producer_epoch)
+
+    def join(self, one: Transaction, group: str) -> int:
+        """Make a group's offsets part of a transaction; return the coordinator's error code."""
+        request = partial(messages.join_request, one, group)
+        return self._coordinated("make a group's offsets part of a transaction", one.id, request, errors.ENDING)[0]
+
+    def write_offset(self, one: Transaction, offset: Offset) -> int:
+        """Write a group's offset in a transaction; return the error code of the coordinator that refuses it."""
+        request, code_of = partial(messages.offset_request, one, offset), _taken
+        again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
+        return (
+            self.join(one, offset.group)
+            or (self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)[0])
+        )
+
+    def read_offset(self, group: str, topic: str, partition: int) -> tuple[int, str]:
+        """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
+        request, code_of = partial(messages.read_request, group, topic, partition), _read
+        code, answer = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, code_of)
+        return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
 
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
@@ -230,6 +269,27 @@ class Wire:
 
         return self._asker.use("ask what cluster this is", once)
 
+    def _coordinated(
+        self,
+        doing: str,
+        id: str,
+        request: Callable[[], Any],
+        again: frozenset[int],
+        kind: CoordinatorType = _ID,
+        code_of: Callable[[Any], int] = lambda answer: int(answer.error_code),
+    ) -> tuple[int, Any]:
+        """Ask the coordinator of a transactional id, or of a group: its code and answer."""
+
+        def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
+            brokers, lost = self._asker.coordinators(channel, left, kind)
+            if lost:
+                return {id: (lost[id], None)}
+            (answer,) = channel.ask([(request(), brokers[id])])
+            self._asker.forget([(id, code_of(answer))], kind)
+            return {id: (code_of(answer), answer)}
+
+        return self._asker.persist(doing, [id], again, once)[id]
+
     def _producers(
         self, doing: str, partitions: Iterable[Place], again: frozenset[int]
     ) -> dict[Place, tuple[int, Any]]:
@@ -244,16 +304,27 @@ class Wire:
 
         return self._asker.persist(doing, partitions, again, once)
 
-    def _answered(self, doing: str, code: int, *, id: str | None = None, topic: str | None = None) -> bool:
-        """Raise what a code means; True when it means none."""
+    def _answered(self, doing: str, code: int, **about: str) -> bool:
+        """Raise what a code means for a transactional `id`, a `topic` or a `group`; True when it means none."""
         if code:
-            raise errors.refused(doing, code, self._asker.options, id=id, topic=topic)
+            raise errors.refused(doing, code, self._asker.options, **about)
         return True
 
 
 def _end_request(one: Transaction, commit: bool) -> Any:
-    named = {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
-    return EndTxnRequest(**named, committed=commit, min_version=END_TXN_VERSION, max_version=END_TXN_VERSION)
+    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
+    return EndTxnRequest(**messages.use_of(one), committed=commit, **version)
+
+
+def _taken(answer: Any) -> int:
+    """Return the error code of a written offset."""
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def _read(answer: Any) -> int:
+    """Return the error code of an offset that was read."""
+    [group] = answer.groups
+    return int(group.error_code or group.topics[0].partitions[0].error_code)
 
 
 def _producers_request(partitions: Iterable[Place]) -> Any:

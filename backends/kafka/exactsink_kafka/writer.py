@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
-from exactsink_kafka.errors import ENDED, ENDED_NEXT, UNDECIDED
+from exactsink.contract import Committable, Fatal, Mark, Retryable, Txn, Writer
+from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, named, refused
+from exactsink_kafka.group import mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producer import RowProducer, row_producer
@@ -33,6 +34,7 @@ class KafkaWriter(Writer):
     """
 
     def __init__(self, options: KafkaOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
+        self._options = options
         self._txn = txn
         self._ticket = Ticket.load(ticket)
         self._id = str(self._ticket.id(txn))
@@ -62,6 +64,7 @@ class KafkaWriter(Writer):
             raise ValueError("a participant without rows has no vote")
         try:
             self._producer.flush(self._left())
+            self._mark()
             vote = self._vote()
         finally:
             self.abort()  # lets go of the producer: the transaction stays open
@@ -71,6 +74,19 @@ class KafkaWriter(Writer):
     def abort(self) -> None:
         """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
         self._gone()
+
+    def _mark(self) -> None:
+        """Make the sink's mark part of the transaction: it shows when the rows do."""
+        txn, topic, lineage = self._txn, self._options.marked_topic, self._ticket.lineage
+        if topic is None or not lineage:
+            return
+        mark = mark_offset(txn.job, txn.sink, topic, Mark(lineage, txn.epoch, frozenset([txn.token])))
+        code = self._wire.write_offset(self._mine, mark)
+        if code in NOT_MINE:
+            raise self._ended(f"{self._mine.ref} takes no mark: {named(code)}")
+        if code:
+            doing = f"{self._doing}: write the mark of {mark.topic} to group {mark.group}"
+            raise refused(doing, code, self._options, id=self._id, topic=mark.topic, group=mark.group)
 
     def _vote(self) -> Vote:
         """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused."""
@@ -83,7 +99,7 @@ class KafkaWriter(Writer):
         if missing or not there or topics.keys() != {topic for topic, _ in there}:
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
         self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
-        return Vote(self._mine, self._ticket.cluster, _written(topics, there))
+        return Vote(self._mine, self._ticket.cluster, _written(topics, there), next(iter(found.offsets), None))
 
     def _check_count(self, taken: int) -> None:
         """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""

@@ -61,6 +61,7 @@ def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Commi
             raise vote.refusal
     accepted: dict[str, list[Committable]] = {sink: [] for sink in plan.sinks}
     voted: set[tuple[str, int]] = set()
+    refs: set[tuple[str, str]] = set()
     for vote in sorted(votes, key=lambda v: (v.sink, v.partition)):
         if vote.sink not in accepted or (vote.sink, vote.partition) in voted:
             raise _refused(plan, vote, "it is no sink of this epoch, or voted twice")
@@ -69,6 +70,9 @@ def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Commi
             if vote.rows:
                 raise _refused(plan, vote, f"{vote.rows} rows were handed to its writer, and there is no committable")
             continue
+        if (vote.sink, vote.committable.ref) in refs:
+            raise _refused(plan, vote, f"its store knows another participant by the same name, {vote.committable.ref}")
+        refs.add((vote.sink, vote.committable.ref))
         accepted[vote.sink].append(_checked(plan, vote, vote.committable))
     return {sink: tuple(committables) for sink, committables in accepted.items()}
 

@@ -45,7 +45,7 @@ class Attempts:
 
     @property
     def ticket(self) -> Ticket:
-        return Ticket.of_round(0, 64, self.cluster)
+        return Ticket.of_round(0, 4, self.cluster)
 
     def txn(self, attempt: int = 0) -> Txn:
         return Txn(self.job, 7, "out", 1, "0123456789abcdef", attempt, attempt)

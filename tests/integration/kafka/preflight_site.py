@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from exactsink.contract import Finding, JobContext
+from exactsink_kafka.group import MarkKeeper
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.wire import Wire
@@ -39,13 +40,16 @@ def check(
     options: dict[str, Any],
     ctx: JobContext | None = None,
     rows: pa.Schema = ROWS,
-    participants: int | None = 4,
     patience: float = _PATIENCE,
 ) -> list[Finding]:
     """Look as a job's start does; `patience` is in seconds, short for brokers that will never answer."""
     made = KafkaOptions.model_validate(options)
     wire = Wire(made, "exactsink tests", patience_seconds=patience)
     try:
-        return list(findings(made, ctx or context(), wire, rows, participants, patience_seconds=patience))
+        ctx = ctx or context()
+        return [
+            *findings(made, ctx, wire, rows, patience_seconds=patience),
+            *MarkKeeper(made, ctx, wire).findings(),
+        ]
     finally:
         wire.close()

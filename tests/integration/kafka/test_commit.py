@@ -64,8 +64,8 @@ def test_an_epoch_is_opened_with_another_round_of_ids_each_time_and_not_without_
     committer, schema = participants.committer(), pa.schema([])
     tickets = [Ticket.load(committer.open_epoch(epoch, schema, 3)) for epoch in range(4)]
     committer.close()
-    assert [ticket.first_slot for ticket in tickets] == [0, 12, 24, 0]
-    assert {(ticket.slots, ticket.cluster) for ticket in tickets} == {(12, participants.wire.cluster_id())}
+    assert [ticket.round for ticket in tickets] == [0, 1, 2, 0]
+    assert {(ticket.ids, ticket.cluster) for ticket in tickets} == {(4, participants.wire.cluster_id())}
 
     nowhere = KafkaCommitter(participants.options.model_copy(update={"topic": "no-such-topic"}), participants.ctx)
     with pytest.raises(Fatal, match="there is no topic no-such-topic") as refused:

@@ -48,13 +48,15 @@ def test_looking_changes_nothing_on_the_cluster(kafka: Kafka, options: dict[str,
     def state() -> tuple[object, ...]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, options["topic"])
         configs = admin.describe_configs([resource])[resource].result(10)
-        ids = wire.describe(["preflight-looks.orders.g0-0.s0", "preflight-looks.orders.preflight"])
+        ids = wire.describe(
+            ["preflight-looks.orders.none", "preflight-looks.orders.preflight", "preflight-looks.orders.mark"]
+        )
         mine = {name for name in admin.list_topics(timeout=10).topics if name.startswith(("__", "nowhere"))}
         return mine, {name: entry.value for name, entry in configs.items()}, ids
 
     before = state()
     for topic in (options["topic"], "nowhere"):
-        check(options | {"topic": topic}, context("preflight-looks"), participants=None)
+        check(options | {"topic": topic}, context("preflight-looks"))
     assert state() == before
     wire.close()
 
@@ -99,28 +101,28 @@ def test_a_pause_that_outlasts_ids_and_rows_is_a_warning_with_the_ways_out(
     kafka: Kafka, options: dict[str, Any]
 ) -> None:
     longer = context(longest_pause_seconds=8 * DAY)
-    [warning] = check(options, longer)
+    options = {**options, "marks_may_expire": True}
+    [warning, expiry] = check(options, longer)
+    assert expiry.severity == "warning"
+    assert "forget the sink's mark 7 days after its last epoch (offsets.retention.minutes)" in expiry.message
+    assert f"offsets.retention.minutes={8 * 24 * 60} in every broker" in expiry.fix
+    [refused] = [one for one in check(options | {"marks_may_expire": False}, longer) if one.severity == "error"]
+    assert (refused.message, refused.fix) == (expiry.message, expiry.fix)
     assert warning.severity == "warning"
     assert "how a transaction ended is known for 7 days" in warning.message
     assert 'longest_pause = "10080 minutes"' in warning.fix
     assert f"transactional.id.expiration.ms={8 * DAY * 1000}" in warning.fix
     kept = kafka.new_topic("preflight-odd", 1, retention_ms="-1")
-    assert check(options | {"topic": kept}, longer) == []
-
-
-def test_unbounded_participants_are_reported_how_many_the_ids_are_for(options: dict[str, Any]) -> None:
-    [warning] = check(options | {"ids_per_participant": 8}, participants=None)
-    assert (warning.severity, warning.fix) == ("warning", "max_participants = 128 in the config")
-    assert "1024 transactional ids" in warning.message
+    assert check(options | {"topic": kept}, longer) == [expiry]
 
 
 def test_errors_stand_first_and_the_order_is_fixed(kafka: Kafka) -> None:
     name = kafka.new_topic("preflight-odd", 1, cleanup_policy="compact", min_insync_replicas="3")
     options = {"bootstrap_servers": kafka.bootstrap, "topic": name, "transaction_timeout_seconds": 1000}
-    found = check(options, participants=None)
-    assert [finding.severity for finding in found] == ["error"] * 2 + ["warning"] * 2
-    subjects = ["min.insync.replicas is 3", "brokers allow 900", "compacted", "nothing bounds"]
-    assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 4
+    found = check(options)
+    assert [finding.severity for finding in found] == ["error"] * 2 + ["warning"]
+    subjects = ["min.insync.replicas is 3", "brokers allow 900", "compacted"]
+    assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 3
 
 
 # A cluster that can't be reached, and settings that nobody takes

@@ -25,7 +25,8 @@ NEEDS = (
     ("WRITE", "TOPIC", "{topic}", False),
     ("READ", "TOPIC", "{topic}", False),
     ("DESCRIBE_CONFIGS", "TOPIC", "{topic}", False),
-    ("WRITE", "TRANSACTIONAL_ID", "{job}.orders.g", True),
+    ("WRITE", "TRANSACTIONAL_ID", "{job}.orders.", True),
+    ("READ", "GROUP", "exactsink.{job}.orders", False),
     ("DESCRIBE_CONFIGS", "BROKER", "kafka-cluster", False),
 )
 """All that the documentation asks for. Write and Read hold Describe."""
@@ -88,7 +89,8 @@ def test_the_documented_grants_are_enough_for_an_epoch_s_whole_life(
         (0, "error", "topic {topic}: User:writer lacks Write", "--operation Write --topic {topic}"),
         (1, "error", "topic {topic}: User:writer lacks Read", "--operation Read --topic {topic}"),
         (2, "warning", "settings of topic {topic}", "--operation DescribeConfigs --topic {topic}"),
-        (3, "error", "ids that begin with {job}.orders.g", "--transactional-id {job}.orders.g --resource-pattern-type"),
+        (3, "error", "ids that begin with {job}.orders.", "--transactional-id {job}.orders. --resource-pattern-type"),
+        (4, "error", "offsets in group exactsink.{job}.orders", "--operation Read --group exactsink.{job}.orders"),
     ],
 )
 def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
@@ -107,11 +109,11 @@ def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
 
 def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, topic: str) -> None:
     found = check(secured(site, "reader", topic=topic), context("none"))
-    assert [finding.severity for finding in found] == ["error", "error", "warning"]
-    subjects = ["may not know whether there is one", "none.orders.g", "brokers' settings"]
-    assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 3
-    fixes = ["Write --operation Read --operation Describe --topic", "--transactional-id", "--cluster"]
-    assert [fix in finding.fix for fix, finding in zip(fixes, found, strict=True)] == [True] * 3
+    assert [finding.severity for finding in found] == ["error", "error", "warning", "error"]
+    subjects = ["may not know whether there is one", "none.orders.", "brokers' settings", "group exactsink.none.orders"]
+    assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 4
+    fixes = ["Write --operation Read --operation Describe --topic", "--transactional-id", "--cluster", "Read --group"]
+    assert [fix in finding.fix for fix, finding in zip(fixes, found, strict=True)] == [True] * 4
 
 
 # What can't be reached: each cause by its name, and no secret in any
