@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.unit.keyed_sink import KeyedFiles, KeyedOptions, held
+from tests.unit.test_idempotent import KeyedFiles, KeyedOptions, held
 
 from exactsink.contract import Backend, InDoubtError, LineageError
 from exactsink.testing import ConformanceTarget, Script
