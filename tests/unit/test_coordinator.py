@@ -303,8 +303,20 @@ def test_replay_that_is_not_equal_stops_in_doubt(losses: list[tuple[str, int, in
 def test_lost_votes_and_a_source_that_goes_on_stop_in_doubt() -> None:
     bench = Bench(("lake", 0, 0))
     _decided_not_committed(bench)
-    with pytest.raises(InDoubtError, match="goes on to epoch 1"):
+    with pytest.raises(InDoubtError, match="source has gone on"):
         bench.driver().run_epoch(bench.batch(1))
+
+
+@pytest.mark.parametrize(("marks", "says"), [(True, "lake: its target holds the birth"), (False, "has lost votes")])
+def test_lost_votes_of_a_batch_that_is_done_stop_the_start(marks: bool, says: str) -> None:
+    """A target went back: no batch may come that would see it, and the job must not end as if all were well."""
+    bench = Bench()
+    bench.world.schedule = replace(bench.world.schedule, marks=marks)
+    bench.driver().run_epoch(bench.batch(0))
+    for participant in bench.world.sinks["lake"].values():
+        participant.state = "dropped"
+    with pytest.raises(InDoubtError, match=says):
+        bench.driver(done=0)
 
 
 # fencing

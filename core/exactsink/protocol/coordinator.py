@@ -143,7 +143,9 @@ class Coordinator:
         with self._events.point("recommit"), self._fenced_instead(claim):
             self._marks.check_start()
             lost = self._recommit(log.decision, source_done)
-            self._marks.check_committed(lost)
+            self._marks.check_committed({} if done else lost)  # a batch that is done never comes again
+            if lost and done:
+                raise _nobody_has_its_rows(self._decision().epoch)
         with self._events.point("sweep"), self._fenced_instead(claim):
             self._sweep.older(self._committers, log, claim, sweep_tokens)
         self._claim = claim
@@ -219,11 +221,7 @@ class Coordinator:
             raise _out_of_order(batch.epoch, expected)
         _check_follows(self._journal.log, batch)
         if self._unrepaired:
-            raise InDoubtError(
-                f"epoch {expected - 1} has lost votes, and the source goes on to epoch {batch.epoch}",
-                why="its rows have to be written again, and only that batch has them",
-                next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch",
-            )
+            raise _nobody_has_its_rows(expected - 1)
         with self._events.point("open_epoch", batch.epoch):
             self._marks.open_epoch()
             plan = self._open(claim, batch, dict.fromkeys(self._sinks))
@@ -341,6 +339,15 @@ class Coordinator:
 
 def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
     return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
+
+
+def _nobody_has_its_rows(epoch: int) -> InDoubtError:
+    return InDoubtError(
+        f"epoch {epoch} has lost votes, and the source has gone on from it",
+        why="its rows have to be written again, and only that batch has them",
+        next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch; "
+        "`exactsink rebase` goes on without its rows",
+    )
 
 
 def _check_follows(log: Log, batch: Batch) -> None:
