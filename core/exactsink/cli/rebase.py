@@ -11,7 +11,7 @@ from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, Mark
 from exactsink.operate.actions import in_words
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.marks import expected_of
+from exactsink.protocol.marks import expected_of, is_at
 
 __all__ = ["rebase", "resolve"]
 
@@ -54,7 +54,7 @@ def _print_plan(opened: Opened, log: Log, standing: Mapping[str, Mark | None], p
 
 def _difference(mark: Mark | None, expected: Mark | None) -> str:
     """Return what a rebase means for one sink's rows."""
-    if mark == expected:
+    if mark == expected or is_at(mark, expected):
         return "nothing is missing or doubled"
     stands, wanted = (-1 if m is None or m.epoch is None else m.epoch for m in (mark, expected))
     if stands < wanted:

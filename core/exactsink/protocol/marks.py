@@ -14,7 +14,7 @@ from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Expected
 from exactsink.protocol.sinks import Sink
 
-__all__ = ["Marks", "expected_of"]
+__all__ = ["Marks", "expected_of", "is_at"]
 
 _READS = 5
 _REBASE = "once you know what is right: exactsink rebase JOB.toml shows what every target holds, and goes on from there"
