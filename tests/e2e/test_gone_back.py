@@ -1,0 +1,197 @@
+"""What happens to people: a part is restored, lost, edited, moved or renamed. The job stops and says so, or goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from exactsink.cli.main import main
+from exactsink.contract import ConfigError, ExactsinkError, InDoubtError, LineageError
+from exactsink.spark import Job
+from exactsink.spark.session import read_source
+from exactsink.spark.supervise import supervise
+from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
+
+PARTS = ("checkpoint", "checkpoint.exactsink", "lake", "table.db")
+Damage = Callable[[Path], None]
+
+
+def run(spark: SparkSession, path: Path) -> Job:
+    job = Job.from_toml(path)
+    supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
+    return job
+
+
+def put_back(folder: Path, copy: str, *parts: str) -> None:
+    for part in parts:
+        shutil.rmtree(folder / part) if (folder / part).is_dir() else (folder / part).unlink(missing_ok=True)
+        kept = folder / copy / part
+        shutil.copytree(kept, folder / part, symlinks=True) if kept.is_dir() else shutil.copy2(kept, folder / part)
+
+
+def kept(folder: Path, copy: str) -> None:
+    (folder / copy).mkdir()
+    for part in PARTS:
+        whole = folder / part
+        target = folder / copy / part
+        shutil.copytree(whole, target) if whole.is_dir() else shutil.copy2(whole, target)
+
+
+@pytest.fixture(scope="module")
+def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job of three epochs, with copies: `yesterday` after the first, `today` after the third."""
+    folder = tmp_path_factory.mktemp("job")
+    write_source(folder, 1)
+    path = write_job(folder)
+    path.write_text(path.read_text().replace(f"{folder}/", ""))  # all paths are relative to the file
+    run(spark, path)
+    kept(folder, "yesterday")
+    write_source(folder, 3)
+    run(spark, path)
+    kept(folder, "today")
+    return folder
+
+
+@pytest.fixture
+def folder(played: Path) -> Path:
+    for name in ("moved", "link"):
+        if (played / name).is_symlink():
+            (played / name).unlink()
+    put_back(played, "today", *PARTS)
+    write_source(played, 3)
+    path = write_job(played)
+    path.write_text(path.read_text().replace(f"{played}/", ""))
+    (played / "source" / "3.json").unlink(missing_ok=True)
+    return played
+
+
+def restored(*parts: str) -> Damage:
+    return lambda folder: put_back(folder, "yesterday", *parts)
+
+
+def newest(folder: Path, kind: str) -> Path:
+    entries = sorted((folder / "checkpoint.exactsink" / "journal").glob("*.json"))
+    return [entry for entry in entries if f'"kind": "{kind}"' in entry.read_text()][-1]
+
+
+def lose_the_newest_decision(folder: Path) -> None:
+    journal = folder / "checkpoint.exactsink" / "journal"
+    last = newest(folder, "decide")
+    for entry in journal.glob("*.json"):
+        if entry.name >= last.name:
+            entry.unlink()
+
+
+def edit_the_decision(folder: Path) -> None:
+    entry = newest(folder, "decide")
+    entry.write_text(entry.read_text().replace('"rows": 500', '"rows": 499'))
+
+
+def rename_the_job(folder: Path) -> None:
+    path = folder / "job.toml"
+    path.write_text(path.read_text().replace('name = "e2e"', 'name = "other"'))
+
+
+def move_the_checkpoint_alone(folder: Path) -> None:
+    path = folder / "job.toml"
+    path.write_text(path.read_text().replace('"checkpoint"', '"elsewhere"'))
+    shutil.move(folder / "checkpoint", folder / "elsewhere")
+
+
+DAMAGES: dict[str, tuple[Damage, type[ExactsinkError], str]] = {
+    "checkpoint and journal restored": (restored(*PARTS[:2]), LineageError, "the journal went back in time"),
+    "the journal restored": (restored(PARTS[1]), LineageError, "went back in time"),
+    "the checkpoint restored": (restored(PARTS[0]), LineageError, "went back in time|other input"),
+    "the newest records lost": (lose_the_newest_decision, LineageError, "the journal went back in time"),
+    "a decision edited": (edit_the_decision, LineageError, "was changed after it was written"),
+    "the lake restored": (restored("lake"), InDoubtError, "the target went back in time, and lacks rows"),
+    "the table restored": (restored("table.db"), InDoubtError, "the target went back in time, and lacks rows"),
+    "both targets restored": (restored(*PARTS[2:]), InDoubtError, "sink lake: its target holds epoch 0"),
+    "the lake emptied": (lambda folder: shutil.rmtree(folder / "lake"), InDoubtError, "holds no mark"),
+    "the job renamed": (rename_the_job, LineageError, "the journal belongs to job e2e, and this is job other"),
+    "the checkpoint moved alone": (move_the_checkpoint_alone, LineageError, "another journal fed this target|expects"),
+}
+
+
+@pytest.mark.parametrize(("damage", "kind", "says"), DAMAGES.values(), ids=DAMAGES)
+def test_what_went_back_by_itself_stops_the_job_and_doubles_nothing(
+    spark: SparkSession, folder: Path, damage: Damage, kind: type[ExactsinkError], says: str
+) -> None:
+    damage(folder)
+    before = in_lake(folder), in_table(folder)
+    write_source(folder, 4)
+    with pytest.raises(kind, match=rf"(?s){says}"):
+        run(spark, folder / "job.toml")
+    assert (in_lake(folder), in_table(folder)) == before
+    if (folder / "elsewhere").exists():
+        shutil.rmtree(folder / "elsewhere")
+        shutil.rmtree(folder / "elsewhere.exactsink", ignore_errors=True)
+
+
+def test_all_that_belongs_together_may_go_back_together(spark: SparkSession, folder: Path) -> None:
+    put_back(folder, "yesterday", *PARTS)
+    run(spark, folder / "job.toml")
+    assert in_lake(folder) == in_table(folder) == ids(3)
+
+
+def test_after_a_target_went_back_the_named_command_goes_on_from_there(
+    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_back(folder, "yesterday", "lake")
+    path = str(folder / "job.toml")
+    with pytest.raises(InDoubtError, match=r"exactsink rebase JOB\.toml"):
+        run(spark, Path(path))
+    assert main(["rebase", path]) == 0
+    assert "epochs 1 to 2 are missing" in capsys.readouterr().out
+    assert main(["rebase", path, "--sink", "lake=0", "--sink", "table=2", "--yes", "--reason", "its disk died"]) == 0
+    write_source(folder, 4)
+    run(spark, Path(path))
+    assert in_table(folder) == ids(4)
+    assert in_lake(folder) == ids(1) + (ids(4) - ids(3))
+
+
+@pytest.mark.parametrize("how", ["another working folder", "a link", "a file URL"])
+def test_one_job_is_one_job_from_wherever_it_is_started(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = folder / "job.toml"
+    if how == "another working folder":
+        monkeypatch.chdir(folder.parent)
+    elif how == "a link":
+        (folder / "link").symlink_to("checkpoint")
+        path.write_text(path.read_text().replace('checkpoint = "checkpoint"', 'checkpoint = "link"'))
+    else:
+        path.write_text(path.read_text().replace('path = "lake"', f'path = "file://{folder}/lake"'))
+    write_source(folder, 4)
+    run(spark, path)
+    assert in_lake(folder) == in_table(folder) == ids(4)
+
+
+def test_a_sink_changes_after_a_clean_stop_and_not_before(spark: SparkSession, folder: Path) -> None:
+    path = folder / "job.toml"
+    text = path.read_text()
+    newest(folder, "clean").unlink()  # as if the driver had been killed
+    path.write_text(text[: text.index("[sinks.table]")])
+    with pytest.raises(ConfigError, match=r"(?s)lacks sink table as it was.*exactsink recover"):
+        run(spark, path)
+    path.write_text(text)
+    assert main(["recover", str(path)]) == 0
+    path.write_text(text[: text.index("[sinks.table]")])
+    write_source(folder, 4)
+    run(spark, path)
+    assert (in_lake(folder), in_table(folder)) == (ids(4), ids(3))
+
+
+def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(7)
+    path = write_job(tmp_path, '\n[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n')
+    Job.from_toml(path).write(rows, run="monday")
+    path.write_text(path.read_text().replace("/checkpoint", "/elsewhere"))
+    with pytest.raises(LineageError, match="another journal fed this target"):
+        Job.from_toml(path).write(rows, run="monday")
+    assert in_lake(tmp_path) == Counter(range(7))
