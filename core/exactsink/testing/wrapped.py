@@ -17,6 +17,7 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
+    Mark,
     Marker,
     Outcome,
     Traits,
@@ -93,6 +94,15 @@ class WrappedCommitter(Committer):
 
     def in_doubt(self) -> Iterable[InDoubt]:
         return self.real.in_doubt()
+
+    def mark(self) -> Mark | None:
+        return self.real.mark()
+
+    def put_birth(self) -> Mark:
+        return self.real.put_birth()
+
+    def trim_marks(self) -> None:
+        self.real.trim_marks()
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
         self.real.source_reached(epoch, ends)
