@@ -132,6 +132,20 @@ class LoadingWriter(Writer):
             )
         return self._rows
 
+    def enter(self) -> None:
+        """Look for the mark that the driver has seen in the target. Called once the transaction has begun."""
+        fed_by, there = self._ticket.fed_by, True
+        if fed_by is not None:
+            with suppress(psycopg.errors.UndefinedTable):
+                there = False
+                there = self.marks.is_fed_by(fed_by, self.tag)
+        if not there:
+            raise Fatal(
+                f"{self._doing}: this executor connects to another database than the driver",
+                why=f"journal {fed_by} has left no mark there; {UNDECIDED}",
+                next="name host, port and database in conninfo, or give driver and executors the same service file",
+            )
+
     def execute(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
         """Run a statement that names the participant."""
         return self.session.run(f"{self.tag} {statement}", *given)
@@ -153,7 +167,7 @@ class LoadingWriter(Writer):
 
     def _begin(self, lock_timeout_ms: int) -> None:
         self.execute(f"BEGIN; SET LOCAL lock_timeout = {lock_timeout_ms}; {durable(local=True)}")
-        self._check_place()
+        self.enter()
         self._cursor = self.session.cursor()
         names = ", ".join(map(quoted, self._encoder.names))
         copy = f"{self.tag} COPY {self._ticket.relation} ({names}) FROM STDIN WITH (FORMAT binary)"
@@ -161,20 +175,6 @@ class LoadingWriter(Writer):
         self._copy = copying.__enter__()
         self._copying = copying
         self._copy.write(self._encoder.header())
-
-    def _check_place(self) -> None:
-        """Look for the mark that the driver has seen in the target."""
-        fed_by, there = self._ticket.fed_by, True
-        if fed_by is not None:
-            with suppress(psycopg.errors.UndefinedTable):
-                there = False
-                there = self.marks.is_fed_by(fed_by, self.tag)
-        if not there:
-            raise Fatal(
-                f"{self._doing}: this executor connects to another database than the driver",
-                why=f"journal {fed_by} has left no mark there; {UNDECIDED}",
-                next="name host, port and database in conninfo, or give driver and executors the same service file",
-            )
 
 
 def is_unmarked(committable: Committable) -> bool:

@@ -42,10 +42,12 @@ class TwoPhaseWriter(LoadingWriter):
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
         super().__init__(options, txn, schema, Ticket.load(ticket))
 
+    def enter(self) -> None:
+        """Leave the participant's mark: it shows with the rows, or never."""
+        super().enter()
+        self.marks.add(self._txn.epoch, self._txn.token, self._txn.id, self.tag)
+
     def vote(self, rows: int) -> dict[str, Any]:
-        txn = self._txn
-        with self.explained():
-            self.marks.add(txn.epoch, txn.token, txn.id, self.tag)
         try:
             self.end("PREPARE TRANSACTION", sql.quote(self._txn.id))
         except ExactsinkError as error:
@@ -113,4 +115,4 @@ def _outcome(gid: str, done: Collection[str], proven: Collection[str], seen: Mar
         return AlreadyCommitted()
     if seen is not None:
         return Lost(f"{gid} is not prepared, and left no mark; the target stands at {seen}")
-    return Unknown(f"{gid} is not prepared, and the target has no mark that would say what became of it")
+    return Unknown(f"{gid} is not prepared, and nothing in the target says what became of it")
