@@ -39,8 +39,8 @@ _CANCEL_SECONDS = 5
 class Ticket:
     """What the driver says to every task: where rows go, and whose database it is.
 
-    `relation` is the table that gets the rows, quoted; `table` is the sink's, for messages, in `schema`. `lineage` names
-    the journal, `fed_by` the one whose mark stands in the target; None where none does.
+    `relation` is the table that gets the rows, quoted; `table` is the sink's, for messages, in `schema`. `lineage`
+    names the journal, `fed_by` the one whose mark stands in the target; None where none does.
     """
 
     table: str

@@ -46,6 +46,7 @@ class _Sink:
     sink: str = "out"
     generation: int = 1
     lineage: str = "l1"
+    token: str = TOKEN
     given: tuple[tuple[str, Any], ...] = ()
 
     def bound(self) -> Any:
@@ -69,7 +70,7 @@ class _Sink:
 
     @property
     def session(self) -> Session:
-        return Session(self.backend, JobContext(self.job, self.sink, "", self.generation, self.lineage), TOKEN)
+        return Session(self.backend, JobContext(self.job, self.sink, "", self.generation, self.lineage), self.token)
 
     @contextmanager
     def committer(self) -> Iterator[Committer]:
