@@ -119,7 +119,8 @@ class Branches(_Sink):
     def table(self, columns: str = "id bigint PRIMARY KEY, kind text") -> Branches:
         """Make the table, and bind it to the journal, as the core does before the first epoch."""
         self.run(f'CREATE TABLE "{self.job}" ({columns})')
-        return self.bound()
+        self.bound()
+        return self
 
     def ticket(self, epoch: int = 0, schema: pa.Schema = ROWS) -> bytes:
         return self.session.open(epoch, schema)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -20,7 +22,7 @@ from exactsink.protocol.sinks import Sink
 from exactsink.testing import Fault, Script
 from exactsink.testing.driver_run import run_driver
 from exactsink.testing.faults import FaultTrigger
-from exactsink.testing.processes import KILLED, ask_fresh_process
+from exactsink.testing.processes import KILLED, ended, start
 from tests.integration.postgres.sinks import ROWS, TOKEN, Branches, Staged, kinds, new_sink
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until
 
@@ -28,6 +30,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 STRATEGIES = ["two_phase", "staged"]
 BOUND = Mark("l1")
+_Answer = TypeVar("_Answer")
 
 
 @pytest.fixture
@@ -149,8 +152,8 @@ def test_votes_and_commits_wait_for_the_standby_whatever_the_role_says(
     branches = Branches(database.replace("user=postgres", f"user={setting}"), f"role-{setting}").table()
     with new_sink(branches.conninfo, "CREATE TABLE t (id bigint, v text)") as staged:
         impatient = branches.with_(lock_timeout_seconds=0.4)
-        vote = _waits_for_standby(server, lambda: impatient.prepare(0, 1))
-        wait_until(lambda: "which waits for a synchronous standby" in caplog.text, "the wait to be reported")
+        reported = lambda: "which waits for a synchronous standby; bring back the synchronous" in caplog.text  # noqa: E731
+        vote = _waits_for_standby(server, lambda: impatient.prepare(0, 1), reported)
         assert kinds(_waits_for_standby(server, lambda: branches.outcomes(vote))) == ["Committed"]
         votes = staged.vote(1, [(1, "a")])
         assert _waits_for_standby(server, lambda: staged.commit(1, votes)) == ["Committed"]
@@ -159,7 +162,9 @@ def test_votes_and_commits_wait_for_the_standby_whatever_the_role_says(
     assert branches.ids() == [1]
 
 
-def _waits_for_standby(server: PostgresServer, call: Callable[[], object]) -> object:
+def _waits_for_standby(
+    server: PostgresServer, call: Callable[[], _Answer], then: Callable[[], bool] = lambda: True
+) -> _Answer:
     """Make the call while a named standby is absent; it waits, and goes on when it is named no more."""
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     _name_standby(server, "nobody")
@@ -169,6 +174,7 @@ def _waits_for_standby(server: PostgresServer, call: Callable[[], object]) -> ob
             try:
                 wait_until(lambda: answer.done() or bool(server.execute(waiting)), "the standby to be waited for")
                 assert not answer.done(), answer.result()
+                wait_until(then, "the wait to be noticed")
             finally:
                 _name_standby(server, "")
             return answer.result()
@@ -202,16 +208,40 @@ def _table(ids: Sequence[int]) -> pa.Table:
     return pa.table({"id": list(ids), "kind": [f"k{n}" for n in ids]}, schema=ROWS)
 
 
-def _run(script: Script, fault: Fault | None = None) -> int:
-    try:
-        return ask_fresh_process(partial(_drive, script, fault))
-    except RuntimeError as died:
-        assert str(KILLED) in str(died)
-        return KILLED
+class _Runs:
+    """Plays driver runs, each in a process of its own, forked from one that has no threads."""
+
+    def __init__(self) -> None:
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+    def __call__(self, script: Script, fault: Fault | None = None) -> int:
+        return self._pool.submit(_play, script, fault).result()
+
+    def close(self) -> None:
+        self._pool.shutdown()
 
 
-def _drive(script: Script, fault: Fault | None) -> int:
-    return run_driver(script, FaultTrigger(fault, script.folder / f"{fault}.fired") if fault else None)
+def _play(script: Script, fault: Fault | None) -> int:
+    trigger = FaultTrigger(fault, script.folder / f"{fault}.fired") if fault else None
+    return ended(start(lambda: _drive(script, trigger)))
+
+
+def _drive(script: Script, trigger: FaultTrigger | None) -> int:
+    with open(script.folder / "log", "wb") as log:
+        os.dup2(log.fileno(), 1)
+    return run_driver(script, trigger)
+
+
+def _said(script: Script) -> str:
+    """Return what the last driver run has printed."""
+    return (script.folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[_Runs]:
+    runs = _Runs()
+    yield runs
+    runs.close()
 
 
 def _up_to(script: Script, count: int) -> Script:
@@ -225,19 +255,19 @@ def _counted(conninfo: str) -> Counter[int]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_journal_that_is_put_back_from_a_copy_stops_the_job(
-    postgres: Postgres, tmp_path: Path, strategy: str, capfd: pytest.CaptureFixture[str]
+    postgres: Postgres, tmp_path: Path, strategy: str, run: _Runs
 ) -> None:
     there = postgres.new_database("journal")
     postgres.execute("CREATE TABLE t (id bigint, kind text)", there.split("dbname=")[1].split()[0])
     script = _job(there, tmp_path / there.split("dbname=")[1].split()[0], strategy, 4)
-    assert _run(_up_to(script, 1)) == 0
+    assert run(_up_to(script, 1)) == 0
     shutil.copytree(script.folder / "journal", tmp_path / "copy")
-    assert _run(_up_to(script, 3)) == 0
+    assert run(_up_to(script, 3)) == 0
     shutil.rmtree(script.folder / "journal")
     shutil.copytree(tmp_path / "copy", script.folder / "journal")
     for _ in range(2):
-        assert _run(script) == LineageError.exit_code
-        said = capfd.readouterr().out
+        assert run(script) == LineageError.exit_code
+        said = _said(script)
         assert "its target holds epoch 2 " in said
         assert "the journal expects epoch 0 " in said
     assert _counted(there) == Counter(range(60))
@@ -245,7 +275,7 @@ def test_a_journal_that_is_put_back_from_a_copy_stops_the_job(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_standby_that_lags_behind_stops_the_job_and_one_that_does_not_goes_on(
-    tmp_path: Path, strategy: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, strategy: str, run: _Runs
 ) -> None:
     with own_postgres() as primary, own_postgres(of=primary) as synchronous:
         primary.execute("CREATE TABLE t (id bigint, kind text)")
@@ -253,17 +283,17 @@ def test_a_standby_that_lags_behind_stops_the_job_and_one_that_does_not_goes_on(
         _name_standby(primary, "*")
         both = f"host={primary.folder},{synchronous.folder} dbname=postgres user=postgres"
         script = _job(f"{both} target_session_attrs=read-write", tmp_path / "failover", strategy, 4)
-        assert _run(_up_to(script, 1)) == 0
+        assert run(_up_to(script, 1)) == 0
         with pytest.raises(Retryable, match="the server is a standby"):
             Staged(synchronous.conninfo()).mark()
         late = PostgresServer(of=primary)
         try:
-            assert _run(_up_to(script, 3), Fault("commit:out", "before", "kill", 2)) == KILLED
+            assert run(_up_to(script, 3), Fault("commit:out", "before", "kill", 2)) == KILLED
             primary.stop("immediate")
             synchronous.execute("SELECT pg_promote()")
             synchronous.execute("ALTER SYSTEM RESET synchronous_standby_names; ")
             synchronous.execute("SELECT pg_reload_conf()")
-            assert _run(_up_to(script, 3)) == 0
+            assert run(_up_to(script, 3)) == 0
             assert _counted(synchronous.conninfo()) == Counter(range(60))
 
             synchronous.stop()
@@ -272,10 +302,9 @@ def test_a_standby_that_lags_behind_stops_the_job_and_one_that_does_not_goes_on(
             late.execute("ALTER SYSTEM RESET synchronous_standby_names")
             late.execute("SELECT pg_reload_conf()")
             lagging = replace(script, sinks=_led_to(script, synchronous, late))
-            capfd.readouterr()
             for _ in range(2):
-                assert _run(lagging) == InDoubtError.exit_code
-                said = capfd.readouterr().out
+                assert run(lagging) == InDoubtError.exit_code
+                said = _said(script)
                 assert "its target holds epoch 0 " in said
                 assert "the journal expects epoch 2 " in said
             assert _counted(late.conninfo()) == Counter(range(20))
@@ -293,29 +322,28 @@ def _led_to(script: Script, gone: Postgres, now: Postgres) -> dict[str, Sink]:
 @pytest.mark.proof
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_server_that_is_put_back_from_a_copy_loses_no_row_in_silence(
-    tmp_path: Path, strategy: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, strategy: str, run: _Runs
 ) -> None:
     with own_postgres() as server:
         server.execute("CREATE TABLE t (id bigint, kind text)")
         script = _job(server.conninfo(), tmp_path / "snapshot", strategy, 5)
-        assert _run(_up_to(script, 1)) == 0
+        assert run(_up_to(script, 1)) == 0
         server.save("e0")
         for edge, batches in (("before", 2), ("after", 3)):  # prepared, or committed: both are gone, and written again
             fault = Fault("commit:out", edge, "kill", batches - 1)  # type: ignore[arg-type]
-            assert _run(_up_to(script, batches), fault) == KILLED
+            assert run(_up_to(script, batches), fault) == KILLED
             server.put_back(f"e{batches - 2}")
-            assert _run(_up_to(script, batches)) == 0
+            assert run(_up_to(script, batches)) == 0
             assert _counted(server.conninfo()) == Counter(range(20 * batches))
             server.save(f"e{batches - 1}")
-        assert _run(_up_to(script, 4), Fault("commit:out", "before", "kill", 3)) == KILLED
+        assert run(_up_to(script, 4), Fault("commit:out", "before", "kill", 3)) == KILLED
         server.save("decided")
-        assert _run(_up_to(script, 4)) == 0
+        assert run(_up_to(script, 4)) == 0
         server.put_back("decided")  # what was complete is only prepared again
-        assert _run(_up_to(script, 4)) == 0
+        assert run(_up_to(script, 4)) == 0
         assert _counted(server.conninfo()) == Counter(range(80))
         for saved, holds in (("e1", 1), ("e0", 0)):
             server.put_back(saved)
-            capfd.readouterr()
-            assert _run(script) == InDoubtError.exit_code
-            assert f"its target holds epoch {holds} " in capfd.readouterr().out
+            assert run(script) == InDoubtError.exit_code
+            assert f"its target holds epoch {holds} " in _said(script)
             assert _counted(server.conninfo()) == Counter(range(20 * holds + 20))

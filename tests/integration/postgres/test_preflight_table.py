@@ -55,7 +55,11 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         ["row security of table {s}.flights applies"],
         {},
     ),
-    "closed schema": (FLIGHTS + "REVOKE ALL ON SCHEMA {s} FROM writer", ['"writer" may not use schema {s}'], {}),
+    "closed schema": (
+        FLIGHTS + "REVOKE ALL ON SCHEMA {s} FROM writer",
+        ['"writer" may not use schema {s}', "may not make table {s}.exactsink_epochs"],
+        {},
+    ),
     "closed table": (FLIGHTS + "REVOKE ALL ON {s}.flights FROM writer", ["may not insert into table {s}.flights"], {}),
     "closed column": (
         FLIGHTS + "REVOKE ALL ON {s}.flights FROM writer; GRANT INSERT (id) ON {s}.flights TO writer",
