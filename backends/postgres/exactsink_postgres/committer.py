@@ -14,18 +14,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from exactsink.contract import (
-    Committer,
-    ExactsinkError,
-    Fatal,
-    Finding,
-    InDoubt,
-    JobContext,
-    Mark,
-    Retryable,
-    Txn,
-    Undecided,
-)
+from exactsink.contract import Committer, Fatal, Finding, InDoubt, JobContext, Mark, Retryable, Txn, Undecided
 from exactsink_postgres.errors import AGAIN, shown
 from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
@@ -253,7 +242,7 @@ def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], wanted: Sequenc
     return done
 
 
-def _left(one: Prepared, error: psycopg.Error, doing: str) -> ExactsinkError:
+def _left(one: Prepared, error: psycopg.Error, doing: str) -> Fatal | Retryable:
     """Return the error for one that is still there."""
     what = f"{doing}: prepared transaction {one.gid} stays"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):

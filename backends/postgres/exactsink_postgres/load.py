@@ -29,9 +29,12 @@ from exactsink_postgres.type_mapping import Column
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LoadingWriter", "Ticket", "is_unmarked", "payload_of"]
+__all__ = ["UNMARKED", "LoadingWriter", "Ticket", "payload_of"]
 
-_PAYLOAD_VERSION = 2  # 1 was release 0.1's, whose participants left no mark
+UNMARKED = 1
+"""The version of payloads of release 0.1, whose participants left no marks."""
+
+_PAYLOAD_VERSION = 2
 _CANCEL_SECONDS = 5
 
 
@@ -134,12 +137,8 @@ class LoadingWriter(Writer):
 
     def enter(self) -> None:
         """Look for the mark that the driver has seen in the target. Called once the transaction has begun."""
-        fed_by, there = self._ticket.fed_by, True
-        if fed_by is not None:
-            with suppress(psycopg.errors.UndefinedTable):
-                there = False
-                there = self.marks.is_fed_by(fed_by, self.tag)
-        if not there:
+        fed_by = self._ticket.fed_by
+        if fed_by is not None and not self.marks.is_fed_by(fed_by, self.tag):
             raise Fatal(
                 f"{self._doing}: this executor connects to another database than the driver",
                 why=f"journal {fed_by} has left no mark there; {UNDECIDED}",
@@ -177,14 +176,9 @@ class LoadingWriter(Writer):
         self._copy.write(self._encoder.header())
 
 
-def is_unmarked(committable: Committable) -> bool:
-    """Return whether a release without marks has made it."""
-    return committable.version == 1
-
-
 def payload_of(committable: Committable) -> dict[str, Any]:
     """Read what a participant said with its vote. Raises Fatal for a later release's."""
-    if not is_unmarked(committable):
+    if committable.version != UNMARKED:
         check_version(committable, _PAYLOAD_VERSION)
     voted: dict[str, Any] = json.loads(committable.payload)
     return voted

@@ -155,7 +155,7 @@ class Marks(_OwnTable):
     def is_fed_by(self, lineage: str, tag: str) -> bool:
         """Return whether there is a row of this journal. `tag` begins the statement."""
         query = tag + " SELECT FROM {} WHERE job = %s AND sink = %s AND lineage = %s LIMIT 1"
-        return bool(self._run(query, *self._key, lineage).fetchall())
+        return bool(self._asked(query, *self._key, lineage))
 
     def lock(self) -> None:
         """Keep others who apply an epoch of this sink waiting until the transaction ends."""
@@ -182,11 +182,10 @@ class Registry(_OwnTable):
         statement = tag + " INSERT INTO {} (participant, rows_table, rows) VALUES (%s, %s, %s)"
         self._run(statement, participant, rows_table, rows)
 
-    def registered(self, participants: Sequence[str]) -> dict[str, tuple[str, int]]:
-        """Return staging table and number of rows of these participants, and keep it so until the transaction ends."""
-        query = "SELECT participant, rows_table, rows FROM {} WHERE participant = ANY (%s) "
-        found = self._run(query + "ORDER BY participant FOR UPDATE", list(participants))
-        return {participant: (rows_table, rows) for participant, rows_table, rows in found}
+    def registered(self, participants: Sequence[str]) -> set[str]:
+        """Return who of these participants is registered, and keep it so until the transaction ends."""
+        query = "SELECT participant FROM {} WHERE participant = ANY (%s) ORDER BY participant FOR UPDATE"
+        return {participant for (participant,) in self._run(query, list(participants))}
 
     def in_table(self, rows_table: str) -> list[str]:
         """Name the participants whose rows a staging table holds."""

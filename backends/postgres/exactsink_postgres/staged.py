@@ -18,7 +18,6 @@ from exactsink.contract import (
     Fatal,
     InDoubt,
     JobContext,
-    LineageError,
     Lost,
     Mark,
     Outcome,
@@ -30,7 +29,7 @@ from exactsink.contract import (
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.committer import PostgresCommitter, transaction
 from exactsink_postgres.errors import AGAIN, UNDECIDED
-from exactsink_postgres.load import LoadingWriter, Ticket, is_unmarked, payload_of
+from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import ATTEMPT, Registry, StagingTable, UniqueKey, drop_idle, in_query
 from exactsink_postgres.server import Session
@@ -181,13 +180,12 @@ class StagingCommitter(PostgresCommitter):
             columns = chosen_columns(table, schema)
             fed_by = self._fed_by(session, table.schema)
             registry = Registry(session, table.schema)
-            with transaction(session):
-                registry.create()
             if not self._swept:
                 self._drop_idle(session, registry, set())
                 self._swept = True
             rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
             with transaction(session):
+                registry.create()
                 keys = rows.create(session, table, [column.name for column in columns])
             where = (str(table), rows.relation, (_ATTEMPT_COLUMN, *columns), table.schema, ctx.lineage, fed_by)
             return _StagedTicket(*where, table.name, rows.name, keys).dump()
@@ -230,16 +228,16 @@ class StagingCommitter(PostgresCommitter):
         marks = self._marks(session, registry.schema)
         with transaction(session):
             session.run(_IN_ORDER)
-            if any(map(is_unmarked, given)):
+            if any(committable.version == UNMARKED for committable in given):
                 marks.create()
             marks.lock()
             stands = marks.newest()
-            if stands is not None and stands.epoch is not None and stands.epoch >= epoch:
-                if stands.lineage != self._ctx.lineage:
-                    raise self._fed_by_another(stands)
+            done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
+            if done and stands is not None and stands.lineage == self._ctx.lineage:
                 return AlreadyCommitted()
-            if stands != seen:
-                raise self._changed(stands, seen)
+            if done or stands != seen:
+                what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
+                raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
             try:
                 for rows, waiting in _registered(registry, given).items():
                     _move(session, rows, quoted(registry.schema, self._options.name.name), waiting)
@@ -248,17 +246,6 @@ class StagingCommitter(PostgresCommitter):
                 raise _Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
             registry.forget([committable.txn.id for committable in given])
         return Committed()
-
-    def _fed_by_another(self, stands: Mark) -> LineageError:
-        return LineageError(
-            f"sink {self._ctx.sink}: the target was fed by another journal of job {self._ctx.job}",
-            why=f"its mark is {stands}, this journal's lineage is {self._ctx.lineage}",
-            next="give this job another name, or bring back the journal that the target belongs to",
-        )
-
-    def _changed(self, stands: Mark | None, seen: Mark | None) -> Retryable:
-        what = f"sink {self._ctx.sink}: the mark changed while its epoch was about to be applied"
-        return Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
 
     def _drop_idle(self, session: Session, registry: Registry, emptied: set[str]) -> None:
         """Drop own staging tables that nobody will fill or read any more: of older claims, and of applied epochs.
@@ -282,22 +269,15 @@ class StagingCommitter(PostgresCommitter):
 def _registered(registry: Registry, committables: Sequence[Committable]) -> dict[str, list[Committable]]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
 
-    Raises _Gone where some are not registered any more, _Doubt where one is not registered as it voted.
+    Raises _Gone where some are not registered any more.
     """
     known = registry.registered([committable.txn.id for committable in committables])
-    found: dict[str, list[Committable]] = {}
-    for committable in committables:
-        name = payload_of(committable)["rows_table"]
-        there = known.get(committable.txn.id)
-        if there not in (None, (name, committable.rows)):
-            raise _Doubt(
-                f"{committable.txn.id}, decided with {committable.rows} rows in table {registry.schema}.{name}, has "
-                f"{there[1]} rows in table {there[0]} by table exactsink_staged"
-            )
-        found.setdefault(quoted(registry.schema, name), []).append(committable)
     gone = [committable.txn.id for committable in committables if committable.txn.id not in known]
     if gone:
         raise _Gone(f"of {len(committables)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
+    found: dict[str, list[Committable]] = {}
+    for committable in committables:
+        found.setdefault(quoted(registry.schema, payload_of(committable)["rows_table"]), []).append(committable)
     return dict(sorted(found.items()))
 
 

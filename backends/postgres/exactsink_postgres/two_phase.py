@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
@@ -22,13 +22,11 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink_postgres.committer import PostgresCommitter, finish, list_prepared
+from exactsink_postgres.committer import PostgresCommitter, finish, list_prepared, transaction
 from exactsink_postgres.errors import UNDECIDED
-from exactsink_postgres.load import LoadingWriter, Ticket, is_unmarked, payload_of
+from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import set_on_server
-from exactsink_postgres.server import Session
 from exactsink_postgres.tables import chosen_columns, ensure_table
 
 __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
@@ -86,7 +84,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         gids = [committable.txn.id for committable in committables]
         for committable in committables:
             payload_of(committable)  # refuses a later release's
-        unmarked = {c.txn.id: c.txn.token for c in committables if is_unmarked(c)}
+        unmarked = {c.txn.id: c.txn.token for c in committables if c.version == UNMARKED}
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self._using(doing, _DECIDED) as session:
             seen = self._seen(session, doing)
@@ -94,17 +92,13 @@ class TwoPhaseCommitter(PostgresCommitter):
             # In this order, in two statements: one that is committed between them is found by the second.
             there = list_prepared(session, gids)
             done = finish(session, "COMMIT", list(there.values()), f"sink {self._ctx.sink}: {doing}")
-            if done & unmarked.keys():
-                self._prove(session, marks, epoch, {gid: unmarked[gid] for gid in done & unmarked.keys()})
+            if left := done & unmarked.keys():  # they left no marks: now that they are committed, they get them
+                with transaction(session):
+                    marks.create()
+                    for gid in left:
+                        marks.add(epoch, unmarked[gid], gid)
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
         return [_outcome(gid, done, proven, seen if gid not in unmarked else None) for gid in gids]
-
-    def _prove(self, session: Session, marks: Marks, epoch: int, unmarked: Mapping[str, str]) -> None:
-        """Leave marks of participants that an earlier release prepared, now that they are committed."""
-        with session.transaction():
-            marks.create()
-            for gid, token in unmarked.items():
-                marks.add(epoch, token, gid)
 
 
 def _outcome(gid: str, done: Collection[str], proven: Collection[str], seen: Mark | None) -> Outcome:

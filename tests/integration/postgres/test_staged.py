@@ -113,7 +113,6 @@ def test_an_epoch_that_was_decided_again_is_applied_from_both_staging_tables(sin
 _HOLES: dict[str, str] = {
     "a row was taken out": "DELETE FROM {rows} WHERE id = 1",
     "a row was put in": "INSERT INTO {rows} VALUES (100, 9, 'x')",
-    "the registry says otherwise": "UPDATE exactsink_staged SET rows = rows + 1",
     "a trigger drops rows": "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;"
     "CREATE TRIGGER skip BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.id = 1) EXECUTE FUNCTION skip()",
 }
