@@ -20,7 +20,7 @@ from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
-from exactsink_postgres.server import KeptSession, Session, durable
+from exactsink_postgres.server import DURABLE, KeptSession, Session
 
 __all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared", "transaction"]
 
@@ -193,7 +193,7 @@ def transaction(session: Session) -> Iterator[None]:
     """Run a transaction, each of whose statements sees what was committed before it, and which ends durably."""
     with session.transaction():
         session.run("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        session.run(durable(local=True))
+        session.run(DURABLE)
         yield
 
 

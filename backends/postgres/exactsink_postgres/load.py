@@ -23,7 +23,7 @@ from exactsink_postgres.errors import UNDECIDED
 from exactsink_postgres.locks import TAG, Waiting
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
-from exactsink_postgres.server import durable
+from exactsink_postgres.server import DURABLE
 from exactsink_postgres.type_mapping import Column
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class LoadingWriter(Writer):
         return self.session.explained(self._waiting)
 
     def _begin(self, lock_timeout_ms: int) -> None:
-        self.execute(f"BEGIN; SET LOCAL lock_timeout = {lock_timeout_ms}; {durable(local=True)}")
+        self.execute(f"BEGIN; SET LOCAL lock_timeout = {lock_timeout_ms}; {DURABLE}")
         self.enter()
         self._cursor = self.session.cursor()
         names = ", ".join(map(quoted, self._encoder.names))

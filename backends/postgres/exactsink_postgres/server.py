@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from typing_extensions import LiteralString
 
-__all__ = ["KeptSession", "Server", "Session", "ask", "durable", "pinned", "place"]
+__all__ = ["DURABLE", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
 
 _Answer = TypeVar("_Answer")
 _DEFAULTS = {
@@ -35,17 +35,12 @@ _PINNED = (
     *("host", "hostaddr", "port", "dbname", "user", "options", "target_session_attrs"),
     *("sslmode", "gssencmode", "channel_binding", "require_auth"),  # a task must never settle for less than the driver
 )
-_DURABLE = """SELECT set_config('synchronous_commit', 'on', {local})
+DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') <> 'remote_apply'"""
+"""Makes a session's commits wait for the disk and the synchronous standbys, whatever its role or database says.
 
-
-def durable(*, local: bool) -> str:
-    """Return what makes commits wait for the disk and the synchronous standbys, whatever the role or database says.
-
-    For the session, or `local` to its transaction. Prepared transactions are not written to disk any later without
-    it, but they don't wait for a standby.
-    """
-    return _DURABLE.format(local=str(local).lower())
+What it prepares, and the end of that, are on disk without it, too, but don't wait for a standby.
+"""
 
 
 class Session(psycopg.Connection):
@@ -110,7 +105,7 @@ class KeptSession:
 
     def __init__(self, server: Server, name: str, lock_timeout_seconds: float) -> None:
         self._connect = partial(server.connect, name, lock_timeout_seconds)
-        self._settings = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}; {durable(local=False)}"
+        self._settings = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}; {DURABLE}"
         self._session: Session | None = None
 
     @contextmanager

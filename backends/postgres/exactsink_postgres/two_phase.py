@@ -18,12 +18,10 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
-    Retryable,
     Txn,
     Unknown,
 )
 from exactsink_postgres.committer import PostgresCommitter, finish, list_prepared, transaction
-from exactsink_postgres.errors import UNDECIDED
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
@@ -60,13 +58,6 @@ class TwoPhaseWriter(LoadingWriter):
                 why="max_prepared_transactions is 0 on this server",
                 next=set_on_server({"max_prepared_transactions": 64}, restart=True)
                 + '; or set strategy = "staged" for this sink, which needs none',
-            )
-        if isinstance(cause, psycopg.errors.OutOfMemory) and cause.diag.source_function == "MarkAsPreparing":
-            return Retryable(
-                f"{self._doing}: {cause.diag.message_primary}",
-                why=f"{cause.diag.message_hint}; {UNDECIDED}",
-                next="start the job again once slots are free; or ALTER SYSTEM SET max_prepared_transactions = N, at "
-                "least twice max_participants of all jobs, then restart the server; or set max_participants lower",
             )
         return None
 
