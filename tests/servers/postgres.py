@@ -70,9 +70,12 @@ class Postgres:
 
 
 class PostgresServer(Postgres):
-    """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end."""
+    """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end.
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    As a standby `of` another it begins as that one is now, and follows it once it is started.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None, of: Postgres | None = None) -> None:
         self._programs = _programs()
         # Not in pytest's folder: a socket's path is short, and the server's user must get there.
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
@@ -81,11 +84,13 @@ class PostgresServer(Postgres):
         if "user" in _server_user():
             shutil.chown(self.folder, "postgres", "postgres")
         initdb = [self._programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
-        done = self._run([*initdb, "--locale=C", "--no-sync", "--no-instructions"])
+        initdb += ["--locale=C", "--no-sync", "--no-instructions"]
+        copy = [self._programs / "pg_basebackup", "-D", self._data, "--write-recovery-conf", "--checkpoint=fast"]
+        done = self._run([*copy, "--no-sync", "-d", of.conninfo()] if of is not None else initdb)
         if done.wait() != 0:
             log = self._log()
             self.remove()
-            raise RuntimeError(f"initdb failed:\n{log}")
+            raise RuntimeError(f"initdb or pg_basebackup failed:\n{log}")
 
     @property
     def pid(self) -> int:
@@ -108,6 +113,19 @@ class PostgresServer(Postgres):
             self._process.send_signal(SIGNALS[mode])
             self._process.wait(PATIENCE)
             self._process = None
+
+    def save(self, name: str) -> None:
+        """Stop, copy the data folder under this name, and start again."""
+        self.stop()
+        subprocess.run(["cp", "-a", self._data, self.folder / name], check=True)
+        self.start()
+
+    def put_back(self, name: str) -> None:
+        """Stop, and start with the data folder that was saved under this name."""
+        self.stop("immediate")
+        shutil.rmtree(self._data)
+        subprocess.run(["cp", "-a", self.folder / name, self._data], check=True)
+        self.start()
 
     def remove(self) -> None:
         """Stop, and remove all that is kept. Idempotent."""
@@ -149,9 +167,9 @@ class PostgresServer(Postgres):
 
 
 @contextmanager
-def own_postgres(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+def own_postgres(settings: Mapping[str, str] | None = None, of: Postgres | None = None) -> Iterator[PostgresServer]:
     """Return a started server to one owner, who may stop it and start it again. It takes a second or two to make."""
-    server = PostgresServer(settings)
+    server = PostgresServer(settings, of)
     try:
         server.start()
         yield server

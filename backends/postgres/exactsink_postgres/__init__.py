@@ -3,7 +3,7 @@
 plugin           announces the backend without importing it
 options          what a sink's section of the job's file says, and how SQL names tables
 backend          what the strategies promise, and how rows are shaped before they become Arrow
-server           where libpq leads to, which history is there, sessions that explain their errors
+server           where libpq leads to, sessions that commit durably and explain their errors
 preflight        what of the server would fail every epoch, or could lose decided rows, before the first row
 preflight_table  the same of the table: what keeps rows out, what is checked too late
 tables           the sink's table in the catalog, what does not fit it, made or widened for an epoch
@@ -12,9 +12,9 @@ encoder          a batch as bytes of a binary COPY, nothing cut or rounded
 load             a task's transaction with its one COPY: the writer of both strategies, but for the vote
 locks            who holds a lock that does not come
 two_phase        strategy two_phase: PREPARE TRANSACTION is the vote, COMMIT PREPARED the commit
-staging          strategy staged: the tables of markers, of votes, and of rows that wait
+own_tables       exactsink's tables beside the sink's: marks, votes, and rows that wait
 staged           strategy staged: COMMIT into a staging table is the vote, INSERT ... SELECT the commit
-committer        the driver's side of both: the kept session, COMMIT PREPARED in a pipeline, the sweep
+committer        the driver's side of both: the kept session, the mark, COMMIT PREPARED in a pipeline, the sweep
 errors           what each SQLSTATE means, and what fixes it
 conformance      targets for the conformance kit, and votes that releases have recorded
 """

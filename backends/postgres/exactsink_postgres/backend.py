@@ -31,8 +31,8 @@ class PostgresBackend(Backend):
     @property
     def traits(self) -> Traits:
         if self.options.strategy == "staged":
-            return Traits(atomic_visibility=True)
-        return Traits(can_lose_votes=True)  # an administrator may roll a prepared transaction back
+            return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)  # a failover may lose staged rows
+        return Traits(can_lose_votes=True, marks=True)  # an administrator may roll a prepared transaction back
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make JSON of structs, maps and nested lists. Raises ConfigError for keys that JSON can't have."""

@@ -1,12 +1,12 @@
-"""The driver's side of both strategies: the session that is kept, the check, and the sweep of what is not decided.
+"""The driver's side of both strategies: the kept session, the check, the mark, and the sweep of what is not decided.
 
 A sink holds participants in its database that prepared, and sessions that still write. Nobody else's is ever touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,21 +14,26 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from exactsink.contract import Committer, ExactsinkError, Fatal, Finding, InDoubt, JobContext, Retryable, Txn, Undecided
+from exactsink.contract import Committer, Fatal, Finding, InDoubt, JobContext, Mark, Retryable, Txn, Undecided
 from exactsink_postgres.errors import AGAIN, shown
 from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
-from exactsink_postgres.server import KeptSession, Session
+from exactsink_postgres.server import DURABLE, KeptSession, Session
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared"]
+__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared", "transaction"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
 
+_SCHEMA = """
+    SELECT pg_is_in_recovery(), coalesce((SELECT space.nspname FROM pg_class AS class JOIN pg_namespace AS space
+        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())
+"""
 _BEFORE, _AFTER = TAG.split("{}")
 _LIST = """
-    SELECT gid, transaction::text::bigint, owner FROM pg_prepared_xacts
+    SELECT gid, owner FROM pg_prepared_xacts
     WHERE gid = ANY (%s) AND database = current_database()
 """
 _WRITING = r"""
@@ -65,6 +70,7 @@ class PostgresCommitter(Committer):
         name = f"exactsink {ctx.job}.{ctx.sink} driver"
         self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
         self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
+        self._read: tuple[Session, Mark | None] | None = None  # the mark that was read last, and where
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
@@ -79,8 +85,57 @@ class PostgresCommitter(Committer):
         with self._using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
             self._roll_back(session, refs)
 
+    def mark(self) -> Mark | None:
+        with self._using("read its mark") as session:
+            mark = self._marks(session).newest()
+            self._read = (session, mark)
+            return mark
+
+    def put_birth(self) -> Mark:
+        with self._using("bind its target to this journal") as session:
+            marks = self._marks(session)
+            with transaction(session):
+                marks.create()
+                marks.put_birth()
+            mark = marks.newest()
+            assert mark is not None
+            return mark
+
+    def trim_marks(self) -> None:
+        with self._using("trim its marks") as session:
+            self._marks(session).trim()
+
     def close(self) -> None:
         self._session.close()
+
+    def _seen(self, session: Session, doing: str) -> Mark | None:
+        """Return the mark that this session has read last. Raises Retryable when another session has read it."""
+        if self._read is None:  # nobody compares
+            return self._marks(session).newest()
+        reader, mark = self._read
+        if reader is not session:
+            raise Retryable(
+                f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost",
+                why="a new one may lead to another server, after a failover say: its mark is to be read first",
+                next=AGAIN,
+            )
+        return mark
+
+    def _marks(self, session: Session, schema: str = "") -> Marks:
+        """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
+        ctx = self._ctx
+        return Marks(session, schema or self._schema(session), ctx.job, ctx.sink, ctx.lineage)
+
+    def _schema(self, session: Session) -> str:
+        """Return the schema of the sink's table, also where there is no table yet. Raises Retryable on a standby."""
+        ((standby, schema),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
+        if standby:
+            raise Retryable(
+                f"sink {self._ctx.sink}: the server is a standby",
+                why="it may lag behind, and lists no prepared transaction",
+                next=f"connect to the primary (target_session_attrs=read-write in conninfo), then {AGAIN}",
+            )
+        return str(schema)
 
     def _using(self, doing: str, safe: str = "", mine: Txn | None = None) -> AbstractContextManager[Session]:
         """Return the kept session for a call; the server's errors become ours, a lock's with its holder."""
@@ -92,6 +147,14 @@ class PostgresCommitter(Committer):
         ctx = self._ctx
         driver = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1)
         return self._using(f"prepare table {self._options.name} for epoch {epoch}", "the epoch has not begun", driver)
+
+    def _fed_by(self, session: Session, schema: str) -> str | None:
+        """Make the table of marks where it is not there; return the journal whose mark stands."""
+        marks = self._marks(session, schema)
+        with transaction(session):
+            marks.create()
+        mark = marks.newest()
+        return None if mark is None else mark.lineage
 
     def _listed(self, session: Session) -> list[InDoubt]:
         """List this sink's participants in this database, those still writing too; ages in seconds."""
@@ -125,12 +188,20 @@ class PostgresCommitter(Committer):
         return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
 
 
+@contextmanager
+def transaction(session: Session) -> Iterator[None]:
+    """Run a transaction, each of whose statements sees what was committed before it, and which ends durably."""
+    with session.transaction():
+        session.run("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        session.run(DURABLE)
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared transaction: its name, the lower 32 bits of its transaction id, and the role that may end it."""
+    """A prepared transaction: its name, and the role that may end it."""
 
     gid: str
-    xid: int
     owner: str
 
     def end(self, how: str) -> str:
@@ -171,9 +242,9 @@ def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], wanted: Sequenc
     return done
 
 
-def _left(one: Prepared, error: psycopg.Error, doing: str) -> ExactsinkError:
+def _left(one: Prepared, error: psycopg.Error, doing: str) -> Fatal | Retryable:
     """Return the error for one that is still there."""
-    what = f"{doing}: prepared transaction {one.gid} (transaction id {one.xid}) stays"
+    what = f"{doing}: prepared transaction {one.gid} stays"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return Fatal(
             what,

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from exactsink.contract import Backend, Committable, ConfigError, Txn
 from exactsink.testing import ConformanceTarget
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import History
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -104,7 +103,7 @@ class PostgresTarget(ConformanceTarget):
         return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())[self.strategy]]
 
     def _prepare(self, folder: Path, recording: Mapping[str, Any]) -> Committable:
-        """Prepare as a release did; what its payload says of the server is this server's."""
+        """Prepare as a release did; nobody reads any more what its payload says of the server."""
         txn = Txn.parse(recording["txn"])
         assert txn is not None
         end = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(txn.id)) if recording["prepared"] else "COMMIT"
@@ -112,11 +111,8 @@ class PostgresTarget(ConformanceTarget):
             session.execute("BEGIN")
             for statement in recording["statements"]:
                 session.execute(statement)
-            row = session.execute("SELECT pg_current_xact_id()::text").fetchone()
-            assert row is not None
-            here = asdict(History.of(session))
             session.execute(end)
-        payload = recording["payload"] % {**here, "xid": row[0]}
+        payload = recording["payload"] % {"xid": 0, "system": "0", "database": 0, "timeline": 0}
         return Committable(txn, recording["rows"], payload.encode(), recording["version"])
 
     def there(self, folder: Path) -> str:
@@ -151,10 +147,20 @@ class TwoPhaseTarget(PostgresTarget):
 
 @dataclass(frozen=True)
 class StagedTarget(PostgresTarget):
-    """The same with strategy `staged`, whose staging tables and marker are evidence that can get lost."""
+    """The same with strategy `staged`, whose staging tables and marks are evidence that can get lost."""
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Let their rows be gone, as after a failover to a standby that lags behind."""
+        with psycopg.connect(self.there(folder)) as session:
+            for committable in committables:
+                rows = sql.Identifier(json.loads(committable.payload)["rows_table"])
+                session.execute(
+                    sql.SQL("DELETE FROM {} WHERE exactsink_attempt = %s").format(rows), [committable.txn.attempt]
+                )
+                session.execute("DELETE FROM exactsink_staged WHERE participant = %s", [committable.txn.id])
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Empty the registry, the marker's table and the staging tables."""
+        """Empty the registry and the marks; drop the staging tables."""
         self.run(folder, "TRUNCATE exactsink_epochs, exactsink_staged")
         look = "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'exactsink_rows_')"
         with psycopg.connect(self.there(folder), autocommit=True) as session:

@@ -22,7 +22,8 @@ _FIXES = {
     "25006": "connect to the primary (target_session_attrs=read-write in conninfo), then start the job again",
     "42501": "grant what is missing (`exactsink check` shows the statement), then start the job again",
     "42P01": "bring the table back, or set create = true, then start the job again",
-    "53200": "raise max_prepared_transactions (ALTER SYSTEM SET, then restart the server), or lower max_participants",
+    "53200": "ALTER SYSTEM SET max_prepared_transactions = N, at least twice max_participants of all jobs, then "
+    "restart the server; or lower max_participants",
     "53300": "raise max_connections, or lower max_participants: every running task holds a connection",
 }
 _PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"

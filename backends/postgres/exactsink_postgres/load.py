@@ -22,15 +22,19 @@ from exactsink_postgres.encoder import RowEncoder
 from exactsink_postgres.errors import UNDECIDED
 from exactsink_postgres.locks import TAG, Waiting
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import History
+from exactsink_postgres.own_tables import Marks
+from exactsink_postgres.server import DURABLE
 from exactsink_postgres.type_mapping import Column
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LoadingWriter", "Ticket", "payload_of"]
+__all__ = ["UNMARKED", "LoadingWriter", "Ticket", "payload_of"]
 
-_PAYLOAD_VERSION = 1
+UNMARKED = 1
+"""The version of payloads of release 0.1, whose participants left no marks."""
+
+_PAYLOAD_VERSION = 2
 _CANCEL_SECONDS = 5
 
 
@@ -38,13 +42,16 @@ _CANCEL_SECONDS = 5
 class Ticket:
     """What the driver says to every task: where rows go, and whose database it is.
 
-    `relation` is the table that gets the rows, quoted; `table` is the sink's, for messages.
+    `relation` is the table that gets the rows, quoted; `table` is the sink's, for messages, in `schema`. `lineage`
+    names the journal, `fed_by` the one whose mark stands in the target; None where none does.
     """
 
-    history: History
     table: str
     relation: str
     columns: tuple[Column, ...]
+    schema: str
+    lineage: str
+    fed_by: str | None
 
     def dump(self) -> bytes:
         return TypeAdapter(type(self)).dump_json(self)
@@ -62,7 +69,7 @@ class _Left(Exception):
 class LoadingWriter(Writer):
     """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session.
 
-    `xid` is the transaction's id, `history` where that has a meaning. A strategy adds its vote.
+    A strategy adds its vote.
     """
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
@@ -77,6 +84,7 @@ class LoadingWriter(Writer):
         self.tag = TAG.format(txn.id)
         timeout = options.lock_timeout_seconds
         self.session = options.server.connect(f"exactsink {txn.job}.{txn.sink}", timeout)
+        self.marks = Marks(self.session, ticket.schema, txn.job, txn.sink, ticket.lineage)
         try:
             with self.explained():
                 self._begin(max(1, round(timeout * 1000)))  # 0 would wait for ever
@@ -127,6 +135,16 @@ class LoadingWriter(Writer):
             )
         return self._rows
 
+    def enter(self) -> None:
+        """Look for the mark that the driver has seen in the target. Called once the transaction has begun."""
+        fed_by = self._ticket.fed_by
+        if fed_by is not None and not self.marks.is_fed_by(fed_by, self.tag):
+            raise Fatal(
+                f"{self._doing}: this executor connects to another database than the driver",
+                why=f"journal {fed_by} has left no mark there; {UNDECIDED}",
+                next="name host, port and database in conninfo, or give driver and executors the same service file",
+            )
+
     def execute(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
         """Run a statement that names the participant."""
         return self.session.run(f"{self.tag} {statement}", *given)
@@ -147,16 +165,8 @@ class LoadingWriter(Writer):
         return self.session.explained(self._waiting)
 
     def _begin(self, lock_timeout_ms: int) -> None:
-        self.execute(f"BEGIN; SET LOCAL lock_timeout = {lock_timeout_ms}")
-        self.history = History.of(self.session)
-        if not self.history.is_same_place(self._ticket.history):
-            raise Fatal(
-                f"{self._doing}: this executor connects to another database than the driver",
-                why=f"it is at {self.history}, the driver at {self._ticket.history}",
-                next="name host, port and database in conninfo, or give driver and executors the same service file",
-            )
-        ((xid,),) = self.execute("SELECT pg_current_xact_id()::text").fetchall()
-        self.xid = int(xid)
+        self.execute(f"BEGIN; SET LOCAL lock_timeout = {lock_timeout_ms}; {DURABLE}")
+        self.enter()
         self._cursor = self.session.cursor()
         names = ", ".join(map(quoted, self._encoder.names))
         copy = f"{self.tag} COPY {self._ticket.relation} ({names}) FROM STDIN WITH (FORMAT binary)"
@@ -168,6 +178,7 @@ class LoadingWriter(Writer):
 
 def payload_of(committable: Committable) -> dict[str, Any]:
     """Read what a participant said with its vote. Raises Fatal for a later release's."""
-    check_version(committable, _PAYLOAD_VERSION)
+    if committable.version != UNMARKED:
+        check_version(committable, _PAYLOAD_VERSION)
     voted: dict[str, Any] = json.loads(committable.payload)
     return voted

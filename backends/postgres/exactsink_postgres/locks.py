@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -20,9 +21,12 @@ TAG = "/* exactsink {} */"
 """Begins the statements of a session that writes for a participant."""
 
 _Answer = TypeVar("_Answer")
+_LOG = logging.getLogger("exactsink")
 _LOOKS = 4  # within one lock timeout
 _SHOWN = 3
 _OURS = r"substring(query FROM '^/\* exactsink (\S+) \*/')"  # whom a session's statement is for
+_REPLICATES = "wait_event IS NOT DISTINCT FROM 'SyncRep'"  # it has committed, and waits for a synchronous standby
+_STANDBYS = "bring back the synchronous standbys that synchronous_standby_names lists"
 
 # pg_locks names a session's transaction by the session, a prepared one by a virtual id alone: its own lock on the id
 # that it got reports the rest. pg_blocking_pids says 0 for it.
@@ -48,12 +52,12 @@ _WHO = f"""
                     ARRAY ['ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'])
                 ELSE held.mode IN ('ExclusiveLock', 'AccessExclusiveLock') END
     )
-    SELECT gid, NULL::int, extract(epoch FROM clock_timestamp() - prepared)::float8, 0 AS rank
+    SELECT gid, NULL::int, extract(epoch FROM clock_timestamp() - prepared)::float8, false, 0 AS rank
     FROM held JOIN holders USING (holder)
     UNION ALL
-    SELECT {_OURS}, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
+    SELECT {_OURS}, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8, {_REPLICATES},
         1 + (wait_event_type IS NOT DISTINCT FROM 'Lock')::int
-    FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%(pid)s))
+    FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%(pid)s)) OR pid = %(pid)s AND {_REPLICATES}
     ORDER BY rank LIMIT 1
 """
 _ON_TABLE = f"""
@@ -63,30 +67,38 @@ _ON_TABLE = f"""
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
             AND mode NOT IN ('AccessShareLock', 'RowShareLock')
     )
-    SELECT gid, NULL::int, extract(epoch FROM now() - prepared)::float8 AS age
+    SELECT gid, NULL::int, extract(epoch FROM now() - prepared)::float8 AS age, false
     FROM held JOIN holders USING (holder) WHERE pid IS NULL
     UNION ALL
-    SELECT {_OURS}, pid, extract(epoch FROM now() - xact_start)::float8 FROM held JOIN pg_stat_activity USING (pid)
+    SELECT {_OURS}, pid, extract(epoch FROM now() - xact_start)::float8, {_REPLICATES}
+    FROM held JOIN pg_stat_activity USING (pid)
     ORDER BY age DESC
 """
 
 
 class Blocker(NamedTuple):
-    """A transaction that holds a lock: prepared, when there is no `pid`. `gid` names one of ours, or a prepared one."""
+    """A transaction that holds a lock: prepared, when there is no `pid`. `gid` names one of ours, or a prepared one.
+
+    One that `replicates` is over but for a synchronous standby's answer: ended now, it would stand without it.
+    """
 
     gid: str | None
     pid: int | None
     age_seconds: float | None
+    replicates: bool = False
 
     def __str__(self) -> str:
         age = "" if self.age_seconds is None else f", {self.age_seconds:.0f} s old"
         if self.pid is None:
             return f"prepared transaction {self.gid}{age}"
-        return f"session {self.pid}{f' of {self.gid}' if self.gid else ''}{age}"
+        waits = ", which waits for a synchronous standby" if self.replicates else ""
+        return f"session {self.pid}{f' of {self.gid}' if self.gid else ''}{age}{waits}"
 
     @property
     def ended_by(self) -> str:
-        """Return the statements that end it."""
+        """Return what ends it."""
+        if self.replicates:
+            return _STANDBYS
         if self.pid is not None:
             return end_session(self.pid)
         literal = sql.quote(self.gid)
@@ -121,6 +133,7 @@ class LockWatch:
         self._pid = pid
         self._timeout = lock_timeout_seconds
         self._seen: tuple[float, Blocker] | None = None
+        self._reported = False
 
     def generator(self, waited_for: Generator[Any, Any, _Answer]) -> Generator[Any, Any, _Answer]:
         """Pass on what psycopg's `waited_for` wants and gets; a tick without an answer is time to look."""
@@ -131,12 +144,19 @@ class LockWatch:
                 ready = yield wants
                 if not ready and time.monotonic() - looked >= self._timeout / _LOOKS:
                     looked = time.monotonic()
-                    found = self._ask(_WHO, pid=self._pid)
-                    self._seen = (looked, found[0]) if found else self._seen
+                    self._look(looked)
                 wants = waited_for.send(ready)
         except StopIteration as end:
             answer: _Answer = end.value
             return answer
+
+    def _look(self, now: float) -> None:
+        for found in self._ask(_WHO, pid=self._pid):
+            if found.pid != self._pid:
+                self._seen = (now, found)
+            elif not self._reported:
+                self._reported = True
+                _LOG.warning("%s; %s", found, _STANDBYS)
 
     def error(self, error: psycopg.Error, waiting: Waiting) -> ExactsinkError | None:
         """Return the error that names who held the lock; None for an error of another kind, or an unknown deadlock."""
@@ -162,7 +182,7 @@ class LockWatch:
     def _ask(self, query: str, **parameters: object) -> list[Blocker]:
         """Ask in a new session; what can't be asked now stays unknown."""
         with suppress(ExactsinkError, psycopg.Error), self._connect() as session:
-            return [Blocker(*row[:3]) for row in session.execute(query.encode(), parameters).fetchall()]
+            return [Blocker(*row[:4]) for row in session.execute(query.encode(), parameters).fetchall()]
         return []
 
 

@@ -13,7 +13,7 @@ from exactsink.contract import Finding, JobContext, Txn
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.errors import ours, shown
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.preflight_table import grant, table_findings
+from exactsink_postgres.preflight_table import table_findings
 from exactsink_postgres.server import ask
 
 __all__ = ["OLDEST_VERSION", "findings", "set_on_server"]
@@ -31,11 +31,6 @@ _HELD = """
         (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser
     FROM pg_prepared_xacts ORDER BY prepared, gid
 """
-_CLOSED = """
-    SELECT signature, quote_ident(current_user) AS role FROM unnest(%(functions)s::text[]) AS signature
-    WHERE NOT has_function_privilege(signature, 'EXECUTE')
-"""
-_HISTORY = ["pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)"]
 _ROOM_FOR_RETRIES = 2  # a killed attempt may hold a slot until its epoch is committed
 _SLOTS_TO_START_WITH = 64
 _TIMEOUTS = """
@@ -52,18 +47,11 @@ _WEAK = {
     "full_page_writes": "a crash of the server's machine may spoil pages that were being written",
     "track_activities": "a stalled task that still writes is not seen, so no sweep can end it and free its locks",
 }
-_RATE = """
-    SELECT sum((xact_commit + xact_rollback) / greatest(watched, %(young)s))::float8 AS per_second,
-        max(watched) AS watched, current_setting('autovacuum_freeze_max_age')::bigint / 2 AS most,
-        least(current_setting('vacuum_freeze_min_age')::bigint,
-            current_setting('autovacuum_freeze_max_age')::bigint / 2) AS kept
-    FROM pg_stat_database, LATERAL (
-        SELECT extract(epoch FROM clock_timestamp() - coalesce(stats_reset,
-            (SELECT least(writer.stats_reset, archiver.stats_reset)
-                FROM pg_stat_bgwriter AS writer, pg_stat_archiver AS archiver)))::float8 AS watched
-    ) AS since
+_STANDBYS = """
+    SELECT current_setting('synchronous_standby_names') AS names
+    WHERE current_setting('synchronous_standby_names') <> '' AND NOT EXISTS (
+        SELECT FROM pg_stat_replication WHERE sync_state IS NULL OR sync_state IN ('sync', 'quorum'))
 """
-_YOUNG_SECONDS = 3600.0  # statistics of less say nothing of a week
 
 
 def findings(
@@ -82,11 +70,10 @@ def findings(
     two_phase = options.strategy == "two_phase"
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "its prepared transactions": lambda: _slots(ctx, connection, participants) if two_phase else iter(()),
-        "which database it is": lambda: _history(connection),
         f"table {options.name}": lambda: table_findings(options, ctx, connection, schema),
         "its timeouts": lambda: _timeouts(ctx, connection),
         "its settings": lambda: _settings(connection),
-        "how long it knows of a commit": lambda: _evidence(ctx, connection) if two_phase else iter(()),
+        "its standbys": lambda: _standbys(connection),
     }
     found = list(_asked(connection, "its version, and whether it can be written", lambda: _writable(connection)))
     if not any(finding.severity == "error" for finding in found):  # the rest is for the server that can be written
@@ -127,12 +114,6 @@ def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
     elif at["read_only"]:
         message = "transactions are read only here (default_transaction_read_only is on)"
         yield Finding("error", message, _unset("default_transaction_read_only", "off", at))
-
-
-def _history(connection: psycopg.Connection) -> Iterator[Finding]:
-    for closed in ask(connection, _CLOSED, functions=_HISTORY):
-        message = f"role {closed['role']} may not call {closed['signature']}, which identifies a database"
-        yield Finding("error", message, grant("EXECUTE", f"FUNCTION {closed['signature']}", closed["role"]))
 
 
 def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | None) -> Iterator[Finding]:
@@ -189,8 +170,7 @@ def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Findi
 def _settings(connection: psycopg.Connection) -> Iterator[Finding]:
     """Find settings of the server that weaken what a commit means, or blind the sweep. No fsync: no guarantee.
 
-    synchronous_commit is none of them. PREPARE TRANSACTION and COMMIT PREPARED are always synchronous, says the
-    documentation ("Asynchronous Commit", in the chapter on reliability), and the staged strategy sets it itself.
+    synchronous_commit is none of them: tasks and driver set it themselves.
     """
     off = "SELECT name FROM pg_settings WHERE name = ANY (%(names)s) AND setting = 'off' ORDER BY name"
     for found in ask(connection, off, names=list(_WEAK)):
@@ -199,38 +179,14 @@ def _settings(connection: psycopg.Connection) -> Iterator[Finding]:
         yield Finding("error" if name == "fsync" else "warning", f"{name} is off: {_WEAK[name]}", fix)
 
 
-def _evidence(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Estimate how long a commit can be proven, and warn when the job may stand still for longer.
-
-    A repeated COMMIT PREPARED is resolved by pg_xact_status. The server keeps a transaction's status while any row of
-    any table may need it ("Preventing Transaction ID Wraparound Failures" in the documentation: pg_xact is cut at the
-    oldest datfrozenxid). A participant's rows need it until VACUUM freezes them, as a rule from vacuum_freeze_min_age
-    transactions on, at most half of autovacuum_freeze_max_age. Mostly it is kept far longer, as every other old row
-    keeps it too; but it is no bound: VACUUM FREEZE ends it at once, a DELETE of the rows may, and from 16 on VACUUM may
-    freeze a page early. Beyond it the answer is Unknown, never a guess.
-
-    The transactions are the server's own count, of all databases, and more than took an id: those that only read are
-    among them. The count survives a clean restart, a crash empties it; either way the same views say since when.
-    """
-    [now] = ask(connection, _RATE, young=_YOUNG_SECONDS)
-    if now["watched"] is None or now["watched"] < _YOUNG_SECONDS:
-        return
-    rate, pause = now["per_second"], ctx.longest_pause_seconds
-    known_seconds = now["kept"] / max(rate, 1e-9)
-    if known_seconds >= pause:
-        return
-    message = (
-        f"at about {rate:.3g} transactions a second (measured over {_duration(now['watched'])}) the server "
-        f"may forget after {_duration(known_seconds)} that a transaction was committed (vacuum_freeze_min_age, in "
-        f"effect {now['kept']}), the job may stand still for {_duration(pause)} (longest_pause): then a commit "
-        "may not be provable"
-    )
-    wanted = -(-int(rate * pause + 1) // 1_000_000) * 1_000_000
-    raised = {"autovacuum_freeze_max_age": 2 * wanted} if wanted > now["most"] else {}
-    ways = [f'longest_pause = "{max(int(known_seconds / 60), 1)} minutes" in the config']
-    if wanted <= 1_000_000_000:  # the most that a server takes
-        ways.append(set_on_server({**raised, "vacuum_freeze_min_age": wanted}, restart=bool(raised)))
-    yield Finding("warning", message, "; or ".join(ways))
+def _standbys(connection: psycopg.Connection) -> Iterator[Finding]:
+    """Find that no synchronous standby is there. A role that may not see their state is not answered: no finding."""
+    for absent in ask(connection, _STANDBYS):
+        message = f"no synchronous standby is connected (synchronous_standby_names is {absent['names']!r}): "
+        fix = "bring one back; or, where commits may do without: " + set_on_server(
+            {"synchronous_standby_names": "''"}, restart=False
+        )
+        yield Finding("warning", f"{message}every vote and every commit waits until one is", fix)
 
 
 def _unset(name: str, value: str, now: dict[str, Any]) -> str:

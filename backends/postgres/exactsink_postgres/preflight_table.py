@@ -11,6 +11,7 @@ import pyarrow as pa
 from exactsink.contract import Fatal, Finding, JobContext
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.own_tables import MARKS_TABLE, Marks
 from exactsink_postgres.server import ask
 from exactsink_postgres.tables import Table, added_columns, create_table, problems, read_table
 from exactsink_postgres.type_mapping import matches
@@ -41,15 +42,22 @@ _CLOSED_SEQUENCES = """
     ORDER BY 1
 """
 _OWN = """
-    SELECT class.relname AS name, class.relname ~ '^exactsink_rows_' AS made_by_epoch,
-        pg_has_role(class.relowner, 'USAGE') AS owned,
+    SELECT class.relname AS name, pg_has_role(class.relowner, 'USAGE') AS owned,
+        class.relname ~ '^exactsink_rows_' AS made_by_epoch, class.relname = 'exactsink_epochs' AND EXISTS
+            (SELECT FROM pg_attribute WHERE attrelid = class.oid AND attname = 'generation') AS outdated,
         has_table_privilege(class.oid, 'SELECT') AND has_table_privilege(class.oid, 'INSERT')
-            AND has_table_privilege(class.oid, 'UPDATE') AND has_table_privilege(class.oid, 'DELETE') AS usable
+            AND has_table_privilege(class.oid, 'DELETE')
+            AND (class.relname = 'exactsink_epochs' OR has_table_privilege(class.oid, 'UPDATE')) AS usable
     FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
     WHERE space.nspname = %(space)s AND class.relkind = 'r'
         AND (class.relname IN ('exactsink_epochs', 'exactsink_staged')
         OR class.relname ~ '^exactsink_rows_' AND starts_with(obj_description(class.oid, 'pg_class'), %(sink)s))
     ORDER BY 1
+"""
+_PUBLICATIONS = """
+    SELECT quote_ident(pubname) AS name FROM pg_publication WHERE pubinsert AND (puballtables OR EXISTS (
+        SELECT FROM pg_publication_namespace JOIN pg_namespace AS space ON space.oid = pnnspid
+        WHERE pnpubid = pg_publication.oid AND nspname = %(space)s)) ORDER BY 1
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 _DEFERRED = """
@@ -109,8 +117,8 @@ def table_findings(
         what = 'make its staging tables (strategy = "staged")' if staged else "make the table"
         message = f"role {role} may not {what} in schema {space}"
         yield Finding("error", message, grant("CREATE", f"SCHEMA {quoted(space)}", role))
-    if staged:
-        yield from _staging_tables(ctx, connection, space, role)
+    may_make = at["creatable"] or staged or (options.create and table is None)  # else it is an error already
+    yield from _own_tables(ctx, connection, space, role, staged=staged, may_make=may_make)
     if table is None:
         yield from _absent(options, schema, space)
     elif table.kind not in ("r", "p"):
@@ -137,16 +145,32 @@ def _absent(options: PostgresOptions, schema: pa.Schema, space: str) -> Iterator
         yield Finding("error", f"table {options.name} does not exist in schema {space}", " or ".join(ways))
 
 
-def _staging_tables(ctx: JobContext, connection: psycopg.Connection, space: str, role: str) -> Iterator[Finding]:
-    """Find tables of the staged strategy, made by another role, that this one can't use."""
-    for own in ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}."):
+def _own_tables(
+    ctx: JobContext, connection: psycopg.Connection, space: str, role: str, *, staged: bool, may_make: bool
+) -> Iterator[Finding]:
+    """Find what of exactsink's own tables this role can't make or use, and who else gets their rows."""
+    found = ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}.")
+    marks = quoted(space, Marks.name)
+    if not may_make and all(own["name"] != Marks.name for own in found):
+        made = f"CREATE TABLE {marks} {' '.join(MARKS_TABLE.split())}; "
+        message = f"role {role} may not make table {space}.{Marks.name}, which keeps the marks of every sink here"
+        yield Finding("error", message, made + grant("SELECT, INSERT, DELETE", marks, role))
+    for publication in ask(connection, _PUBLICATIONS, space=space):
+        message = f"publication {publication['name']} takes all tables of schema {space}, {Marks.name} among them: its "
+        fix = f"CREATE TABLE {marks} {' '.join(MARKS_TABLE.split())}; on the subscriber, or publish tables by name"
+        yield Finding("warning", f"{message}subscribers stop where they lack that table", fix)
+    for own in found if staged else [own for own in found if own["name"] == Marks.name]:
         name = f"{quoted(space)}.{quoted(own['name'])}"
-        if own["made_by_epoch"] and not own["owned"]:
+        if own["outdated"] and not own["owned"]:
+            message = f"table {space}.{own['name']} is an earlier release's, and role {role} may not change it"
+            yield Finding("error", message, f"ALTER TABLE {name} OWNER TO {role};")
+        elif own["made_by_epoch"] and not own["owned"]:
             message = f"staging table {space}.{own['name']} of this sink belongs to another role"
             yield Finding("error", f"{message}: this one can't drop it", f"ALTER TABLE {name} OWNER TO {role};")
         elif not own["usable"]:
-            message = f"role {role} may not use table {space}.{own['name']}, which strategy staged keeps"
-            yield Finding("error", message, grant("SELECT, INSERT, UPDATE, DELETE", name, role))
+            message = f"role {role} may not use table {space}.{own['name']}, which exactsink keeps"
+            rights = "SELECT, INSERT, DELETE" if own["name"] == Marks.name else "SELECT, INSERT, UPDATE, DELETE"
+            yield Finding("error", message, grant(rights, name, role))
 
 
 def _unfit(connection: psycopg.Connection, table: Table, role: str) -> Iterator[Finding]:

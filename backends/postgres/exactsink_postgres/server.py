@@ -1,4 +1,4 @@
-"""A Postgres server as libpq reaches it: where it is, which history it has, and sessions that explain their errors."""
+"""A Postgres server as libpq reaches it: where it is, and sessions that commit durably and explain their errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from typing_extensions import LiteralString
 
-__all__ = ["History", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
+__all__ = ["DURABLE", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
 
 _Answer = TypeVar("_Answer")
 _DEFAULTS = {
@@ -35,38 +35,12 @@ _PINNED = (
     *("host", "hostaddr", "port", "dbname", "user", "options", "target_session_attrs"),
     *("sslmode", "gssencmode", "channel_binding", "require_auth"),  # a task must never settle for less than the driver
 )
-_HISTORY = """
-    SELECT system_identifier::text, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
-        ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
-    FROM pg_control_system()
+DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') <> 'remote_apply'"""
+"""Makes a session's commits wait for the disk and the synchronous standbys, whatever its role or database says.
+
+What it prepares, and the end of that, are on disk without it, too, but don't wait for a standby.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Name what a transaction id has a meaning in: one cluster's one database on one timeline.
-
-    `system` is the cluster's identifier, `database` the database's oid. A cluster that was promoted, or restored to an
-    earlier point, goes on under another `timeline`: it may use the ids of transactions that it never saw once more.
-    """
-
-    system: str
-    database: int
-    timeline: int
-
-    @classmethod
-    def of(cls, connection: psycopg.Connection) -> History:
-        """Ask a primary server."""
-        row = connection.execute(_HISTORY).fetchone()
-        assert row is not None
-        return cls(*row)
-
-    def is_same_place(self, other: History) -> bool:
-        """Return whether both are the same database, though perhaps on another timeline."""
-        return (self.system, self.database) == (other.system, other.database)
-
-    def __str__(self) -> str:
-        return f"system {self.system}, database {self.database}, timeline {self.timeline}"
 
 
 class Session(psycopg.Connection):
@@ -126,12 +100,12 @@ class Server:
 class KeptSession:
     """Gives a session in autocommit that answers: the last one, or a new one in its place. For one thread at a time.
 
-    No statement waits for a lock longer than `lock_timeout_seconds`.
+    No statement waits for a lock longer than `lock_timeout_seconds`, and commits are durable.
     """
 
     def __init__(self, server: Server, name: str, lock_timeout_seconds: float) -> None:
         self._connect = partial(server.connect, name, lock_timeout_seconds)
-        self._limit = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}"
+        self._settings = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}; {DURABLE}"
         self._session: Session | None = None
 
     @contextmanager
@@ -142,7 +116,7 @@ class KeptSession:
             self.close()
             session = self._session = self._connect()
             with session.explained(waiting):
-                session.run(self._limit)
+                session.run(self._settings)
         with session.explained(waiting):
             yield session
 

@@ -1,4 +1,4 @@
-"""Strategy `staged`: rows wait in a staging table, and one transaction applies an epoch together with its marker."""
+"""Strategy `staged`: rows wait in a staging table, and one transaction applies an epoch together with its mark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from exactsink.contract import (
     Fatal,
     InDoubt,
     JobContext,
-    Marker,
+    Lost,
+    Mark,
     Outcome,
     Retryable,
     Txn,
@@ -26,25 +27,19 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink.toolkit.sql import quoted
-from exactsink_postgres.committer import PostgresCommitter
+from exactsink_postgres.committer import PostgresCommitter, transaction
 from exactsink_postgres.errors import AGAIN, UNDECIDED
-from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
+from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import History, Session
-from exactsink_postgres.staging import ATTEMPT, MarkerTables, StagingTable, UniqueKey, drop_idle, in_query
+from exactsink_postgres.own_tables import ATTEMPT, Registry, StagingTable, UniqueKey, drop_idle, in_query
+from exactsink_postgres.server import Session
 from exactsink_postgres.tables import chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
 __all__ = ["StagingCommitter", "StagingWriter"]
 
 _ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
-_SCHEMA = """
-    SELECT coalesce((SELECT space.nspname FROM pg_class AS class JOIN pg_namespace AS space
-        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())
-"""
 _DECIDED = "the epoch is decided, and its rows wait in their staging table"
-# Makes a transaction's COMMIT wait for the disk; what asks for more stays.
-_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go over in the order in which they came
 
 
@@ -52,10 +47,9 @@ _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go ov
 class _StagedTicket(Ticket):
     """A ticket for the staging table `rows_table`, and whose place it takes.
 
-    `target` is the sink's table in `schema`; `keys` are its unique indexes that are checked before the decision.
+    `target` is the sink's table; `keys` are its unique indexes that are checked before the decision.
     """
 
-    schema: str
     target: str
     rows_table: str
     keys: tuple[UniqueKey, ...]
@@ -80,13 +74,11 @@ class StagingWriter(LoadingWriter):
     def vote(self, rows: int) -> dict[str, Any]:
         staged = self._staged
         with self.explained():
-            self.execute(_DURABLE)
             for key in staged.keys:
                 self._check_key(key)
-            MarkerTables(self.session, staged.schema).register(self.tag, self._txn.id, staged.rows_table, rows)
+            Registry(self.session, staged.schema).register(self.tag, self._txn.id, staged.rows_table, rows)
         self.end("COMMIT")
-        place = {"system": self.history.system, "database": self.history.database}
-        return {"rows_table": staged.rows_table, "schema": staged.schema, **place}
+        return {"rows_table": staged.rows_table, "schema": staged.schema}
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -134,7 +126,7 @@ class StagingWriter(LoadingWriter):
         self.abort()
         mine, staged = self._txn, self._staged
         with self._options.server.connect("exactsink: whose key") as session:
-            voted = MarkerTables(session, staged.schema).in_table(staged.rows_table)
+            voted = Registry(session, staged.schema).in_table(staged.rows_table)
             holders = self._holders(session, key, detail)
         others = [txn for txn in map(Txn.parse, voted) if txn is not None]
         what = f"{self._doing}: {self._named(key)}: {detail}"
@@ -169,8 +161,12 @@ class _Doubt(Exception):
     """The rows are not there as they were voted: nothing is applied."""
 
 
+class _Gone(_Doubt):
+    """They are not there at all."""
+
+
 class StagingCommitter(PostgresCommitter):
-    """Opens epochs with a staging table each, and applies a decided one together with its marker, once for good."""
+    """Opens epochs with a staging table each, and applies a decided one together with its mark, once for good."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         super().__init__(options, ctx)
@@ -180,109 +176,108 @@ class StagingCommitter(PostgresCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         ctx = self._ctx
         with self._opening(epoch) as session:
-            history = History.of(session)
             table = ensure_table(session, self._options, ctx.sink, schema)
             columns = chosen_columns(table, schema)
-            marker = MarkerTables(session, table.schema)
-            with _transaction(session):
-                marker.create()
-            self._marker(epoch, ctx.generation).check_new(marker.marker(ctx.job, ctx.sink))
+            fed_by = self._fed_by(session, table.schema)
+            registry = Registry(session, table.schema)
             if not self._swept:
-                self._drop_idle(session, marker, set())
+                self._drop_idle(session, registry, set())
                 self._swept = True
             rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
-            with _transaction(session):
+            with transaction(session):
+                registry.create()
                 keys = rows.create(session, table, [column.name for column in columns])
-            where = (history, str(table), rows.relation, (_ATTEMPT_COLUMN, *columns))
-            return _StagedTicket(*where, table.schema, table.name, rows.name, keys).dump()
+            where = (str(table), rows.relation, (_ATTEMPT_COLUMN, *columns), table.schema, ctx.lineage, fed_by)
+            return _StagedTicket(*where, table.name, rows.name, keys).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        marker = self._marker(epoch, max(c.txn.generation for c in committables))
-        with self._using(f"commit epoch {epoch} to table {self._options.name}", _DECIDED) as session:
-            tables = MarkerTables(session, payload_of(committables[0])["schema"])
+        doing = f"commit epoch {epoch} to table {self._options.name}"
+        outcome: Outcome
+        with self._using(doing, _DECIDED) as session:
+            seen = self._seen(session, doing)
+            registry = Registry(session, payload_of(committables[0])["schema"])
             try:
-                _check_place(History.of(session), committables)
-                applied = self._apply(session, tables, marker, committables)
+                outcome = self._apply(session, registry, seen, epoch, committables)
+            except _Gone as gone:
+                outcome = Unknown(str(gone)) if seen is None else Lost(f"{gone}; the target stands at {seen}")
             except _Doubt as doubt:
-                return [Unknown(str(doubt)) for _ in committables]
-            self._drop_idle(session, tables, set())
-        return [Committed() if applied else AlreadyCommitted() for _ in committables]
+                outcome = Unknown(str(doubt))
+            else:
+                self._drop_idle(session, registry, set())
+        return [outcome for _ in committables]
 
     def abort(self, undecided: Undecided) -> None:
         refs = [participant.ref for participant in undecided]
         with self._using("roll back what was not decided") as session:
             self._roll_back(session, refs)
-            marker = MarkerTables(session, self._schema(session))
-            with _transaction(session):
-                emptied = marker.forget(refs)
+            registry = Registry(session, self._schema(session))
+            with transaction(session):
+                emptied = registry.forget(refs)
             self._left.clear()  # the sessions that held them have ended
-            self._drop_idle(session, marker, emptied)
+            self._drop_idle(session, registry, emptied)
 
     def _listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
         found = super()._listed(session)
-        return [*found, *MarkerTables(session, self._schema(session)).in_doubt(self._ctx.job, self._ctx.sink)]
+        return [*found, *Registry(session, self._schema(session)).in_doubt(self._ctx.job, self._ctx.sink)]
 
-    def _apply(self, session: Session, tables: MarkerTables, marker: Marker, given: Sequence[Committable]) -> bool:
-        """Apply the epoch and store its marker in one transaction, or find under the marker's lock that it was done."""
-        with _transaction(session):
-            session.run(_DURABLE)
+    def _apply(
+        self, session: Session, registry: Registry, seen: Mark | None, epoch: int, given: Sequence[Committable]
+    ) -> Outcome:
+        """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
+        marks = self._marks(session, registry.schema)
+        with transaction(session):
             session.run(_IN_ORDER)
+            if any(committable.version == UNMARKED for committable in given):
+                marks.create()
+            marks.lock()
+            stands = marks.newest()
+            done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
+            if done and stands is not None and stands.lineage == self._ctx.lineage:
+                return AlreadyCommitted()
+            if done or stands != seen:
+                what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
+                raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
             try:
-                if not marker.must_apply(tables.lock_marker(marker)):
-                    return False
-                for rows, waiting in _registered(tables, given).items():
-                    _move(session, rows, quoted(tables.schema, self._options.name.name), waiting)
+                for rows, waiting in _registered(registry, given).items():
+                    _move(session, rows, quoted(registry.schema, self._options.name.name), waiting)
+                marks.add(epoch, max(given, key=lambda committable: committable.txn.generation).txn.token)
             except psycopg.errors.UndefinedTable as error:
-                raise _Doubt(f"{error.diag.message_primary}, and no marker holds epoch {marker.epoch}") from error
-            tables.store_marker(marker)
-            tables.forget([committable.txn.id for committable in given])
-        return True
+                raise _Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
+            registry.forget([committable.txn.id for committable in given])
+        return Committed()
 
-    def _drop_idle(self, session: Session, marker: MarkerTables, emptied: set[str]) -> None:
+    def _drop_idle(self, session: Session, registry: Registry, emptied: set[str]) -> None:
         """Drop own staging tables that nobody will fill or read any more: of older claims, and of applied epochs.
 
         Those in `emptied`, whose participants are gone, go too, when no other participant is left in them.
         """
         ctx = self._ctx
-        stored = marker.marker(ctx.job, ctx.sink)
-        done = stored.epoch if stored is not None and stored.lineage == ctx.lineage else -1
+        mark = self._marks(session, registry.schema).newest()
+        done = -1 if mark is None or mark.epoch is None or mark.lineage != ctx.lineage else mark.epoch
         idle = []
-        for table in StagingTable.find(session, marker.schema, f"{ctx.job}.{ctx.sink}"):
+        for table in StagingTable.find(session, registry.schema, f"{ctx.job}.{ctx.sink}"):
             if table.lineage == ctx.lineage:
                 over = table.generation < ctx.generation or table.epoch <= done
             else:  # another journal's: its participants were aborted because an operator has said so
                 over = table.name in emptied
             if over and table.name not in self._left:
                 idle.append(table)
-        self._left |= drop_idle(session, marker, idle)
-
-    def _schema(self, session: Session) -> str:
-        ((schema,),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
-        return str(schema)
-
-    def _marker(self, epoch: int, generation: int) -> Marker:
-        return Marker(self._ctx.job, self._ctx.sink, self._ctx.lineage, epoch, generation)
+        self._left |= drop_idle(session, registry, idle)
 
 
-def _registered(tables: MarkerTables, committables: Sequence[Committable]) -> dict[str, list[Committable]]:
+def _registered(registry: Registry, committables: Sequence[Committable]) -> dict[str, list[Committable]]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
 
-    Raises _Doubt unless all of them are registered as they voted.
+    Raises _Gone where some are not registered any more.
     """
-    known = tables.registered([committable.txn.id for committable in committables])
+    known = registry.registered([committable.txn.id for committable in committables])
+    gone = [committable.txn.id for committable in committables if committable.txn.id not in known]
+    if gone:
+        raise _Gone(f"of {len(committables)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
     found: dict[str, list[Committable]] = {}
     for committable in committables:
-        name = payload_of(committable)["rows_table"]
-        there, rows = known.get(committable.txn.id, (None, 0))
-        if (there, rows) != (name, committable.rows):
-            gone = "is not in table exactsink_staged any more"
-            raise _Doubt(
-                f"{committable.txn.id}, decided with {committable.rows} rows in table {tables.schema}.{name}, "
-                f"{gone if there is None else f'has {rows} rows in table {there}'}, "
-                f"and no marker holds epoch {committable.txn.epoch}"
-            )
-        found.setdefault(quoted(tables.schema, name), []).append(committable)
+        found.setdefault(quoted(registry.schema, payload_of(committable)["rows_table"]), []).append(committable)
     return dict(sorted(found.items()))
 
 
@@ -290,7 +285,7 @@ def _move(session: Session, rows: str, target: str, committables: Sequence[Commi
     """Insert their rows of a staging table into the sink's table."""
     columns = ", ".join(map(quoted, StagingTable.columns(session, rows)))
     if not columns:
-        raise _Doubt(f"staging table {rows} is gone, and no marker holds its epoch")
+        raise _Gone(f"staging table {rows} is gone, and no mark holds its epoch")
     query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {rows}")
     attempts = [committable.txn.attempt for committable in committables]
     moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
@@ -300,20 +295,3 @@ def _move(session: Session, rows: str, target: str, committables: Sequence[Commi
             f"table {target} took {moved} of the {voted} rows that were voted in table {rows}: they were "
             "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
         )
-
-
-def _check_place(here: History, committables: Sequence[Committable]) -> None:
-    """Raise _Doubt when rows wait in another database than this session's."""
-    for committable in committables:
-        payload = payload_of(committable)
-        there = (payload["system"], payload["database"])
-        if there != (here.system, here.database):
-            staged = f"staged in system {there[0]}, database {there[1]}"
-            raise _Doubt(f"{committable.txn.id} is {staged}; this is {here}")
-
-
-@contextmanager
-def _transaction(session: Session) -> Iterator[None]:
-    with session.transaction():
-        session.run("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        yield

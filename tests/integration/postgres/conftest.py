@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from exactsink_postgres.own_tables import MARKS_TABLE
 from tests.integration.postgres.preflight_checks import SLOTS
 from tests.integration.postgres.sinks import Branches
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres
@@ -49,7 +50,9 @@ def shop() -> Iterator[PostgresServer]:
         for database in ("shop", "other"):
             server.create_database(database)
             server.execute("CREATE TABLE flights (id bigint, kind text)", database)
+            server.execute(f"CREATE TABLE exactsink_epochs {MARKS_TABLE}", database)
         server.execute("CREATE ROLE writer LOGIN")
+        server.execute("GRANT SELECT, INSERT, DELETE ON exactsink_epochs TO writer", "shop")
         server.execute("GRANT INSERT ON flights TO writer", "shop")
         yield server
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,12 +13,12 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Committable, Committer, InDoubt, JobContext, Outcome, Txn
+from exactsink.contract import Committable, Committer, InDoubt, JobContext, Mark, Outcome, Txn
 from exactsink.testing import Session
 from exactsink_postgres.backend import PostgresBackend, PostgresOptions
 from exactsink_postgres.load import LoadingWriter
 
-__all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "new_sink", "rows", "voted", "xid_of"]
+__all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "new_sink", "rows"]
 
 TOKEN = "0123456789abcdef"
 ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
@@ -38,15 +37,6 @@ def kinds(outcomes: Sequence[object]) -> list[str]:
     return [type(outcome).__name__ for outcome in outcomes]
 
 
-def voted(committable: Committable, **changes: Any) -> Committable:
-    """Return a committable with another payload."""
-    return replace(committable, payload=json.dumps({**json.loads(committable.payload), **changes}).encode())
-
-
-def xid_of(committable: Committable) -> int:
-    return int(json.loads(committable.payload)["xid"])
-
-
 @dataclass(frozen=True)
 class _Sink:
     """One sink of a job at `conninfo`, as one claim has it."""
@@ -56,7 +46,14 @@ class _Sink:
     sink: str = "out"
     generation: int = 1
     lineage: str = "l1"
+    token: str = TOKEN
     given: tuple[tuple[str, Any], ...] = ()
+
+    def bound(self) -> Any:
+        """Bind the target to the journal."""
+        with self.committer() as committer:
+            committer.put_birth()
+        return self
 
     def with_(self, **given: Any) -> Any:
         """Return the same with other options."""
@@ -73,7 +70,7 @@ class _Sink:
 
     @property
     def session(self) -> Session:
-        return Session(self.backend, JobContext(self.job, self.sink, "", self.generation, self.lineage), TOKEN)
+        return Session(self.backend, JobContext(self.job, self.sink, "", self.generation, self.lineage), self.token)
 
     @contextmanager
     def committer(self) -> Iterator[Committer]:
@@ -82,6 +79,10 @@ class _Sink:
             yield committer
         finally:
             committer.close()
+
+    def mark(self) -> Mark | None:
+        with self.committer() as committer:
+            return committer.mark()
 
     def listed(self) -> list[str]:
         return sorted(participant.ref for participant in self.session.listed())
@@ -116,7 +117,9 @@ class Branches(_Sink):
         return {"table": f'"{self.job}"'}
 
     def table(self, columns: str = "id bigint PRIMARY KEY, kind text") -> Branches:
+        """Make the table, and bind it to the journal, as the core does before the first epoch."""
         self.run(f'CREATE TABLE "{self.job}" ({columns})')
+        self.bound()
         return self
 
     def ticket(self, epoch: int = 0, schema: pa.Schema = ROWS) -> bytes:
@@ -248,7 +251,7 @@ def new_sink(database: str, make: str, **options: Any) -> Iterator[Staged]:
     sink.run(f"CREATE SCHEMA {schema}")
     try:
         sink.run(make)
-        yield sink
+        yield sink.bound()
     finally:
         sink.run(  # what a test that failed has left open holds locks
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "

@@ -9,14 +9,12 @@ from typing import cast
 import psycopg
 import pytest
 
-from exactsink.contract import Finding, JobContext, Retryable
+from exactsink.contract import Retryable
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import findings
 from tests.integration.postgres.preflight_checks import SLOTS, check, context, participant, prepare, reported
 from tests.integration.postgres.sinks import ROWS
-from tests.servers.postgres import PostgresServer, own_postgres
-
-HOUR, DAY = 3600, 86_400
+from tests.servers.postgres import PostgresServer, own_postgres, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +124,13 @@ def test_transactions_that_are_read_only_are_refused_until_the_role_is_fixed(sho
 def test_what_a_role_may_not_be_reported_is_a_warning(shop: PostgresServer) -> None:
     shop.execute("CREATE DATABASE closed")
     shop.execute("CREATE TABLE flights (id bigint, kind text); GRANT INSERT ON flights TO writer", "closed")
-    shop.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC", "closed")
     [error] = check(shop, "closed", role="writer")
     assert error.severity == "error"
-    assert "which identifies a database" in error.message
+    assert "may not make table public.exactsink_epochs" in error.message
     shop.execute(error.fix, "closed")
+    assert check(shop, "closed", role="writer") == []
     shop.execute("REVOKE EXECUTE ON FUNCTION pg_is_in_recovery() FROM PUBLIC", "closed")
-    for view in ("pg_prepared_xacts", "pg_settings", "pg_stat_database"):
+    for view in ("pg_prepared_xacts", "pg_settings", "pg_stat_replication"):
         shop.execute(f"REVOKE SELECT ON {view} FROM PUBLIC", "closed")
     found = check(shop, "closed", role="writer")
     assert {finding.severity for finding in found} == {"warning"}
@@ -171,6 +169,22 @@ def test_a_server_that_may_lose_what_it_committed_is_reported(weak: PostgresServ
     assert found[0].fix == "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf();"
 
 
+def test_synchronous_standbys_that_are_all_absent_are_reported(shop: PostgresServer) -> None:
+    shop.execute("ALTER SYSTEM SET synchronous_standby_names = 'one, \"the other\"'")
+    try:
+        shop.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: shop.execute("SHOW synchronous_standby_names") != [("",)], "the setting")
+        [warning] = check(shop, role="writer")
+        assert warning.severity == "warning"
+        assert "(synchronous_standby_names is 'one, \"the other\"'): every vote and every commit" in warning.message
+        for statement in warning.fix.split(": ")[1].split("; "):
+            shop.execute(statement)
+        wait_until(lambda: check(shop, role="writer") == [], "the setting to be gone")
+    finally:
+        shop.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        shop.execute("SELECT pg_reload_conf()")
+
+
 def test_a_replica_is_refused(weak: PostgresServer) -> None:
     weak.stop()
     (weak.folder / "data" / "standby.signal").touch()
@@ -179,51 +193,3 @@ def test_a_replica_is_refused(weak: PostgresServer) -> None:
     assert error.severity == "error"
     assert "replica" in error.message
     assert "target_session_attrs=read-write" in error.fix
-
-
-# How long a commit can be proven
-
-
-def rated(
-    shop: PostgresServer, per_second: float, watched: float, *, ctx: JobContext, reset: bool = True
-) -> list[Finding]:
-    """Check against statistics that stand before the server's own on the search path."""
-    ids = int(per_second * watched)
-    since = f"clock_timestamp() - interval '{watched} s'"
-    shop.execute(
-        f"""DROP SCHEMA IF EXISTS rated CASCADE; CREATE SCHEMA rated;
-        CREATE VIEW rated.pg_stat_database AS SELECT {ids // 2} / count(*) OVER () AS xact_commit,
-            {ids // 2} / count(*) OVER () AS xact_rollback, {since if reset else "NULL::timestamptz"} AS stats_reset
-            FROM pg_catalog.pg_stat_database;
-        CREATE VIEW rated.pg_stat_bgwriter AS SELECT {since} AS stats_reset;
-        CREATE VIEW rated.pg_stat_archiver AS SELECT clock_timestamp() AS stats_reset""",
-        "shop",
-    )
-    return check(shop, conninfo="options=-c search_path=rated,pg_catalog,public", ctx=ctx)
-
-
-@pytest.mark.parametrize("reset", [True, False])
-def test_a_pause_longer_than_the_server_remembers_commits_is_reported_both_ways_out(
-    shop: PostgresServer, reset: bool
-) -> None:
-    # vacuum_freeze_min_age is 50 million: at 100 a second that is 5.8 days
-    [warning] = rated(shop, 100, 2 * HOUR, ctx=context(), reset=reset)
-    assert warning.severity == "warning"
-    assert "at about 100 transactions a second (measured over 2 hours)" in warning.message
-    assert "may forget after 5.79 days" in warning.message
-    assert "stand still for 7 days (longest_pause)" in warning.message
-    assert warning.fix == (
-        'longest_pause = "8333 minutes" in the config; or '
-        "ALTER SYSTEM SET vacuum_freeze_min_age = 61000000; SELECT pg_reload_conf();"
-    )
-    [warning] = rated(shop, 300, 2 * HOUR, ctx=context())  # what autovacuum freezes anyway is raised with it
-    wanted = "autovacuum_freeze_max_age = 364000000; ALTER SYSTEM SET vacuum_freeze_min_age = 182000000; then"
-    assert wanted in warning.fix
-
-
-def test_a_pause_that_the_server_remembers_or_statistics_of_less_than_an_hour_are_no_finding(
-    shop: PostgresServer,
-) -> None:
-    assert rated(shop, 100, 2 * HOUR, ctx=context(longest_pause_seconds=5.0 * DAY)) == []
-    assert rated(shop, 80, 2 * HOUR, ctx=context()) == []
-    assert rated(shop, 1e6, HOUR - 60, ctx=context()) == []

@@ -30,6 +30,7 @@ OTHERS = """
     CREATE TABLE {s}.exactsink_rows_0 (id int); COMMENT ON TABLE {s}.exactsink_rows_0 IS 'shop.orders.g1-x.e2';
     CREATE TABLE {s}.exactsink_rows_1 (id int); COMMENT ON TABLE {s}.exactsink_rows_1 IS 'shop.orders2.g1-x.e2'
 """
+MARKS = "CREATE TABLE {s}.exactsink_epochs (id int);"
 SEQUENCE = "CREATE TABLE {s}.flights (id bigint, kind text, n bigserial, m bigint GENERATED ALWAYS AS IDENTITY)"
 
 # What stands in schema {s}, what is found wrong with it for role writer, and the sink's options.
@@ -54,7 +55,11 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         ["row security of table {s}.flights applies"],
         {},
     ),
-    "closed schema": (FLIGHTS + "REVOKE ALL ON SCHEMA {s} FROM writer", ['"writer" may not use schema {s}'], {}),
+    "closed schema": (
+        FLIGHTS + "REVOKE ALL ON SCHEMA {s} FROM writer",
+        ['"writer" may not use schema {s}', "may not make table {s}.exactsink_epochs"],
+        {},
+    ),
     "closed table": (FLIGHTS + "REVOKE ALL ON {s}.flights FROM writer", ["may not insert into table {s}.flights"], {}),
     "closed column": (
         FLIGHTS + "REVOKE ALL ON {s}.flights FROM writer; GRANT INSERT (id) ON {s}.flights TO writer",
@@ -70,6 +75,21 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         {"on_schema_change": "add_columns"},
     ),
     "another type": ("CREATE TABLE {s}.flights (id bigint, kind int)", ["kind: the rows' string does not go"], {}),
+    "no right to make the marks": (
+        FLIGHTS + "REVOKE CREATE ON SCHEMA {s} FROM writer",
+        ["may not make table {s}.exactsink_epochs"],
+        {},
+    ),
+    "others' marks": (
+        FLIGHTS + MARKS + "REVOKE DELETE ON {s}.exactsink_epochs FROM writer",
+        ["may not use table {s}.exactsink_epochs"],
+        {},
+    ),
+    "others' marks of an earlier release": (
+        FLIGHTS + MARKS + "ALTER TABLE {s}.exactsink_epochs ADD generation bigint",
+        ['table {s}.exactsink_epochs is an earlier release\'s, and role "writer" may not change it'],
+        {},
+    ),
     "no right to stage": (
         FLIGHTS + "REVOKE CREATE ON SCHEMA {s} FROM writer",
         ["may not make its staging tables"],
@@ -86,6 +106,18 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         STAGED,
     ),
 }
+
+
+@pytest.mark.parametrize("strategy", ["two_phase", "staged"])
+def test_a_publication_that_takes_the_marks_too_is_reported(shop: PostgresServer, strategy: str) -> None:
+    shop.execute('CREATE PUBLICATION one FOR TABLE flights; CREATE PUBLICATION "All" FOR ALL TABLES', "shop")
+    shop.execute("CREATE PUBLICATION space FOR TABLES IN SCHEMA public", "shop")
+    found = check(shop, strategy=strategy)
+    shop.execute('DROP PUBLICATION one, "All", space', "shop")
+    assert [finding.severity for finding in found] == ["warning"] * 2
+    for finding, name in zip(found, ('"All"', "space"), strict=True):
+        assert f"publication {name} takes all tables of schema public, exactsink_epochs among" in finding.message
+        assert 'CREATE TABLE "public"."exactsink_epochs" (job text' in finding.fix
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -208,6 +208,7 @@ def test_a_role_that_may_only_insert_into_some_columns_leaves_the_others_to_the_
     """
     with new_sink(database, make) as sink:
         sink.run(f"GRANT ALL ON SCHEMA {sink.schema} TO {role}")
+        sink.run(f"GRANT SELECT, INSERT, DELETE ON exactsink_epochs TO {role}")
         clerk = replace(sink, conninfo=make_conninfo(sink.conninfo, user=role))
         assert clerk.commit(1, clerk.vote(1, [(1, "a")])) == ["Committed"]
         assert sink.rows("SELECT * FROM t") == [(1, "a", role, 3)]

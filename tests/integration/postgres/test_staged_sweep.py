@@ -9,8 +9,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.contract import Fatal, LineageError, Retryable
-from exactsink_postgres import staging
+from exactsink.contract import Fatal, Retryable
+from exactsink_postgres import own_tables
 from tests.integration.postgres.sinks import Staged, new_sink
 from tests.servers.postgres import wait_until
 
@@ -69,11 +69,11 @@ def test_a_claims_first_epoch_drops_older_claims_tables_that_hold_nothing(sink: 
 
 def test_a_marker_of_another_journal_says_nothing_of_own_tables(sink: Staged) -> None:
     ticket = sink.open(1)
-    sink.run("INSERT INTO exactsink_epochs VALUES ('orders', 'out', 'l2', 9, 1)")
+    sink.run("INSERT INTO exactsink_epochs VALUES ('orders', 'out', 9, '', 'l2', 'aa')")
     sink.abort(sink.txn(1))
     assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
     vote = sink.task(ticket, sink.txn(1), (1, "a")).pre_commit()
-    with pytest.raises(LineageError, match="another journal"):
+    with pytest.raises(Retryable, match=r"the mark is not the one .* is epoch 9 .* of l2"):
         sink.commit(1, [vote])
     assert sink.rows() == []
 
@@ -116,7 +116,7 @@ def test_a_zombie_task_of_an_older_claim_writes_nowhere(sink: Staged) -> None:
 def test_a_task_that_votes_while_its_table_is_about_to_be_dropped_keeps_it(
     sink: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "_DROP_MILLISECONDS", 60_000)
+    monkeypatch.setattr(own_tables, "_DROP_MILLISECONDS", 60_000)
     writer = sink.task(sink.open(1), sink.txn(1), (1, "a"))
     with ThreadPoolExecutor() as pool:
         opened = pool.submit(sink.claim(2).open, 1)

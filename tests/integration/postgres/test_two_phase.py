@@ -9,10 +9,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.contract import Fatal, Lost, Retryable, Unknown
+from exactsink.contract import Committable, Fatal, Lost, Mark, Retryable
 from exactsink_postgres.committer import finish, list_prepared
 from exactsink_postgres.server import Session
-from tests.integration.postgres.sinks import ROWS, Branches, kinds, voted, xid_of
+from tests.integration.postgres.sinks import ROWS, TOKEN, Branches, kinds
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -28,7 +28,7 @@ def test_outcomes_come_in_the_order_of_the_committables_and_one_that_is_gone_sto
     assert branches.ids() == [0, 2, 3, 4, 5]
     lost = outcomes[1]
     assert isinstance(lost, Lost)
-    for named in (epoch[1].txn.id, str(xid_of(epoch[1])), "'aborted'"):
+    for named in (epoch[1].txn.id, "the target stands at epoch 0"):
         assert named in lost.evidence
 
 
@@ -53,47 +53,25 @@ class _Strict(Session):
             yield pipeline
 
 
-def test_evidence_of_another_database_or_timeline_is_no_evidence(branches: Branches) -> None:
-    there, gone = branches.table().prepare_many(2)
-    branches.end("COMMIT", gone.txn.id)
-    for name, value in {"system": "1234567", "database": 77, "timeline": 99}.items():
-        [outcome] = branches.outcomes(voted(gone, **{name: value}))
-        assert isinstance(outcome, Unknown), name
-        for named in (gone.txn.id, str(xid_of(gone)), f"{name} {value}"):
-            assert named in outcome.evidence
-    assert branches.commit(voted(there, timeline=99)) == ["Committed"]  # what stands prepared needs no evidence
+def test_votes_of_the_release_before_are_committed_and_proven_and_one_that_is_gone_is_in_doubt(
+    branches: Branches,
+) -> None:
+    """It left no marks: what is neither prepared nor proven may have been committed by it."""
+    payload = b'{"xid": 7, "system": "1", "database": 2, "timeline": 3}'
+    branches.table().run(f"DELETE FROM exactsink_epochs WHERE job = '{branches.job}'")
+    votes = [replace(vote, version=1, payload=payload) for vote in _unmarked(branches, 3)]
+    branches.end("COMMIT", votes[2].txn.id)
+    for answer in ("Committed", "AlreadyCommitted"):
+        outcomes = branches.outcomes(*votes)
+        assert kinds(outcomes) == [answer, answer, "Unknown"]
+    assert votes[2].txn.id in str(outcomes[2])
+    assert branches.mark() == Mark("l1", 0, frozenset([TOKEN]), 2)
 
 
-def test_an_id_that_the_server_does_not_know_or_not_yet_is_in_doubt(branches: Branches) -> None:
-    epoch = branches.table().prepare(0, 1)
-    branches.end("COMMIT", epoch.txn.id)
-    future = xid_of(epoch) + 1_000_000_000
-    outcomes = branches.outcomes(voted(epoch, xid=3), voted(epoch, xid=future))
-    for outcome, said in zip(outcomes, ("pg_xact_status(3) = NULL", "22023"), strict=True):
-        assert isinstance(outcome, Unknown)
-        assert said in outcome.evidence
-        assert epoch.txn.id in outcome.evidence
-    assert str(future) in str(outcomes[1])
-
-
-def test_one_that_is_neither_prepared_nor_ended_is_asked_for_again(branches: Branches) -> None:
-    epoch = branches.table().prepare(0, 1)
-    branches.end("COMMIT", epoch.txn.id)
-    with psycopg.connect(branches.conninfo) as session:
-        row = session.execute("SELECT pg_current_xact_id()::text").fetchone()
-        assert row is not None
-        with pytest.raises(Retryable, match="'in progress'"):
-            branches.outcomes(voted(epoch, xid=int(row[0])))
-
-
-def test_another_transaction_of_the_same_name_is_not_committed(branches: Branches) -> None:
-    epoch = branches.table().prepare(0, 1)
-    [outcome] = branches.outcomes(voted(epoch, xid=xid_of(epoch) + 1))
-    assert isinstance(outcome, Unknown)
-    assert str(xid_of(epoch)) in outcome.evidence
-    assert str(xid_of(epoch) + 1) in outcome.evidence
-    assert branches.prepared() == [epoch.txn.id]
-    assert branches.commit(voted(epoch, xid=xid_of(epoch) + (5 << 32))) == ["Committed"]  # it lists 32 bits
+def _unmarked(branches: Branches, count: int) -> list[Committable]:
+    for n in range(count):
+        branches.foreign(branches.txn(n).id, f'INSERT INTO "{branches.job}" VALUES ({n})')
+    return [Committable(branches.txn(n), 1, b"{}") for n in range(count)]
 
 
 def test_one_that_another_session_is_ending_is_asked_for_again_and_the_others_are_committed(branches: Branches) -> None:
@@ -121,8 +99,8 @@ class _Busy(Session):
 
 def test_a_vote_of_a_later_release_is_refused(branches: Branches) -> None:
     epoch = branches.table().prepare(0, 1)
-    with pytest.raises(Fatal, match="version 2"):
-        branches.outcomes(replace(epoch, version=2))
+    with pytest.raises(Fatal, match="version 3"):
+        branches.outcomes(replace(epoch, version=3))
     assert branches.prepared() == [epoch.txn.id]
 
 
@@ -142,6 +120,7 @@ def test_only_its_owner_may_commit_and_the_others_are_committed_all_the_same(bra
 def _as(branches: Branches, name: str) -> Branches:
     role = f'"{branches.job}-{name}"'
     branches.run(f"CREATE ROLE {role} LOGIN", f'GRANT SELECT, INSERT ON "{branches.job}" TO {role}')
+    branches.run(f"GRANT SELECT, INSERT, DELETE ON exactsink_epochs TO {role}")
     return replace(branches, conninfo=branches.conninfo.replace("user=postgres", f"user={branches.job}-{name}"))
 
 

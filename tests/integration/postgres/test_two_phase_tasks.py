@@ -17,7 +17,7 @@ from exactsink_postgres.load import Ticket
 from exactsink_postgres.locks import Waiting
 from exactsink_postgres.server import KeptSession
 from tests.integration.postgres.sinks import ROWS, Branches, rows
-from tests.servers.postgres import PostgresServer, own_postgres
+from tests.servers.postgres import Postgres, PostgresServer, own_postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -158,10 +158,15 @@ def test_what_a_task_gives_up_leaves_no_session_and_no_lock(branches: Branches) 
     assert branches.commit(branches.prepare(1, 1)) == ["Committed"]
 
 
-def test_a_task_in_another_database_than_the_driver_is_refused(branches: Branches) -> None:
+def test_a_task_in_another_database_than_the_driver_is_refused(branches: Branches, postgres: Postgres) -> None:
     ticket = branches.table().ticket()
-    elsewhere = replace(branches, conninfo=f"{branches.conninfo} dbname=postgres")
+    name = f"elsewhere_{branches.job}".replace("-", "_")
+    postgres.create_database(name)
+    elsewhere = replace(branches, conninfo=f"{branches.conninfo} dbname={name}")
     with pytest.raises(Fatal, match="another database than the driver"):
+        elsewhere.writer(branches.txn(0), ticket)
+    replace(elsewhere, lineage="l2").table()
+    with pytest.raises(Fatal, match="journal l1 has left no mark there"):
         elsewhere.writer(branches.txn(0), ticket)
 
 

@@ -1,7 +1,8 @@
-"""The tables of a staged sink, beside its own: the marker, the registry of who has staged which rows, and those rows.
+"""What exactsink keeps in the schema of a sink's table: its marks, who has staged which rows, and those rows.
 
-`exactsink_epochs` holds the marker of the last applied epoch, `exactsink_staged` the participants that have voted, and
-an `exactsink_rows_...` the rows of one epoch that one claim has opened.
+`exactsink_epochs` holds the marks: a row for a journal's birth, for each participant that was committed, for each epoch
+that was applied. `exactsink_staged` holds the participants that have voted with strategy `staged`, and an
+`exactsink_rows_...` the rows of one epoch that one claim has opened.
 """
 
 from __future__ import annotations
@@ -11,30 +12,39 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import sql
 
-from exactsink.contract import Fatal, InDoubt, Marker, Txn
+from exactsink.contract import Fatal, InDoubt, Mark, Txn
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK, Table
 
-__all__ = ["ATTEMPT", "MarkerTables", "StagingTable", "UniqueKey", "drop_idle", "in_query"]
+__all__ = ["ATTEMPT", "MARKS_TABLE", "Marks", "Registry", "StagingTable", "UniqueKey", "drop_idle", "in_query"]
 
 ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: whose rows they are."""
 
 _LOG = logging.getLogger("exactsink")
 _DROP_MILLISECONDS = 500  # a task that still writes keeps its table; the next claim looks again
-_NEVER = -1  # the epoch of a marker that its first transaction has just made
-_TABLES = {
-    "exactsink_epochs": """(job text, sink text, lineage text NOT NULL, epoch bigint NOT NULL,
-        generation bigint NOT NULL, PRIMARY KEY (job, sink))""",
-    "exactsink_staged": """(participant text PRIMARY KEY, rows_table text NOT NULL, rows bigint NOT NULL,
-        staged_at timestamptz NOT NULL DEFAULT clock_timestamp())""",
-}
+_BIRTH = -1  # the epoch of a birth's row
+_WHOLE = ""  # the ref of a row for a whole epoch, or a birth
+MARKS_TABLE = """(job text, sink text, epoch bigint, ref text, lineage text NOT NULL, token text NOT NULL,
+    PRIMARY KEY (job, sink, epoch, ref))"""
+# Release 0.1 kept one row for (job, sink), of the epoch that strategy staged had applied last, without a token.
+_UPGRADE = f"""ALTER TABLE {{}} DROP CONSTRAINT exactsink_epochs_pkey, DROP COLUMN generation,
+    ADD COLUMN ref text NOT NULL DEFAULT '{_WHOLE}', ADD COLUMN token text NOT NULL DEFAULT '',
+    ADD PRIMARY KEY (job, sink, epoch, ref)"""
+_STAGED_TABLE = """(participant text PRIMARY KEY, rows_table text NOT NULL, rows bigint NOT NULL,
+    staged_at timestamptz NOT NULL DEFAULT clock_timestamp())"""
+_NEWEST = """
+    SELECT lineage, epoch, array_agg(DISTINCT stored ->> 'token'), count(nullif(stored ->> 'ref', '')), count(*)
+    FROM (SELECT lineage, epoch, to_jsonb(mark) AS stored FROM {0} AS mark WHERE job = %s AND sink = %s
+        AND epoch = (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)) AS newest
+    GROUP BY lineage, epoch ORDER BY lineage = %s LIMIT 1
+"""
 _OWNER = re.compile(r"g(\d+)-(.*)\.e(\d+)")
 _COLUMNS = """
     SELECT attname FROM pg_attribute
@@ -57,86 +67,144 @@ def in_query(name: str) -> str:
     return name.replace("%", "%%")
 
 
-class MarkerTables:
-    """The marker and the registry in one schema, through one session.
+class _OwnTable:
+    """One table of exactsink's own in a schema, through one session.
 
     All calls raise psycopg's errors; those that write belong into a transaction.
     """
+
+    name: ClassVar[str]
 
     def __init__(self, session: Session, schema: str) -> None:
         self._session = session
         self.schema = schema
 
-    def create(self) -> None:
-        """Make both tables where they are not there. Idempotent, also from two processes at once."""
-        if not all(map(self._is_there, _TABLES)):
+    @property
+    def relation(self) -> str:
+        """The qualified name, quoted."""
+        return quoted(self.schema, self.name)
+
+    def make(self, columns: str) -> None:
+        """Make it where it is not there. Idempotent, also from two processes at once."""
+        if not self._is_there():
             self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-            for name, columns in _TABLES.items():
-                self._session.run(f"CREATE TABLE IF NOT EXISTS {quoted(self.schema, name)} {columns}")
+            self._session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {columns}")
 
-    def marker(self, job: str, sink: str) -> Marker | None:
-        """Read the marker; None when no epoch was ever applied."""
-        query = "SELECT job, sink, lineage, epoch, generation FROM {} WHERE job = %s AND sink = %s"
-        rows = self._asked("exactsink_epochs", query, job, sink)
-        return Marker(*rows[0]) if rows else None
+    def _run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
+        return self._session.run(statement.format(in_query(self.relation)), *given)
 
-    def lock_marker(self, mine: Marker) -> Marker | None:
-        """Make the marker when there is none, lock it until the transaction ends, and return what it holds."""
+    def _asked(self, statement: str, *given: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a table that may not be there yet."""
+        return self._run(statement, *given).fetchall() if self._is_there() else []
+
+    def _is_there(self, column: str = "tableoid") -> bool:
+        """Return whether the table is there, and has the column."""
+        query = "SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s"
+        return bool(self._session.run(query, self.relation, column).fetchall())
+
+
+class Marks(_OwnTable):
+    """The marks of one job's one sink, whose journal is `lineage`."""
+
+    name = "exactsink_epochs"
+
+    def __init__(self, session: Session, schema: str, job: str, sink: str, lineage: str) -> None:
+        super().__init__(session, schema)
+        self._key = (job, sink)
+        self._lineage = lineage
+
+    def create(self) -> None:
+        """Make the table, or give an earlier release's its present columns. Idempotent."""
+        if not self._is_there("token"):
+            self.make(MARKS_TABLE)
+            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+            if not self._is_there("token"):
+                self._session.run(_UPGRADE.format(self.relation))
+
+    def newest(self) -> Mark | None:
+        """Return the mark: of the highest epoch, else the birth. None where neither is, nor a table."""
+        rows = self._asked(_NEWEST, *self._key, *self._key, self._lineage)
+        if not rows:
+            return None
+        lineage, epoch, tokens, refs, count = rows[0]
+        if epoch == _BIRTH:
+            return Mark(lineage)
+        return Mark(lineage, epoch, frozenset(filter(None, tokens)), refs if refs == count else None)
+
+    def put_birth(self) -> None:
+        """Put the birth where there is no mark at all."""
         statement = """
-            INSERT INTO {} AS stored (job, sink, lineage, epoch, generation) VALUES (%s, %s, %s, %s, %s)
-            ON CONFLICT (job, sink) DO UPDATE SET epoch = stored.epoch
-            RETURNING job, sink, lineage, epoch, generation
+            INSERT INTO {0} (job, sink, epoch, ref, lineage, token) SELECT %s, %s, %s, %s, %s, ''
+            WHERE NOT EXISTS (SELECT FROM {0} WHERE job = %s AND sink = %s) ON CONFLICT DO NOTHING
         """
-        given = (mine.job, mine.sink, mine.lineage, _NEVER, mine.generation)
-        stored = Marker(*self._run("exactsink_epochs", statement, *given).fetchall()[0])
-        return None if stored.epoch == _NEVER else stored
+        self._run(statement, *self._key, _BIRTH, _WHOLE, self._lineage, *self._key)
 
-    def store_marker(self, mine: Marker) -> None:
-        """Write the marker, which this transaction has locked."""
-        statement = "UPDATE {} SET lineage = %s, epoch = %s, generation = %s WHERE job = %s AND sink = %s"
-        stored = (mine.lineage, mine.epoch, mine.generation, mine.job, mine.sink)
-        self._run("exactsink_epochs", statement, *stored)
+    def add(self, epoch: int, token: str, ref: str = _WHOLE, tag: str = "") -> None:
+        """Add the row of the epoch, or of its participant `ref`. `tag` begins the statement."""
+        statement = tag + " INSERT INTO {} (job, sink, epoch, ref, lineage, token) VALUES (%s, %s, %s, %s, %s, %s)"
+        self._run(statement, *self._key, epoch, ref, self._lineage, token)
+
+    def proven(self, epoch: int, refs: Sequence[str]) -> set[str]:
+        """Return those of an epoch's participants that have a row, or all of them when a later epoch has one."""
+        query = "SELECT ref, epoch FROM {} WHERE job = %s AND sink = %s AND lineage = %s AND epoch >= %s"
+        rows = self._asked(query, *self._key, self._lineage, epoch)
+        if any(stored > epoch for _, stored in rows):
+            return set(refs)
+        return {ref for ref, _ in rows}.intersection(refs)
+
+    def is_fed_by(self, lineage: str, tag: str) -> bool:
+        """Return whether there is a row of this journal. `tag` begins the statement."""
+        query = tag + " SELECT FROM {} WHERE job = %s AND sink = %s AND lineage = %s LIMIT 1"
+        return bool(self._asked(query, *self._key, lineage))
+
+    def lock(self) -> None:
+        """Keep others who apply an epoch of this sink waiting until the transaction ends."""
+        self._session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink {'.'.join(self._key)}")
+
+    def trim(self) -> None:
+        """Delete all below the highest epoch that stands when the statement runs."""
+        statement = "DELETE FROM {0} WHERE job = %s AND sink = %s AND epoch < "
+        statement += "(SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)"
+        self._asked(statement + " RETURNING epoch", *self._key, *self._key)
+
+
+class Registry(_OwnTable):
+    """Who has voted with strategy `staged`, and where the rows wait."""
+
+    name = "exactsink_staged"
+
+    def create(self) -> None:
+        """Make the table where it is not there. Idempotent."""
+        self.make(_STAGED_TABLE)
 
     def register(self, tag: str, participant: str, rows_table: str, rows: int) -> None:
         """Enter a participant, in the transaction that holds its rows. `tag` begins the statement."""
         statement = tag + " INSERT INTO {} (participant, rows_table, rows) VALUES (%s, %s, %s)"
-        self._run("exactsink_staged", statement, participant, rows_table, rows)
+        self._run(statement, participant, rows_table, rows)
 
-    def registered(self, participants: Sequence[str]) -> dict[str, tuple[str, int]]:
-        """Return staging table and number of rows of these participants, and keep it so until the transaction ends."""
-        query = "SELECT participant, rows_table, rows FROM {} WHERE participant = ANY (%s) "
-        found = self._run("exactsink_staged", query + "ORDER BY participant FOR UPDATE", list(participants))
-        return {participant: (rows_table, rows) for participant, rows_table, rows in found}
+    def registered(self, participants: Sequence[str]) -> set[str]:
+        """Return who of these participants is registered, and keep it so until the transaction ends."""
+        query = "SELECT participant FROM {} WHERE participant = ANY (%s) ORDER BY participant FOR UPDATE"
+        return {participant for (participant,) in self._run(query, list(participants))}
 
     def in_table(self, rows_table: str) -> list[str]:
         """Name the participants whose rows a staging table holds."""
         query = "SELECT participant FROM {} WHERE rows_table = %s ORDER BY participant"
-        return [participant for (participant,) in self._run("exactsink_staged", query, rows_table)]
+        return [participant for (participant,) in self._run(query, rows_table)]
 
     def forget(self, participants: Sequence[str]) -> set[str]:
         """Take participants out of the registry; return the names of the staging tables that held them."""
         statement = "DELETE FROM {} WHERE participant = ANY (%s) RETURNING rows_table"
-        return {rows_table for (rows_table,) in self._asked("exactsink_staged", statement, list(participants))}
+        return {rows_table for (rows_table,) in self._asked(statement, list(participants))}
 
     def in_doubt(self, job: str, sink: str) -> Iterator[InDoubt]:
         """List the participants of one sink whose rows are staged and neither applied nor dropped."""
         query = "SELECT participant, extract(epoch FROM clock_timestamp() - staged_at)::float8 FROM {} "
         query += "WHERE starts_with(participant, %s) ORDER BY participant"
-        for participant, age in self._asked("exactsink_staged", query, f"{job}.{sink}."):
+        for participant, age in self._asked(query, f"{job}.{sink}."):
             txn = Txn.parse(participant)
             if txn is not None:
                 yield InDoubt.of(txn, age_seconds=age)
-
-    def _run(self, name: str, statement: str, *given: object) -> psycopg.Cursor[Any]:
-        return self._session.run(statement.format(in_query(quoted(self.schema, name))), *given)
-
-    def _asked(self, name: str, statement: str, *given: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a table that may not be there yet."""
-        return self._run(name, statement, *given).fetchall() if self._is_there(name) else []
-
-    def _is_there(self, name: str) -> bool:
-        found = self._session.run("SELECT to_regclass(%s) IS NOT NULL", quoted(self.schema, name)).fetchall()
-        return found == [(True,)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +296,7 @@ class StagingTable:
         return bool(found)
 
 
-def drop_idle(session: Session, marker: MarkerTables, tables: Iterable[StagingTable]) -> set[str]:
+def drop_idle(session: Session, registry: Registry, tables: Iterable[StagingTable]) -> set[str]:
     """Drop those that hold no registered participant, each in a transaction of its own; return the names of those left.
 
     What is locked or refused is logged and left: nothing depends on it. Whose turn it is, the caller has seen to.
@@ -240,7 +308,7 @@ def drop_idle(session: Session, marker: MarkerTables, tables: Iterable[StagingTa
                 session.run(f"SET LOCAL lock_timeout = {_DROP_MILLISECONDS}")
                 # The registry is read under the lock: whoever writes here has committed, or is gone.
                 session.run(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE")
-                if not marker.in_table(table.name):
+                if not registry.in_table(table.name):
                     session.run(f"DROP TABLE {table.relation}")
         except psycopg.errors.UndefinedTable:  # another process dropped it
             continue
