@@ -24,11 +24,11 @@ NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
 MOST_FILES = {"files": 12, "idempotent_upsert": 12, "kafka": 20, "postgres": 18}
-MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2400, "postgres": 1830}  # postgres: 1,500 is the goal
+MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2400, "postgres": 1870}  # postgres: 1,500 is the goal
 # kafka: 2,200, and 200 for marks: their own transaction for birth and renewal, and four requests no client makes alone
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 400, "postgres": 400}
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 22_000  # 18,000 is the goal
+MOST_LINES_OF_TESTS = 22_600  # 18,000 was the goal before marks; their tests are 2,500
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",
