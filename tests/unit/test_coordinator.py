@@ -17,7 +17,7 @@ from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Identity
+from exactsink.protocol.journal.records import Claim, Identity
 from exactsink.protocol.participant import no_probe, write_partition
 from exactsink.protocol.sinks import Sink, bound_sinks
 from exactsink.protocol.votes import EpochPlan, Vote
@@ -89,15 +89,15 @@ def bench() -> Bench:
     return Bench()
 
 
+def _die(*args: object, **fields: object) -> None:
+    raise Retryable("the process dies here")
+
+
 def _decided_not_committed(bench: Bench) -> None:
     """Leave epoch 0 decided, and no sink committed."""
-
-    def die(*args: object, **fields: object) -> None:
-        raise Retryable("the process dies here")
-
     driver = bench.driver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exactsink.protocol.commit.CommitCalls.commit", die)
+        patch.setattr("exactsink.protocol.commit.CommitCalls.commit", _die)
         with pytest.raises(Retryable):
             driver.run_epoch(bench.batch(0))
 
@@ -317,6 +317,26 @@ def test_lost_votes_of_a_batch_that_is_done_stop_the_start(marks: bool, says: st
         participant.state = "dropped"
     with pytest.raises(InDoubtError, match=says):
         bench.driver(done=0)
+
+
+def test_what_another_driver_decides_before_the_claim_is_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source has done the epoch that was read first, and not the one that stands when the claim does."""
+    bench = Bench(("lake", 1, 0))
+    bench.driver().run_epoch(bench.batch(0))
+    claim = Journal.claim
+
+    def late(journal: Journal, *arguments: Any) -> Claim:
+        monkeypatch.setattr(Journal, "claim", claim)
+        other = bench.driver(done=0)
+        with monkeypatch.context() as patch:
+            patch.setattr("exactsink.protocol.commit.CommitCalls.commit", _die)
+            with pytest.raises(Retryable):
+                other.run_epoch(bench.batch(1))
+        return claim(journal, *arguments)
+
+    monkeypatch.setattr(Journal, "claim", late)
+    bench.driver(done=0).run_epoch(bench.batch(1))
+    bench.check_applied(2)
 
 
 # fencing

@@ -130,8 +130,7 @@ class Coordinator:
         """
         before = self._journal.read()
         check_identity(before, self._identity)
-        done = before.decision is not None and source_done(before.decision.epoch)
-        check_kept_sinks(self._sinks, before, source_done=done)
+        self._check_sinks(before, source_done)
         with self._events.point("claim"):
             claim = self.last_claim = self._journal.claim(query_id, self._driver, self._identity)
         log = self._journal.log
@@ -141,8 +140,9 @@ class Coordinator:
         self._marks = Marks.of(self._sinks, self._committers, lambda: self._journal.log, self._retry.wait)
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
+            done = self._check_sinks(log, source_done)  # another driver may have decided since
             self._marks.check_start()
-            lost = self._recommit(log.decision, source_done)
+            lost = self._recommit(log.decision, done=done)
             self._marks.check_committed({} if done else lost)  # a batch that is done never comes again
             if lost and done:
                 raise _nobody_has_its_rows(self._decision().epoch)
@@ -205,10 +205,15 @@ class Coordinator:
         self._events.edge("return", "before", batch.epoch, rows=rows)
         return EpochResult(batch.epoch, skipped, rows)
 
-    def _recommit(self, decision: Decision | None, source_done: Callable[[int], bool]) -> Mapping[str, int]:
+    def _check_sinks(self, log: Log, source_done: Callable[[int], bool]) -> bool:
+        """Refuse a config that lacks what may be in doubt; return whether the source has done the last decision."""
+        done = log.decision is not None and source_done(log.decision.epoch)
+        check_kept_sinks(self._sinks, log, source_done=done)
+        return done
+
+    def _recommit(self, decision: Decision | None, *, done: bool) -> Mapping[str, int]:
         if decision is None:
             return {}
-        done = source_done(decision.epoch)
         lost = self._commit(decision, source_done=done)
         self._unrepaired = bool(lost)
         self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
