@@ -19,7 +19,8 @@ from reconcile import Reconciled, reconcile
 from source import cut_into_days
 
 HERE = Path(__file__).parent
-FOLDER = Path(os.environ.setdefault("FLIGHTS", ".demo")).absolute()
+FOLDER = Path(os.environ.get("FLIGHTS", ".demo")).absolute()
+os.environ["FLIGHTS"] = str(FOLDER)  # the job's file would take a relative one from its own folder
 KILLS = (
     ("open_epoch", "after", 3),
     ("decide", "before", 8),
