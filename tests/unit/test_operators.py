@@ -14,6 +14,7 @@ import pytest
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 
+from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.records import Action, Clean, Complete
@@ -51,6 +52,33 @@ def test_recover_commits_what_is_decided_and_sweeps_the_rest(job: Job, command: 
     assert job.rows() == 6
     body = command("status", job.file, "--json").body
     assert (body["last_complete_epoch"], body["driver_ended"]) == (0, True)
+
+
+@pytest.mark.parametrize("done", [(), (0,), (7,)], ids=str)
+def test_what_another_querys_checkpoint_records_as_done_passes_over_no_decided_rows(
+    job: Job, command: Command, done: tuple[int, ...]
+) -> None:
+    """A decided file is gone. Batches of the query that stands at the path have the same numbers, and prove nothing."""
+    _lose_a_decided_file(job)
+    job.checkpoint("query-9", *done)
+    assert command("recover", job.file).code == 3
+
+
+@pytest.mark.parametrize(
+    ("query_id", "done", "expected"),
+    [("query-1", (0,), True), ("query-1", (7,), True), ("query-1", (), False), ("query-9", (0,), False)],
+)
+def test_only_the_journals_own_query_says_that_an_epoch_is_done(
+    job: Job, query_id: str, done: tuple[int, ...], expected: bool
+) -> None:
+    job.decided()
+    job.checkpoint(query_id, *done)
+    checkpoint, log = Checkpoint(job.folder / "chk"), job.journal.read()
+    assert checkpoint.is_epoch_done(0, log) is expected
+    adopted = job.journal
+    adopted.claim("query-1", "operator")
+    adopted.adopt("query-9", 5, "operator")
+    assert checkpoint.is_epoch_done(0, adopted.read()), "committed in every sink before the checkpoint was adopted"
 
 
 def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, command: Command) -> None:
