@@ -22,8 +22,7 @@ _REBASE = "once you know what is right: exactsink rebase JOB.toml shows what eve
 
 def expected_of(log: Log, sink: str, target: str) -> Expected | None:
     """Return what the journal expects of a sink's mark in this target; None where it has not bound it."""
-    marks = log.decision.marks if log.decision and log.decision.marks else ()
-    return next((mark for mark in marks if (mark.sink, mark.target) == (sink, target)), None)
+    return next((mark for mark in log.expected if (mark.sink, mark.target) == (sink, target)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,7 @@ class Marks:
 
     def decided(self, claim: Claim, epoch: int, sinks: Mapping[str, DecidedSink]) -> tuple[Expected, ...]:
         """Return what is expected of every sink and target ever seen, once this decision is committed."""
-        decision = self.log().decision
-        old = {(m.sink, m.target): m for m in (decision.marks if decision and decision.marks else ())}
-        new = {key: replace(mark, before=mark.now) for key, mark in old.items()}
+        new = {(mark.sink, mark.target): replace(mark, before=mark.now) for mark in self.log().expected}
         for name in self.sinks:
             key = (name, self._target(name))
             known = new.pop(key, None)  # this target is the sink's latest: it comes last
@@ -162,7 +159,7 @@ class Marks:
             return True
         if decision is not None and decision.marks is None:  # an older release's decision says nothing of marks
             return mark.lineage == self.lineage and (mark.epoch or 0) <= decision.epoch
-        latest = [m.now for m in (decision.marks or ()) if m.sink == name] if decision else []
+        latest = [expected.now for expected in self.log().expected if expected.sink == name]
         return bool(latest) and is_at(mark, latest[-1])
 
     def _target(self, name: str) -> str:

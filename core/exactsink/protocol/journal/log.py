@@ -84,6 +84,11 @@ class Log:
         return any(isinstance(kept, Complete) for kept in self.anchors) or _RUN_COMPLETE in {n.text for n in self.notes}
 
     @property
+    def expected(self) -> tuple[Expected, ...]:
+        """What the last decision expects of every sink's mark; empty where none is, or an older release decided."""
+        return (self.decision.marks if self.decision else None) or ()
+
+    @property
     def resolved(self) -> Mapping[str, str]:
         """Return what an operator said of the last decision's sinks: `committed` or `lost`."""
         epoch = self.decision.epoch if self.decision else None
