@@ -12,16 +12,18 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from exactsink.contract import EXIT_BUG
+from exactsink.contract import EXIT_BUG, Retryable
 
-__all__ = ["KILLED", "ask", "ask_fresh_process", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
+__all__ = ["KILLED", "ask", "ask_fresh_process", "at_once", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
 
 KILLED = -signal.SIGKILL
 """How a process ends that was killed, in `ended`'s words."""
 
+_TRIES = 50
 _Answer = TypeVar("_Answer")
 
 
@@ -38,6 +40,27 @@ def start(work: Callable[[], int]) -> int:
             sys.stdout.flush()
             os._exit(code)
     return pid
+
+
+def at_once(*works: Callable[[], None]) -> list[int]:
+    """Do these in processes that begin at one moment, each again while it raises Retryable; return their exit codes."""
+    waiting, opened = os.pipe()
+
+    def begin(work: Callable[[], None]) -> int:
+        os.close(opened)
+        os.read(waiting, 1)
+        for _ in range(_TRIES):
+            try:
+                work()
+            except Retryable:  # another one is at it
+                continue
+            return 0
+        return 1
+
+    pids = [start(partial(begin, work)) for work in works]
+    os.close(waiting)
+    os.close(opened)  # the condition: the pipe has no writer any more
+    return [ended(pid) for pid in pids]
 
 
 def ended(pid: int) -> int:

@@ -23,7 +23,7 @@ from exactsink.testing.capabilities import Scenario
 from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import AnswerLost, Interruption
-from exactsink.testing.processes import KILLED, ask, ask_fresh_process, ended, start
+from exactsink.testing.processes import KILLED, ask, ask_fresh_process, at_once, ended, start
 from exactsink.testing.scenarios.moments import COUNTED, evenly, spread
 from exactsink.testing.session import Session
 from exactsink.testing.wrapped import WrappedApplier
@@ -53,11 +53,7 @@ def _at_once(context: Context) -> None:
     session = context.session(1, _TOKEN)
     for epoch, tables in enumerate(context.rows(*([6],) * _AT_ONCE)):
         commit = partial(session.commit, epoch, session.prepare(epoch, tables, run=ask))
-        waiting, opened = os.pipe()
-        both = [start(lambda: _after(waiting, opened, commit)) for _ in range(2)]  # noqa: B023 - used in this round
-        os.close(waiting)
-        os.close(opened)  # the condition: the pipe has no writer any more
-        ends = [ended(pid) for pid in both]
+        ends = at_once(*[partial(_commit_all, commit)] * 2)
         if ends != [0, 0]:
             raise Broken(f"of two processes that commit epoch {epoch} at once, one did not end well: {ends}")
     context.check_rows(range(6 * _AT_ONCE))
@@ -106,16 +102,8 @@ def _late(session: Session, committables: Sequence[Committable], applier: Applie
     return 0 if all(isinstance(outcome, AlreadyCommitted) for outcome in outcomes) else 1
 
 
-def _after(waiting: int, opened: int, commit: Callable[[], Sequence[Outcome]]) -> int:
-    os.close(opened)
-    os.read(waiting, 1)
-    for _ in range(50):
-        try:
-            _all_stand(commit())
-        except Retryable:  # the other one is at it
-            continue
-        return 0
-    return 1
+def _commit_all(commit: Callable[[], Sequence[Outcome]]) -> None:
+    _all_stand(commit())
 
 
 def _replayed(context: Context) -> None:

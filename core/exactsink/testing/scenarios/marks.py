@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from exactsink.contract import Mark, Refused, Retryable
+from exactsink.contract import Mark, Refused
 from exactsink.protocol.marks import expected_of, is_at
 from exactsink.testing.capabilities import Capability, Scenario
 from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import Interruption
-from exactsink.testing.processes import KILLED, ask, ended, start
+from exactsink.testing.processes import KILLED, ask, at_once
 from exactsink.testing.scenarios.moments import COUNTED, spread
 from exactsink.testing.session import Session
 
@@ -35,12 +34,8 @@ def _births(context: Context) -> None:
         both = [context.session(1, token, job=job) for token in (_TOKEN, _TOKEN[::-1])]
         if (stood := ask(both[0].mark)) is not None:
             raise Broken(f"nobody has put a birth, and the target holds {stood}")
-        waiting, opened = os.pipe()
         answers = [context.folder / f"{job}-{n}" for n in range(2)]
-        pids = [start(partial(_birth, waiting, opened, *each)) for each in zip(both, answers, strict=True)]
-        os.close(waiting)
-        os.close(opened)  # the condition: the pipe has no writer any more
-        if (ends := [ended(pid) for pid in pids]) != [0, 0]:
+        if (ends := at_once(*[partial(_birth, *each) for each in zip(both, answers, strict=True)])) != [0, 0]:
             raise Broken(f"of two journals that bind a target at once, one did not end well: {ends}")
         said = {answer.read_text() for answer in answers}
         if len(said) != 1 or not said <= {session.ctx.lineage for session in both}:
@@ -51,16 +46,8 @@ def _births(context: Context) -> None:
     context.faults.append(f"two-journals-bind-at-once-{_ROUNDS}-times")
 
 
-def _birth(waiting: int, opened: int, session: Session, answer: Path) -> int:
-    os.close(opened)
-    os.read(waiting, 1)
-    for _ in range(_TRIES):
-        try:
-            answer.write_text(session.put_birth().lineage)
-        except Retryable:  # the other one is at it
-            continue
-        return 0
-    return 1
+def _birth(session: Session, answer: Path) -> None:
+    answer.write_text(session.put_birth().lineage)
 
 
 def _second_journal(context: Context) -> None:
