@@ -10,6 +10,7 @@ from benchmarks.cases import (
     kafka,
     kafka_alone,
     kafka_epochs,
+    marks,
     null,
     postgres,
     postgres_loads,
@@ -36,5 +37,6 @@ CATALOG: dict[str, Benchmark] = {
         kafka_alone.BENCHMARK,
         kafka_epochs.COMMIT,
         kafka_epochs.EPOCH,
+        marks.BENCHMARK,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +27,20 @@ Write = Callable[[EpochPlan], Sequence[Vote]]
 
 
 class EpochDriver:
-    """A claimed job whose epochs are asked for one by one. Its journal and state are files below `folder`."""
+    """A claimed job whose epochs are asked for one by one. Its journal and state are files below `folder`.
+
+    Its name is its own: a target keeps the marks of each job, and refuses another journal under the same name.
+    """
 
     def __init__(self, sinks: Mapping[str, Sink], folder: Path) -> None:
+        job = f"benchmark-{uuid.uuid4().hex[:12]}"
         state = StateFile(folder / "state.json")
         self.sinks = sinks
         self._coordinator = Coordinator(
-            "benchmark",
+            job,
             sinks,
             Journal(LocalStore(folder / "journal"), wait=never),
-            Events("benchmark"),
+            Events(job),
             driver="benchmark",
             retry=Retry(1, never),
             save_state=state.write,

@@ -1,0 +1,207 @@
+"""What a sink's mark costs an epoch: the time in its calls, alone and beside an epoch of 100,000 rows through Spark."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from benchmarks.cases import postgres_server
+from benchmarks.epochs import EpochDriver, FrameEpoch
+from benchmarks.kafka_broker import Target
+from benchmarks.kafka_broker import serving as serving_kafka
+from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
+from benchmarks.warm_spark import PARTITIONS, row_frame
+from exactsink.contract import Backend, MarkerCommitter
+from exactsink.protocol.participant import no_probe, write_partition
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.testing.driver_run import hashed
+from exactsink_files.backend import FilesBackend, FilesOptions
+from exactsink_files.committer import FilesCommitter
+from exactsink_files.marks import MarkFolder
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_kafka.committer import KafkaCommitter
+from exactsink_kafka.group import MarkKeeper
+from exactsink_kafka.writer import KafkaWriter
+from exactsink_postgres.committer import PostgresCommitter
+from exactsink_postgres.own_tables import Marks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BENCHMARK"]
+
+_ROWS = 100_000
+_SMALL = 100
+_PARTICIPANTS = 2  # as many tasks as run at a time, one after the other here: what marks cost them is counted twice
+_MOST_MS = 10
+_MOST_SHARE = 0.05
+_TABLE = "name text, text text"
+_UPSERTED = f"id bigint PRIMARY KEY, {_TABLE}"
+_GUARD = "exactsink_epoch BIGINT, exactsink_generation BIGINT"
+_OF_COMMITTERS = ("mark", "put_birth", "trim_marks")
+_CALLS: Sequence[tuple[type, Sequence[str]]] = (
+    *((owner, _OF_COMMITTERS) for owner in (FilesCommitter, MarkerCommitter, KafkaCommitter, PostgresCommitter)),
+    (MarkFolder, ("read", "sync", "begin", "finish")),
+    (MarkKeeper, ("read", "renew")),
+    (KafkaWriter, ("_mark",)),
+    (Marks, ("create", "newest", "add", "proven", "trim")),
+)
+"""All that is called for marks and for nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Road:
+    """A backend and strategy whose marks are measured.
+
+    `fresh(folder)` makes an empty target, with its backend; `filled` is called with what a run must have left: rows and
+    participants.
+    """
+
+    name: str
+    fresh: Callable[[Path], Backend]
+    columns: tuple[str, ...] = ("id", "name", "text")
+    filled: Callable[[int, int], object] = lambda rows, participants: None
+
+    def driver(self, folder: Path) -> EpochDriver:
+        return EpochDriver({"sink": Sink("sink", "any", self.fresh(folder), staging=str(folder / "staging"))}, folder)
+
+
+@contextmanager
+def _open(setting: Setting) -> Iterator[Plan]:
+    times, rows = setting.scaled(20, least=3), setting.scaled(_ROWS)
+    frame = row_frame(setting.spark(), rows).cache()
+    assert frame.count() == rows
+    with serving_kafka() as kafka, postgres_server.serving() as postgres, closing(Target(kafka)) as target:
+        variants, bounds = [], []
+        for road in _roads(target, postgres):
+            marks, epoch = f"{road.name}: marks", f"{road.name}: epoch"
+            variants += [
+                Variant(marks, partial(_small_epochs, road, times)),
+                Variant(epoch, partial(_epochs_through_spark, road, frame, rows)),
+            ]
+            bounds += [Bound("ms", marks, at_most=_MOST_MS), Bound("ms", marks, epoch, at_most=_MOST_SHARE)]
+        notes = [
+            f"marks: time in their calls, {_PARTICIPANTS} participants of {_SMALL} rows; median of {times} epochs",
+            f"epoch: {rows:,} rows of about 130 bytes through Spark, committed; the median of 3 epochs",
+            *kafka.notes,
+            *postgres.notes,
+        ]
+        yield Plan(variants, bounds, notes)
+    frame.unpersist()
+
+
+def _roads(target: Target, postgres: postgres_server.Served) -> list[_Road]:
+    def lake(folder: Path) -> Backend:
+        return FilesBackend(FilesOptions(path=str(folder / "lake"), format="parquet"))
+
+    def upsert(strategy: str, folder: Path) -> Backend:
+        with closing(sqlite3.connect(folder / "db.sqlite")) as database:
+            database.execute(f"CREATE TABLE rows ({_UPSERTED}{', ' + _GUARD if strategy == 'direct' else ''})")
+        given = {"url": f"sqlite:///{folder}/db.sqlite", "table": "rows", "keys": ["id"], "strategy": strategy}
+        return UpsertBackend(UpsertOptions.model_validate(given))
+
+    def table(strategy: Any, folder: Path) -> Backend:
+        name = f"t_{folder.name.replace('-', '_')}".lower()
+        postgres.make(name, f"id bigint, {_TABLE}")  # the same rows come each epoch
+        return postgres.backend(name, postgres.tcp, strategy)
+
+    def topic(folder: Path) -> Backend:
+        return target.served.backend(target.fresh())
+
+    return [
+        _Road("files", lake),
+        _Road("upsert staged", partial(upsert, "staged")),
+        _Road("upsert direct", partial(upsert, "direct")),
+        _Road("two_phase", partial(table, "two_phase")),
+        _Road("postgres staged", partial(table, "staged")),
+        _Road("kafka", topic, ("key", "value"), target.filled),
+    ]
+
+
+def _small_epochs(road: _Road, times: int, folder: Path) -> Work:
+    driver = road.driver(folder)
+    backend = driver.sinks["sink"].backend
+    batch = _batch(road)
+
+    def write(plan: EpochPlan) -> list[Vote]:
+        rows = {"sink": (batch, hashed(batch))}
+        tasks = (write_partition(plan, {"sink": backend}, n, n, [rows], no_probe) for n in range(_PARTICIPANTS))
+        return [vote for task in tasks for vote in task]
+
+    def work() -> Metrics:
+        taken = []
+        with _timed() as seconds:
+            for _ in range(times + 1):
+                before = sum(seconds)
+                assert driver.epoch({"sink": batch.schema}, write)["sink"] == _PARTICIPANTS * _SMALL
+                taken.append(sum(seconds) - before)
+        road.filled(len(taken) * _PARTICIPANTS * _SMALL, len(taken) * _PARTICIPANTS)
+        return {"ms": statistics.median(taken[1:]) * 1000}
+
+    return work
+
+
+def _epochs_through_spark(road: _Road, frame: DataFrame, rows: int, folder: Path) -> Work:
+    chosen = (
+        frame if "id" in road.columns else frame.selectExpr("encode(name, 'utf-8') key", "encode(text, 'utf-8') value")
+    )
+    epoch = FrameEpoch(road.driver(folder), chosen)
+
+    def work() -> Metrics:
+        taken = []
+        for _ in range(3):
+            started = time.perf_counter()
+            assert list(epoch().values()) == [rows]
+            taken.append(time.perf_counter() - started)
+        road.filled(len(taken) * rows, len(taken) * PARTITIONS)
+        return {"ms": statistics.median(taken) * 1000}
+
+    return work
+
+
+def _batch(road: _Road) -> pa.RecordBatch:
+    texts = [f"{number:0100}" for number in range(_SMALL)]
+    columns = {"id": pa.array(range(_SMALL), pa.int64()), "name": pa.array(texts), "text": pa.array(texts)}
+    columns |= {name: pa.array([text.encode() for text in texts]) for name in ("key", "value")}
+    return pa.record_batch({name: columns[name] for name in road.columns})
+
+
+@contextmanager
+def _timed() -> Iterator[list[float]]:
+    """Collect the seconds of each of `_CALLS` that is made, but not of one within another."""
+    seconds: list[float] = []
+    depth = 0
+
+    def timed(real: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        started = time.perf_counter()
+        try:
+            return real(*given, **named)
+        finally:
+            depth -= 1
+            if depth == 0:
+                seconds.append(time.perf_counter() - started)
+
+    kept = [(owner, name, owner.__dict__[name]) for owner, names in _CALLS for name in names]
+    for owner, name, real in kept:
+        setattr(owner, name, lambda *given, real=real, **named: timed(real, *given, **named))
+    try:
+        yield seconds
+        assert seconds, "no mark was read or written"
+    finally:
+        for owner, name, real in kept:
+            setattr(owner, name, real)
+
+
+BENCHMARK = Benchmark("marks", "What a sink's mark costs: at most 10 ms, and 5 % of an epoch of 100,000 rows.", _open)
