@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
 def _batch(number: int) -> list[Any]:
     first = number * ROWS_AN_EPOCH
     parts = [range(first + part * ROWS, first + (part + 1) * ROWS) for part in range(PARTITIONS)]
-    return [pa.table({"value": pa.array([str(id).encode() for id in ids], pa.binary())}) for ids in parts]
+    return [pa.table({"value": pa.array([str(row).encode() for row in part], pa.binary())}) for part in parts]
 
 
 if __name__ == "__main__":
