@@ -79,6 +79,7 @@ class Job:
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rounds", [1, 14])
 def test_brokers_are_killed_while_drivers_are(cluster: KafkaCluster, tmp_path: Path, rounds: int) -> None:
     """Each driver dies while a broker is gone; the next one starts while that broker comes back."""
