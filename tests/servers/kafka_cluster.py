@@ -30,6 +30,12 @@ class KafkaCluster(Kafka):
         super().__init__(",".join(broker.bootstrap for broker in brokers))
         self.brokers = brokers
 
+    def leader(self, topic: str) -> KafkaServer:
+        """Return the broker that leads a topic's partition 0; of Kafka's own topics it coordinates what is in there."""
+        admin = self.admin()
+        led = admin.describe_topics(TopicCollection([topic]))[topic].result(30).partitions[0].leader
+        return self.brokers[led.id - 1]
+
     def wait_whole(self, *topics: str) -> None:
         """Wait until all brokers have all that is in these topics, and in Kafka's own: any one may go then."""
         named = TopicCollection([*topics, "__consumer_offsets", "__transaction_state"])

@@ -21,6 +21,7 @@ from exactsink.testing.processes import KILLED, stopped_or_ended, wake
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.cluster_driver import ROWS_AN_EPOCH, mark_of
+from tests.servers.kafka import KafkaServer
 from tests.servers.kafka_cluster import COPIES, KafkaCluster, own_cluster
 
 _ROOT = Path(__file__).parents[3]
@@ -87,9 +88,9 @@ def test_brokers_are_killed_while_drivers_are(cluster: KafkaCluster, tmp_path: P
         (_at(number, "stall", 2 + 4 * number), _at(number + 3, "kill", 3 + 4 * number)) for number in range(rounds)
     ]
     job = Job(cluster, tmp_path, 4 * rounds + 4, [fault for pair in pairs for fault in pair])
+    leads = ("__consumer_offsets", job.topic, "__transaction_state")
     for number, (stall, kill) in enumerate(pairs):
-        _killed_together(job, stall, kill, broker=number % COPIES)
-        cluster.brokers[number % COPIES].launch()
+        _killed_together(job, stall, kill, leads[number % len(leads)]).launch()
     assert job.follow(job.start())[1] == 0, job.log
     assert job.amiss() == {}, job.log
     print(f"{job.retried} drivers ended with 75")
@@ -101,14 +102,16 @@ def _at(number: int, action: Any, epoch: int) -> Fault:
     return Fault(_POINTS[point], "before" if (turn + point) % 2 else "after", action, epoch)
 
 
-def _killed_together(job: Job, stall: Fault, kill: Fault, broker: int) -> None:
-    """Kill a broker where the driver stands still, and let the driver run into its own end without that broker."""
+def _killed_together(job: Job, stall: Fault, kill: Fault, leads: str) -> KafkaServer:
+    """Kill a topic's leader where the driver stands still, and let the driver run into its own end without it."""
     driver, code = job.follow(job.start())
     assert (code, mark_of(job.folder, stall).exists()) == (None, True), job.log
     for one in job.cluster.brokers:
         one.wait_ready()
     job.cluster.wait_whole(job.topic)  # the one that was killed last, too
-    job.cluster.brokers[broker].stop("kill")
+    broker = job.cluster.leader(leads)
+    broker.stop("kill")
     wake(driver)
     driver, code = job.follow(driver)
     assert (code, mark_of(job.folder, kill).exists()) == (KILLED, True), job.log
+    return broker
