@@ -28,7 +28,7 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
-from exactsink_kafka.group import MarkKeeper, group_of, report_offsets
+from exactsink_kafka.group import MarkKeeper, report_offsets
 from exactsink_kafka.messages import Cluster, Described
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
@@ -70,7 +70,7 @@ class KafkaCommitter(Committer):
                 self._cluster = self._wire.cluster()
             if self._options.marked_topic is not None:
                 self._marks.renew()
-        joins, keeper = self._cluster.transaction_version > 1, self._wire.keeper(group_of(self._ctx.job, self._ctx.sink))
+        joins, keeper = self._cluster.transaction_version > 1, self._wire.keeper(self._marks.group)
         mark = (self._cluster.id, self._ctx.lineage, joins, keeper)
         self._rounds += 1
         return Ticket.of_round(self._rounds - 1, self._options.ids_per_participant, *mark).dump()

@@ -72,8 +72,8 @@ class Wire:
         """Ask what cluster this is and what it can do."""
 
         def once(channel: Channel) -> Cluster:
-            id, brokers = channel.refresh()
-            return messages.cluster_of(id, brokers, channel.ask([(messages.versions_request(), b) for b in brokers]))
+            name, brokers = channel.refresh()
+            return messages.cluster_of(name, brokers, channel.ask([(messages.versions_request(), b) for b in brokers]))
 
         return self._asker.use("ask what cluster this is", once)
 

@@ -39,7 +39,6 @@ class KafkaWriter(Writer):
         self._ticket = Ticket.load(ticket)
         self._id = str(self._ticket.id(txn))
         self._rows = 0
-        self._marked = False
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to {options.topic or 'the topics of its rows'}"
         client_id = f"exactsink.{txn.job}.{txn.sink}"
         self._producer = row_producer(options, schema, self._id, client_id, self._doing)
@@ -88,7 +87,6 @@ class KafkaWriter(Writer):
         if code:
             doing = f"{self._doing}: write the mark of {mark.topic} to group {mark.group}"
             raise refused(doing, code, self._options, id=self._id, topic=mark.topic, group=mark.group)
-        self._marked = True
 
     def _vote(self) -> Vote:
         """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused."""
@@ -100,7 +98,7 @@ class KafkaWriter(Writer):
         missing = [f"{topic}/{number}" for topic, number in found.partitions if (topic, number) not in there]
         if missing or not there or topics.keys() != {topic for topic, _ in there}:
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
-        if self._marked and not found.offsets:
+        if self._options.marked_topic is not None and self._ticket.lineage and not found.offsets:
             raise self._ended("the sink's mark is no part of it")
         self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
         return Vote(self._mine, self._ticket.cluster, _written(topics, there), next(iter(found.offsets), None))
