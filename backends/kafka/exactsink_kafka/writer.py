@@ -98,8 +98,6 @@ class KafkaWriter(Writer):
         missing = [f"{topic}/{number}" for topic, number in found.partitions if (topic, number) not in there]
         if missing or not there or topics.keys() != {topic for topic, _ in there}:
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
-        if self._options.marked_topic is not None and self._ticket.lineage and not found.offsets:
-            raise self._ended("the sink's mark is no part of it")
         self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
         return Vote(self._mine, self._ticket.cluster, _written(topics, there), next(iter(found.offsets), None))
 
