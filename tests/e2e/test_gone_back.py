@@ -34,9 +34,9 @@ def put_back(folder: Path, copy: str, *parts: str) -> None:
         shutil.copytree(kept, folder / part, symlinks=True) if kept.is_dir() else shutil.copy2(kept, folder / part)
 
 
-def kept(folder: Path, copy: str) -> None:
+def kept(folder: Path, copy: str, *parts: str) -> None:
     (folder / copy).mkdir()
-    for part in PARTS:
+    for part in parts or PARTS:
         whole = folder / part
         target = folder / copy / part
         shutil.copytree(whole, target) if whole.is_dir() else shutil.copy2(whole, target)

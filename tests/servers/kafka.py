@@ -66,7 +66,8 @@ class KafkaServer(Kafka):
     """A broker with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end.
 
     `settings` are the broker's, beside those above. `listeners` are further ones, by name and security protocol; each
-    gets a port, see `address`. `formatting` are options of the command that formats the data folder.
+    gets a port, see `address`. `formatting` are options of the command that formats the data folder; a node of a
+    cluster may take a `copy` of another node's instead. `ports` are the caller's where it must know them before.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class KafkaServer(Kafka):
         listeners: Mapping[str, str] | None = None,
         formatting: Sequence[str] = (),
         jvm: Sequence[str] = JVM,
+        ports: Ports | None = None,
+        copy: KafkaServer | None = None,
     ) -> None:
         self._program = [java(), *jvm, "-Dlog4j2.configurationFile=log4j2.properties", "-cp", f"{jars()}/*"]
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(listeners or {})}
-        self._ports = Ports(len(protocols))
+        self._ports = ports or Ports(len(protocols))
         self._numbers = dict(zip(protocols, self._ports.numbers, strict=True))
         super().__init__(self.address("PLAINTEXT"))
         self.folder = Path(tempfile.mkdtemp(prefix="exactsink-kafka-"))
@@ -86,6 +89,9 @@ class KafkaServer(Kafka):
         shown = {**SETTINGS, **self._network(protocols), "log.dirs": str(self.folder / "data"), **(settings or {})}
         (self.folder / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in shown.items()))
         (self.folder / "log4j2.properties").write_text(_LOGGING)
+        if copy is not None:
+            self._take_copy(copy, shown["node.id"])
+            return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", "server.properties"]
         if self._run([*command, *formatting]).wait() != 0:
@@ -104,11 +110,19 @@ class KafkaServer(Kafka):
 
     def start(self) -> None:
         """Start, and wait until it can begin transactions. Not in a thread that ends before the server may."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start, and don't wait."""
         assert self._process is None, "the server runs"
         # Dies with this thread; setpriv becomes the server, so the process id is the server's.
-        self._process = process = self._run(
-            ["kafka.Kafka", "server.properties"], ["setpriv", "--pdeathsig", "KILL", "--"]
-        )
+        self._process = self._run(["kafka.Kafka", "server.properties"], ["setpriv", "--pdeathsig", "KILL", "--"])
+
+    def wait_ready(self) -> None:
+        """Wait until it can begin transactions."""
+        process = self._process
+        assert process is not None, "the server is stopped"
         wait_until(lambda: self._listens(process), f"the broker in {self.folder} to listen")
         asking = Producer(
             {"bootstrap.servers": self.bootstrap, "transactional.id": "exactsink.tests.ready", "log_level": 0}
@@ -142,6 +156,14 @@ class KafkaServer(Kafka):
     def log(self) -> str:
         """Return the end of what the broker wrote: warnings and errors."""
         return (self.folder / "log").read_text(errors="replace")[-6000:]
+
+    def _take_copy(self, other: KafkaServer, node: str) -> None:
+        """Have a data folder as if formatted for the same cluster: only the node's and the folder's ids differ."""
+        shutil.copytree(other.folder / "data", self.folder / "data")
+        meta = self.folder / "data" / "meta.properties"
+        own = {"node.id": node, "directory.id": base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")}
+        lines = (line.split("=", 1) for line in meta.read_text().splitlines() if "=" in line)
+        meta.write_text("".join(f"{key}={own.get(key, value)}\n" for key, value in lines))
 
     def _network(self, protocols: Mapping[str, str]) -> dict[str, str]:
         reached = {name: f"{name}://{self.address(name)}" for name in protocols}

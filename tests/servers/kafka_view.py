@@ -42,7 +42,7 @@ class Kafka:
         """Return a new client of confluent-kafka's, without any limits."""
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # its calls raise
 
-    def new_topic(self, stem: str, partitions: int = 2, **configs: str) -> str:
+    def new_topic(self, stem: str, partitions: int = 2, copies: int = 1, **configs: str) -> str:
         """Make a topic that no other test has, and wait until it takes records; return its name.
 
         A config's dots are underscores here: `max_message_bytes="1000"`.
@@ -50,7 +50,7 @@ class Kafka:
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
         admin = self.admin()
         settings = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_ANSWER)
+        admin.create_topics([NewTopic(name, partitions, copies, config=settings)])[name].result(_ANSWER)
         wait_until(lambda: _led(admin, name) == partitions, f"topic {name} to have leaders")
         return name
 

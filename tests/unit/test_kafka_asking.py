@@ -78,6 +78,14 @@ def test_all_coordinators_are_found_by_one_request_and_asked_side_by_side(broker
     assert brokers.made == 1
 
 
+def test_nothing_is_waited_for_once_all_have_answered(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("exactsink.toolkit.waiting.time.sleep", pauses.append)
+    brokers.codes = {(1, ONE.id): [51, 0]}
+    assert ended() == [0, 0]
+    assert len(pauses) == 1, "before the second try, and not after it"
+
+
 @pytest.mark.parametrize("code", [14, 15, 16])
 def test_a_coordinator_that_has_moved_is_found_anew_and_only_its_ids_are_asked_for_again(
     brokers: Brokers, code: int

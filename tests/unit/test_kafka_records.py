@@ -83,6 +83,13 @@ def test_rows_of_which_no_record_can_be_made_are_refused(rows: pa.Schema, given:
         ("headers", pa.list_(pa.struct([("value", pa.binary()), ("key", pa.string())])), "AS headers"),
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])), "CAST(h.value AS BINARY)"),
         ("headers", pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])), "CAST(h.key AS STRING)"),
+        (
+            "headers",
+            pa.list_(pa.struct([("name", pa.string()), ("v", pa.binary())])),
+            "'key', CAST(h.`name` AS STRING)",
+        ),
+        ("headers", pa.list_(pa.struct([("Key", pa.string()), ("Value", pa.binary())])), "CAST(h.`Value` AS BINARY)"),
+        ("headers", pa.map_(pa.string(), pa.binary()), "transform(map_entries(headers), h -> "),
     ],
 )
 def test_a_column_of_another_type_is_refused_with_the_cast(column: str, kind: pa.DataType, fix: str) -> None:

@@ -72,14 +72,11 @@ def test_work_that_is_being_ended_is_listed_as_open_work_is(monkeypatch: pytest.
     asked: list[Any] = []
 
     class Channel:
-        brokers = (1,)
-        cluster_id = "c"
-
         def __init__(self, *given: Any) -> None:
             """Connect to nothing."""
 
-        def refresh(self) -> None:
-            """Nothing changes."""
+        def refresh(self) -> tuple[str, tuple[int, ...]]:
+            return "c", (1,)
 
         def version(self, request: Any) -> int:
             return 2

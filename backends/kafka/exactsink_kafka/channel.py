@@ -56,7 +56,8 @@ class Asker:
         self._client_id = client_id
         self._patience = patience_seconds
         self._channel: Channel | None = None
-        self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
+        self.known: dict[tuple[CoordinatorType, str], int] = {}
+        """Coordinators; one that is no longer it says so, or can't be reached, and is forgotten."""
 
     def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
         """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
@@ -90,31 +91,31 @@ class Asker:
         """
         until, left = time.monotonic() + self._patience, list(dict.fromkeys(keys))
         answers: dict[Key, tuple[int, Answer]] = {}
-        for _ in attempts_within(self._patience, first_seconds=_FIRST, longest_seconds=_LONGEST):
-            if not left:
-                break
+        for _ in attempts_within(self._patience, first_seconds=_FIRST, longest_seconds=_LONGEST) if left else ():
             answers |= self.use(doing, lambda channel, left=left: once(channel, left), until)  # type: ignore[misc]
             left = [key for key in left if answers[key][0] in again]
+            if not left:
+                break  # at once: the iterator waits before its next step
         return answers
 
     def coordinators(
         self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Find the coordinators of ids: brokers by id, and error codes by id where there is none now."""
-        unknown = [one for one in dict.fromkeys(ids) if (kind, one) not in self._coordinators]
+        unknown = [one for one in dict.fromkeys(ids) if (kind, one) not in self.known]
         codes = {}
         for one, code, broker in channel.find(unknown, kind) if unknown else ():
             if code == 0:
-                self._coordinators[kind, one] = broker
+                self.known[kind, one] = broker
             else:
                 codes[one] = code
-        return {one: self._coordinators[kind, one] for one in ids if one not in codes}, codes
+        return {one: self.known[kind, one] for one in ids if one not in codes}, codes
 
     def forget(self, codes: Iterable[tuple[str, int]], kind: CoordinatorType = _ID) -> None:
         """Forget the coordinators that said of an id that they are none."""
         for one, code in codes:
             if code in MOVING:
-                self._coordinators.pop((kind, one), None)
+                self.known.pop((kind, one), None)
 
     @property
     def session(self) -> object:
@@ -124,7 +125,7 @@ class Asker:
     def close(self) -> None:
         """Let go of the connections. Idempotent; the next use opens others."""
         channel, self._channel = self._channel, None
-        self._coordinators.clear()
+        self.known.clear()
         if channel is not None:
             channel.close()
 
@@ -167,19 +168,11 @@ class Channel:
             raise error from failure  # the client says no more than that time ran out
         self._manager: _Manager = self.admin._manager
 
-    def refresh(self) -> None:
-        """Ask for the cluster's brokers."""
-        self._manager.run(self._manager.cluster.refresh_metadata)
-
-    @property
-    def cluster_id(self) -> str:
-        """The cluster's own id, as last refreshed."""
-        return str(self._manager.cluster.cluster_id)
-
-    @property
-    def brokers(self) -> tuple[int, ...]:
-        """The brokers' ids, as last refreshed."""
-        return tuple(sorted(broker.node_id for broker in self._manager.cluster.brokers()))
+    def refresh(self) -> tuple[str, tuple[int, ...]]:
+        """Ask for the cluster: its own id, and its brokers' ids."""
+        cluster = self._manager.cluster
+        self._manager.run(cluster.refresh_metadata)
+        return str(cluster.cluster_id), tuple(sorted(broker.node_id for broker in cluster.brokers()))
 
     def version(self, request: Any) -> int:
         """Return the version in which a request would be made."""

@@ -29,7 +29,7 @@ from exactsink.contract import (
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
 from exactsink_kafka.group import MarkKeeper, report_offsets
-from exactsink_kafka.messages import Described
+from exactsink_kafka.messages import Cluster, Described
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
@@ -56,7 +56,7 @@ class KafkaCommitter(Committer):
         self._marks = MarkKeeper(options, ctx, self._wire)
         self._marked_in: object = None
         self._rounds = 0
-        self._cluster: str | None = None
+        self._cluster: Cluster | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._doing("check the target", ""):
@@ -67,12 +67,13 @@ class KafkaCommitter(Committer):
         with self._doing(f"open epoch {epoch}", "the epoch has not begun"):
             self._check_topics()
             if self._cluster is None:
-                self._cluster = self._wire.cluster_id()
+                self._cluster = self._wire.cluster()
             if self._options.marked_topic is not None:
                 self._marks.renew()
-        ticket = Ticket.of_round(self._rounds, self._options.ids_per_participant, self._cluster, self._ctx.lineage)
+        joins, keeper = self._cluster.transaction_version > 1, self._wire.keeper(self._marks.group)
+        mark = (self._cluster.id, self._ctx.lineage, joins, keeper)
         self._rounds += 1
-        return ticket.dump()
+        return Ticket.of_round(self._rounds - 1, self._options.ids_per_participant, *mark).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         votes = [Vote.load(committable) for committable in committables]

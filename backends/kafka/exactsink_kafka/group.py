@@ -69,22 +69,22 @@ class MarkKeeper:
         self._ctx = ctx
         self._wire = wire
         self._topic = options.marked_topic or ""
-        self._group = group_of(ctx.job, ctx.sink)
+        self.group = group_of(ctx.job, ctx.sink)
         self._id = f"{ctx.job}.{ctx.sink}.mark"
         self._renewed = float("-inf")
 
     def read(self) -> Mark | None:
         """Read the mark as it is committed. It lags the answer to a commit by some ms."""
-        code, text = self._wire.read_offset(self._group, self._topic, 0)
+        code, text = self._wire.read_offset(self.group, self._topic, 0)
         self._check("read the sink's mark", code)
-        return _mark(self._group, text)
+        return _mark(self.group, text)
 
     def put_birth(self) -> Mark:
         """Put the birth of the context's lineage where there is no mark; return what stands."""
         for _ in range(_BIRTHS):
             if (stands := self._write_again(birth=True)) is not None:
                 return stands
-        what = f"group {self._group} takes no mark: others write it, or their transactions are open"
+        what = f"group {self.group} takes no mark: others write it, or their transactions are open"
         raise Retryable(what, next="see who else runs this job, then start it again")
 
     def renew(self) -> None:
@@ -107,11 +107,11 @@ class MarkKeeper:
             return
         if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
             yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
-        joined = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self._group)  # refused: it never was
-        read, _ = self._wire.read_offset(self._group, self._topic, 0)
+        joined = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self.group)  # refused: it never was
+        read, _ = self._wire.read_offset(self.group, self._topic, 0)
         if errors.GROUP_NOT_AUTHORIZED in (joined, read):
-            message = f"{fixes.principal} may have no offsets in group {self._group}: the sink can't keep its mark"
-            yield Finding("error", message, fixes.allow("Read", "--group", self._group))
+            message = f"{fixes.principal} may have no offsets in group {self.group}: the sink can't keep its mark"
+            yield Finding("error", message, fixes.allow("Read", "--group", self.group))
 
     def _write_again(self, *, birth: bool) -> Mark | None:
         """Write the mark that stands, or a birth if asked where none does; a mark is no birth's business.
@@ -136,7 +136,7 @@ class MarkKeeper:
 
     def _check(self, doing: str, code: int) -> None:
         if code:
-            raise errors.refused(doing, code, self._options, id=self._id, topic=self._topic, group=self._group)
+            raise errors.refused(doing, code, self._options, id=self._id, topic=self._topic, group=self.group)
 
 
 # The source's offsets: nothing is ever read from there

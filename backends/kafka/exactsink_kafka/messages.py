@@ -187,14 +187,15 @@ def join_request(one: Transaction, group: str) -> Any:
     return AddOffsetsToTxnRequest(**use_of(one), group_id=group)
 
 
-def offset_request(one: Transaction, offset: Offset) -> Any:
-    """Write a group's offset in a transaction, as no member of the group."""
+def offset_request(one: Transaction, offset: Offset, joins: bool) -> Any:
+    """Write a group's offset in a transaction, as no member of the group; see `Wire.write_offset` for `joins`."""
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     wanted = topic.TxnOffsetCommitRequestPartition(
         partition_index=offset.partition, committed_offset=offset.offset, committed_metadata=offset.text
     )
     topics = [topic(name=offset.topic, partitions=[wanted])]
-    return TxnOffsetCommitRequest(**use_of(one), group_id=offset.group, topics=topics, min_version=3, max_version=4)
+    version = {"min_version": 3, "max_version": 4 + joins}
+    return TxnOffsetCommitRequest(**use_of(one), group_id=offset.group, topics=topics, **version)
 
 
 def read_request(group: str, topic: str, partition: int) -> Any:

@@ -29,16 +29,22 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(_is_text(kind) or _is.is_binary(kind) or _is.is_large_binary(kind))
 
 
+def _of_structs(kind: pa.DataType) -> list[pa.Field]:
+    """Return the fields of an array's structs; none where it is no such array."""
+    listed = _is.is_list(kind) or _is.is_large_list(kind)
+    return list(kind.value_type) if listed and _is.is_struct(kind.value_type) else []
+
+
 def _is_headers(kind: pa.DataType) -> bool:
-    if not (_is.is_list(kind) or _is.is_large_list(kind)) or not _is.is_struct(kind.value_type):
-        return False
-    fields = list(kind.value_type)
-    return (
-        [field.name for field in fields] == ["key", "value"]
-        and _is_text(fields[0].type)
-        and _is_bytes(fields[1].type)
-        and not _is_text(fields[1].type)
-    )
+    fields = _of_structs(kind)
+    named = [field.name for field in fields] == ["key", "value"]
+    return named and _is_text(fields[0].type) and _is_bytes(fields[1].type) and not _is_text(fields[1].type)
+
+
+def _header_fields(kind: pa.DataType) -> Sequence[str]:
+    """Name the two fields that are a header's key and value: as they are called, else as they stand."""
+    names = [field.name for field in _of_structs(kind)]
+    return list(map(quoted_name, names)) if len(names) == 2 and set(names) != {"key", "value"} else ("key", "value")
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[pa.DataType], bool], str]] = {
@@ -49,7 +55,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[pa.DataType], bool], str]] = {
     "headers": (
         "array<struct<key: string, value: binary>>",
         _is_headers,
-        "transform({}, h -> named_struct('key', CAST(h.key AS STRING), 'value', CAST(h.value AS BINARY)))",
+        "transform({}, h -> named_struct('key', CAST(h.{key} AS STRING), 'value', CAST(h.{value} AS BINARY)))",
     ),
     "timestamp": (
         "timestamp (of a moment, with the session's time zone)",
@@ -95,9 +101,11 @@ def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:
             continue  # not looked at
         wanted, fits, fixed = _COLUMNS[field.name]
         if not fits(field.type):
+            key, value = _header_fields(field.type)
+            given = f"map_entries({field.name})" if _is.is_map(field.type) and fits is _is_headers else field.name
             raise ConfigError(
                 f"column {field.name} is of Arrow type {field.type}, and has to be {wanted}",
-                next=f"make it so in the frame: {fixed.format(field.name, field.name)} AS {field.name}",
+                next=f"make it so in the frame: {fixed.format(given, given, key=key, value=value)} AS {field.name}",
             )
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 
@@ -136,17 +137,19 @@ class PoolId:
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """What every task's writer needs of the driver: the round of ids, how many of them a participant has, the cluster
-    that the driver means, and the journal that the mark names."""
+    that the driver means, the journal that the mark names; and for writing it what `Wire.write_offset` takes."""
 
     round: int
     ids: int
     cluster: str
     lineage: str = ""
+    joins: bool = False
+    keeper: int = -1
 
     @classmethod
-    def of_round(cls, round: int, ids: int, cluster: str, lineage: str = "") -> Ticket:
+    def of_round(cls, round: int, *rest: Any) -> Ticket:
         """Return the ticket of the n-th round under a claim, counted from 0."""
-        return cls(round % ROUNDS, ids, cluster, lineage)
+        return cls(round % ROUNDS, *rest)
 
     def id(self, txn: Txn) -> PoolId:
         """Name the transactional id of a task attempt: no other partition of the epoch has it."""

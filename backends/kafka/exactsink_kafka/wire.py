@@ -62,21 +62,18 @@ class Wire:
 
     def cluster_id(self) -> str:
         """Ask any broker for the cluster's own id."""
-        return self._cluster()[0]
+        return self._alive()[0]
 
     def brokers(self) -> Sequence[int]:
         """Ask any broker which ones are alive."""
-        return self._cluster()[1]
+        return self._alive()[1]
 
     def cluster(self) -> Cluster:
         """Ask what cluster this is and what it can do."""
 
         def once(channel: Channel) -> Cluster:
-            channel.refresh()
-            brokers = channel.brokers
-            return messages.cluster_of(
-                channel.cluster_id, brokers, channel.ask([(messages.versions_request(), b) for b in brokers])
-            )
+            name, brokers = channel.refresh()
+            return messages.cluster_of(name, brokers, channel.ask([(messages.versions_request(), b) for b in brokers]))
 
         return self._asker.use("ask what cluster this is", once)
 
@@ -193,14 +190,22 @@ class Wire:
         request = partial(messages.join_request, one, group)
         return self._coordinated("make a group's offsets part of a transaction", one.id, request, errors.ENDING)[0]
 
-    def write_offset(self, one: Transaction, offset: Offset) -> int:
-        """Write a group's offset in a transaction; return the error code of the coordinator that refuses it."""
-        request, code_of = partial(messages.offset_request, one, offset), _taken
+    def write_offset(self, one: Transaction, offset: Offset, *, joins: bool = False, keeper: int = -1) -> int:
+        """Write a group's offset in a transaction; return the error code of the coordinator that refuses it.
+
+        `joins`: the cluster's transaction.version is 2, and what is written is part of the transaction by that.
+        `keeper` is the broker to ask first, where one is known: see `keeper`.
+        """
+        if keeper >= 0:
+            self._asker.known.setdefault((_GROUP, offset.group), keeper)
+        request, code_of = partial(messages.offset_request, one, offset, joins), _taken
         again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
-        return (
-            self.join(one, offset.group)
-            or (self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)[0])
-        )
+        code = 0 if joins else self.join(one, offset.group)
+        return code or self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)[0]
+
+    def keeper(self, group: str) -> int:
+        """Return the broker that was last asked for a group's offsets, -1 where none was."""
+        return self._asker.known.get((_GROUP, group), -1)
 
     def read_offset(self, group: str, topic: str, partition: int) -> tuple[int, str]:
         """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
@@ -246,9 +251,8 @@ class Wire:
                 return {offset: (errors.OFFSET_OUT_OF_RANGE, messages.seen_beyond(errors.OFFSET_OUT_OF_RANGE, bounds))}
             return {offset: (answer.error_code, messages.seen(answer, offset))}
 
-        ((code, found),) = self._asker.persist(
-            doing, [offset], errors.LEADERLESS | {errors.UNKNOWN_TOPIC}, once
-        ).values()
+        again = errors.LEADERLESS | {errors.UNKNOWN_TOPIC}
+        code, found = self._asker.persist(doing, [offset], again, once)[offset]
         if code == errors.UNKNOWN_TOPIC_ID:
             return Seen(code, -1, -1, None, frozenset())
         if code != errors.OFFSET_OUT_OF_RANGE:
@@ -260,14 +264,9 @@ class Wire:
         """Let go of the connections. Idempotent; the next request opens others."""
         self._asker.close()
 
-    def _cluster(self) -> tuple[str, tuple[int, ...]]:
+    def _alive(self) -> tuple[str, tuple[int, ...]]:
         """Ask for the cluster's id and its living brokers."""
-
-        def once(channel: Channel) -> tuple[str, tuple[int, ...]]:
-            channel.refresh()
-            return channel.cluster_id, channel.brokers
-
-        return self._asker.use("ask what cluster this is", once)
+        return self._asker.use("ask what cluster this is", lambda channel: channel.refresh())
 
     def _coordinated(
         self,

@@ -81,7 +81,7 @@ class KafkaWriter(Writer):
         if topic is None or not lineage:
             return
         mark = mark_offset(txn.job, txn.sink, topic, Mark(lineage, txn.epoch, frozenset([txn.token])))
-        code = self._wire.write_offset(self._mine, mark)
+        code = self._wire.write_offset(self._mine, mark, joins=self._ticket.joins, keeper=self._ticket.keeper)
         if code in NOT_MINE:
             raise self._ended(f"{self._mine.ref} takes no mark: {named(code)}")
         if code:

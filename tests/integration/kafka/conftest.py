@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.kafka.attempts import Attempts, attempts_on
+from tests.integration.kafka.marked import Driver, Site
 from tests.integration.kafka.participants import Participants
 from tests.servers.kafka import Kafka
 
@@ -24,3 +26,15 @@ def participants(kafka: Kafka) -> Iterator[Participants]:
     """A sink of the test's own, with a topic of two partitions."""
     with Participants.of(kafka) as made:
         yield made
+
+
+@pytest.fixture
+def site(kafka: Kafka) -> Site:
+    """A sink of the test's own, with its mark."""
+    return Site(kafka)
+
+
+@pytest.fixture
+def driver(site: Site, tmp_path: Path) -> Driver:
+    """A job of it, with a journal."""
+    return Driver(site, tmp_path / "journal")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 from kafka.admin import AbortTransactionSpec
 
-from exactsink.contract import Committed, Fatal, Lost, Unknown
+from exactsink.contract import Committed, Fatal, Lost, Unknown, Writer
+from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.committer import KafkaCommitter
-from exactsink_kafka.transactions import Ticket
+from exactsink_kafka.transactions import Ticket, prefix
+from tests.integration.kafka.marked import SCHEMA, Driver, Site, rows
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -66,6 +71,7 @@ def test_an_epoch_is_opened_with_another_round_of_ids_each_time_and_not_without_
     committer.close()
     assert [ticket.round for ticket in tickets] == [0, 1, 2, 0]
     assert {(ticket.ids, ticket.cluster) for ticket in tickets} == {(4, participants.wire.cluster_id())}
+    assert {(ticket.joins, ticket.keeper) for ticket in tickets} == {(True, 1)}
 
     nowhere = KafkaCommitter(participants.options.model_copy(update={"topic": "no-such-topic"}), participants.ctx)
     with pytest.raises(Fatal, match="there is no topic no-such-topic") as refused:
@@ -109,3 +115,41 @@ def test_an_end_is_written_into_a_partition_that_lacks_it(participants: Particip
         assert participants.values() == (["0-a"] if commit else [])
     participants.end(vote, commit=commit)
     assert participants.values() == (["0-a", "0-b"] if commit else [])
+
+
+class Shared(Driver):
+    """Once the winner of epoch 1 has voted, another attempt of its partition begins under the same id."""
+
+    late: int = 0  # rows that it writes
+    writers: list[Writer] = []  # noqa: RUF012 - kept: a task that is alive
+
+    def _writing(self, backend: KafkaBackend, epoch: int) -> Callable[[EpochPlan], Sequence[Vote]]:
+        write = super()._writing(backend, epoch)
+
+        def voted(plan: EpochPlan) -> Sequence[Vote]:
+            votes = write(plan)
+            if epoch == 1 and not self.writers:
+                txn = plan.txn("out", 0, epoch + backend.options.ids_per_participant)
+                self.writers.append(backend.writer(txn, SCHEMA, plan.sinks["out"].ticket))
+                for _ in range(self.late):
+                    self.writers[0].write(rows("late").to_batches()[0])
+                assert votes[0].committable is not None
+                assert votes[0].committable.store_ref.startswith(f"{Ticket.load(plan.sinks['out'].ticket).id(txn)}/")
+            return votes
+
+        return voted
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_an_attempt_that_takes_the_winners_id_costs_a_rewrite_and_no_row(site: Site, tmp_path: Path, late: int) -> None:
+    driver = Shared(site, tmp_path / "journal")
+    driver.late, driver.writers = late, []
+    driver.run(0, 1, 2)
+    assert len(driver.writers) == 1
+    assert site.values() == [b"0", b"1", b"2"]
+    found = site.mark()
+    assert found is not None
+    assert found.epoch == 2
+    assert '"kind": "redecide"' in "".join(path.read_text() for path in driver.folder.glob("*.json"))
+    with site.wire() as wire:
+        assert wire.ongoing(prefix(site.job, "out")) == []

@@ -79,6 +79,7 @@ def test_open_transactions_are_listed_by_prefix_also_where_brokers_take_no_patte
     for name in names:
         participants.begin(name, "row")
     participants.begin(f"{job}.a.g3", "row").commit_transaction()
+    participants.kafka.settle()
 
     listed = participants.wire.ongoing(f"{job}.a.g")
     assert sorted(one.transaction.id for one in listed) == names[:2]
