@@ -171,9 +171,7 @@ class DirectWriter(Writer):
     none of them: a rival attempt's last row of a key is not overwritten by an earlier one.
     """
 
-    def __init__(
-        self, database: Database, check: Callable[[pa.RecordBatch], None], txn: Txn, lineage: str
-    ) -> None:
+    def __init__(self, database: Database, check: Callable[[pa.RecordBatch], None], txn: Txn, lineage: str) -> None:
         if not database.path.exists():
             what = f"{database.path} is not there on this executor"
             raise Fatal(what, why="the driver opened it", next="put it where every executor can write to it")
@@ -214,9 +212,9 @@ class DirectWriter(Writer):
         """Raise Refused where another journal has taken the table since the epoch was opened."""
         mine = (self._txn.job, self._txn.sink, self._lineage)
         owner = self._database.owner_in(self._connection)
-        if owner is not None and owner != mine:
-            what, _ = self._database.owned_by(owner)
-            raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to that job")
+        if owner != mine:
+            what = self._database.owned_by(owner)[0] if owner else "the table was set free by hand"
+            raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
 
     def _shortfall(self, missing: int) -> Fatal | Refused:
         """Return the error for rows that were not written: newer ones stand there, or the table drops rows."""

@@ -18,8 +18,8 @@ __all__ = ["Marks", "expected_of", "is_at"]
 
 _READS = 5
 _REBASE = (
-    "once you know what is right: exactsink rebase JOB.toml (--run NAME for a batch run) shows what every target holds, "
-    "and goes on from there"
+    "once you know what is right: exactsink rebase JOB.toml (--run NAME for a batch run) shows what every target "
+    "holds, and goes on from there"
 )
 
 

@@ -260,5 +260,5 @@ def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {mine.generation}-{mine.token})",
         next="give this job another name; or, once no such job runs any more, drop its work: "
-        f"exactsink recover JOB.toml --sweep-token {participant.token}",
+        f"exactsink recover JOB.toml --sweep-token {participant.token} (and --run NAME for a batch run)",
     )
