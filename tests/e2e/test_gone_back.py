@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from exactsink.cli.main import main
 from exactsink.contract import ConfigError, ExactsinkError, InDoubtError, LineageError
 from exactsink.spark import Job
+from exactsink.spark.one_pass import OnePass
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
@@ -187,11 +188,37 @@ def test_a_sink_changes_after_a_clean_stop_and_not_before(spark: SparkSession, f
     assert (in_lake(folder), in_table(folder)) == (ids(4), ids(3))
 
 
-def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.range(7)
+def test_a_copy_of_a_job_that_runs_on_beside_it_stops_and_doubles_nothing(spark: SparkSession, folder: Path) -> None:
+    (folder / "fork").mkdir()
+    for part in PARTS[:2]:
+        shutil.copytree(folder / part, folder / "fork" / part)
+    path = write_job(folder)
+    fork = folder / "fork" / "job.toml"
+    fork.write_text(path.read_text().replace(f"{folder}/checkpoint", f"{folder}/fork/checkpoint"))
+    write_source(folder, 4)
+    run(spark, path)
+    with pytest.raises(LineageError, match="the journal went back in time"):
+        run(spark, fork)
+    assert in_lake(folder) == in_table(folder) == ids(4)
+
+
+def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rebase goes on with a run of which nothing shows yet, and with no other."""
     path = write_job(tmp_path, '\n[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n')
-    Job.from_toml(path).write(rows, run="monday")
+    write = Job.from_toml(path).write
+    write(spark.range(7), run="monday")
+    with monkeypatch.context() as patch:
+        patch.setattr(OnePass, "write", lambda self, frame, plan: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write(spark.range(7, 9), run="tuesday")
     path.write_text(path.read_text().replace("/checkpoint", "/elsewhere"))
-    with pytest.raises(LineageError, match="another journal fed this target"):
-        Job.from_toml(path).write(rows, run="monday")
-    assert in_lake(tmp_path) == Counter(range(7))
+    for name in ("monday", "tuesday"):
+        with pytest.raises(LineageError, match="another journal fed this target"):
+            Job.from_toml(path).write(spark.range(9), run=name)
+    assert main(["rebase", str(path), "--run", "monday", "--sink", "lake=0", "--yes"]) == 2
+    assert "batch run monday has nothing to go on with: its rows show in lake" in capsys.readouterr().err
+    assert main(["rebase", str(path), "--run", "tuesday", "--sink", "lake=birth", "--yes"]) == 0
+    assert Job.from_toml(path).write(spark.range(7, 9), run="tuesday").rows == {"lake": 2}
+    assert in_lake(tmp_path) == Counter(range(9))

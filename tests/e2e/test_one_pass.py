@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from exactsink.contract import Event
 from exactsink.job.history import JobHistory
 from exactsink.protocol.votes import sum_digests
 from exactsink.spark import Job
 from exactsink.spark.row_hash import row_hash
-from tests.e2e.jobs import write_job
+from tests.e2e.jobs import in_lake, write_job
 
 SINKS = "".join(
     f"""
@@ -122,3 +124,28 @@ def test_rows_that_differ_have_other_hashes(spark: SparkSession, schema: str, fi
 def test_rows_that_are_equal_have_one_hash(spark: SparkSession, schema: str, first: str, second: str) -> None:
     one, other = hashes(spark, schema, first, second)
     assert one == other
+
+
+def test_a_part_of_a_sinks_votes_is_written_again_under_adaptive_execution(spark: SparkSession, tmp_path: Path) -> None:
+    """The lost sink takes one narrow column of two sinks' rows: alone it would be cut into other partitions."""
+    session = spark.newSession()
+    sizes = {"advisoryPartitionSizeInBytes": "100k", "coalescePartitions.minPartitionSize": "1k"}
+    for name, value in {**sizes, "coalescePartitions.parallelismFirst": "false"}.items():
+        session.conf.set(f"spark.sql.adaptive.{name}", value)
+    session.conf.set("spark.sql.shuffle.partitions", 8)
+    rows = session.range(0, 5_000, 1, 2).selectExpr("id", "sha2(cast(id AS string), 256) AS pad").repartition("id")
+    sinks = SINKS[: SINKS.index("[sinks.same]")] + '[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n'
+    voted: list[int] = []
+
+    def lose(event: Event) -> None:
+        if (event.name, event.edge) == ("decide", "after") and not voted:
+            files = sorted((tmp_path / "lake" / "_exactsink").rglob("*.tmp"))
+            voted.append(len(files))
+            files[0].unlink()
+
+    reported: list[Event] = []
+    path = write_job(tmp_path, sinks + 'columns = ["id"]\n')
+    Job.from_toml(path, [lose, reported.append]).write(rows, run="r")
+    assert 1 < voted[0] < 8, "nothing is coalesced, or nothing stays"
+    assert [event.fields["participants"] for event in reported if event.name == "redecided"] == [1]
+    assert in_lake(tmp_path) == Counter(range(5_000))

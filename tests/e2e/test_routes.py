@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from exactsink.contract import ConfigError, Fatal
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.spark import Job
+from exactsink.spark.one_pass import OnePass
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
@@ -44,6 +47,30 @@ def test_route_of_a_batch_run(spark: SparkSession, tmp_path: Path) -> None:
     assert result.rows == {"lake": 50, "table": 50}
     assert in_lake(tmp_path) == Counter(range(0, 100, 2))
     assert in_table(tmp_path) == Counter(range(1, 100, 2))
+
+
+def test_rows_that_are_lost_between_two_sinks_are_not_computed_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is not deterministic: a row that is computed again would go to both sinks, or to none."""
+    coin = F.udf(lambda: uuid4().int % 2, "int").asNondeterministic()
+    rows = spark.range(0, 400, 1, 2).selectExpr("id", "'k' AS kind", "1D AS amount").withColumn("coin", coin())
+    real, lost = OnePass.write, []
+
+    def losing(self: OnePass, *args: object) -> object:
+        votes = real(self, *args)  # type: ignore[arg-type]
+        for kept in () if lost else list(spark.sparkContext._jsc.getPersistentRDDs()):
+            lost.append(kept)
+            spark.sparkContext._jsc.sc().unpersistRDD(kept, True)  # as if their executor had died
+        return votes
+
+    monkeypatch.setattr(OnePass, "write", losing)
+    monkeypatch.setattr("exactsink.spark.batch.backoff", lambda attempt: None)
+    job = Job.from_toml(write_job(tmp_path))
+    job.write(rows, run="r", route=lambda f: {"table": f.where("coin = 0"), "lake": f.where("coin = 1")})
+    assert lost
+    assert in_lake(tmp_path) + in_table(tmp_path) == Counter(range(400))
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == 0
 
 
 def test_names_of_the_route_must_be_the_sinks(spark: SparkSession, tmp_path: Path) -> None:

@@ -364,5 +364,6 @@ def test_versions_compare_by_epoch_then_generation_then_place() -> None:
         assert [version.replaces(other) for other in ascending] == [n < position for n in range(len(ascending))]
     with pytest.raises(LineageError, match="another journal"):
         Version("L2", 99, 9).replaces(ascending[0])
+    assert Version("L2", 99, 9, succeeds=frozenset({"L1"})).replaces(ascending[0]), "an operator has rebased L2 onto it"
     with pytest.raises(ValueError, match="not the text of a version"):
         Version.parse("7.3.12.L1")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from tests.simulation.backend import SinkBackend, SinkStore
 from tests.simulation.world import SINKS
 from tests.unit.conftest import Ended
-from tests.unit.manual_job import Job
+from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.test_coordinator import Bench
 
 from exactsink.contract import InDoubtError, JobContext, LineageError
+from exactsink.job.config import load_config
+from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Expected, Resolve
+from exactsink.testing import Session
 
 Command = Callable[..., Ended]
 
@@ -68,7 +72,7 @@ def test_a_rebase_of_an_empty_journal_takes_over_what_another_one_wrote(bench: B
     log = rebased(bench, 0)  # with a new checkpoint
     assert (log.next_epoch, log.base) == (2, 2)
     foreign = {expected.now and expected.now.lineage for expected in found(bench)}
-    assert log.lineage not in foreign
+    assert (log.lineage in foreign, log.succeeds) == (False, foreign)
     bench.driver().run_epoch(bench.batch(2))
     assert {m.now and m.now.lineage for m in (bench.journal().read().decision or log.decision).marks or ()} == {
         log.lineage
@@ -79,19 +83,51 @@ def test_a_rebase_of_an_empty_journal_takes_over_what_another_one_wrote(bench: B
 
 
 def test_rebase_shows_what_stands_and_does_nothing_until_all_is_named_and_confirmed(job: Job, command: Command) -> None:
-    job.decided()
+    _, votes = job.decided()
     before = job.journal.read()
     shown = command("rebase", job.file)
     assert shown.code == 0
     assert f"exactsink rebase {job.file}" in shown.out
+    plan = command("rebase", job.file, "--sink", "lake=none", "--dry-run")
+    assert plan.code == 0
+    assert sorted(line for line in plan.out.splitlines() if line.startswith("would ")) == [
+        "would claim the job (generation 3), and end every driver before",
+        "would end epoch 0: nothing of it is committed any more",
+        *sorted(f"would leave to the next start, to sweep lake: {vote.ref}" for vote in votes),
+        "would let batch 0 of the checkpoint be epoch 1, and keep your name and reason in the journal",
+    ]
     unsure = command("rebase", job.file, "--sink", "lake=none")
     assert (unsure.code, "this can't be undone" in unsure.err) == (2, True)
     assert job.journal.read() == before
     job.heartbeat(time.time())
-    assert command("rebase", job.file, "--sink", "lake=none", "--yes").code == 4
+    for word in ("--yes", "--dry-run"):
+        assert command("rebase", job.file, "--sink", "lake=none", word).code == 4
     job.heartbeat(0)
-    wrong = command("rebase", job.file, "--sink", "lake=7", "--yes")
-    assert (wrong.code, "names what stands in every target" in wrong.err) == (2, True)
+    for word in ("--yes", "--dry-run"):
+        wrong = command("rebase", job.file, "--sink", "lake=7", word)
+        assert (wrong.code, "names what stands in every target" in wrong.err) == (2, True)
+    assert job.journal.read() == before
+    assert "will be epoch 1" in command("rebase", job.file, "--sink", "lake=none", "--yes").out
+    assert (job.journal.read().last_generation, job.journal.read().next_epoch) == (3, 1)
+    assert command("recover", job.file).code == 0
+    assert (job.rows(), list((job.folder / "lake" / "_exactsink").rglob("*.tmp"))) == (0, [])
+
+
+def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job: Job, command: Command) -> None:
+    job.checkpoint("query-1", *range(3))  # the stream's is no business of a run
+    history = JobHistory.of(load_config(job.file)[0], "monday")
+    words = ("rebase", job.file, "--run", "monday", "--sink", "lake=birth", "--yes")
+    foreign = Session(job.sink.backend, JobContext(history.job, "lake", "", 1, FOREIGN.lineage), FOREIGN.token)
+    foreign.put_birth()
+    assert "--run monday --sink lake=birth --yes" in command("rebase", job.file, "--run", "monday").out
+    done = command(*words)
+    assert (done.code, "the run will be epoch 0\n  next: call write again, with run='monday'" in done.out) == (0, True)
+    log = history.journal(lambda attempt: None).read()
+    assert (log.query_id, log.base, log.next_epoch, log.succeeds) == ("run monday", 0, 0, {FOREIGN.lineage})
+    foreign.commit(0, foreign.prepare(0, [pa.table({"n": [1]})]))
+    for word in ("--yes", "--dry-run"):
+        again = command(*words[:4], "--sink", "lake=0", word)
+        assert (again.code, "has nothing to go on with: its rows show in lake" in again.err) == (2, True)
 
 
 def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(job: Job, command: Command) -> None:
@@ -102,6 +138,12 @@ def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(job: Job
     assert command("recover", job.file).code == 3
     other = command("resolve", job.file, "--epoch", "1", "--sink", "lake", "--as", "lost")
     assert (other.code, "the last decided one is 0" in other.err) == (2, True)
+    before = job.journal.read()
+    shown = command(*words, "--dry-run")
+    assert (shown.code, shown.out.count(f"would commit lake: {votes[0].ref}")) == (0, 1)
+    assert "would keep in the journal that epoch 0 of sink lake is committed, if that leaves it in doubt" in shown.out
+    assert command("resolve", job.file, "--epoch", "1", "--sink", "lake", "--as", "lost", "--dry-run").code == 2
+    assert job.journal.read() == before
     assert command(*words).code == 0
     [word] = [kept for kept in job.journal.read().anchors if isinstance(kept, Resolve)]
     assert (word.epoch, word.sink, word.outcome) == (0, "lake", "committed")

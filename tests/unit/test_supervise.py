@@ -1,16 +1,20 @@
-"""Which ends of a query start it again, and which end the run."""
+"""Which ends of a query start it again, and which end the run; what an old run's thread may still do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, StreamingQueryException
+from tests.unit.manual_job import Job as ManualJob
 
 from exactsink.contract import ConfigError, Fatal, Fenced, Retryable
+from exactsink.job.config import load_config
 from exactsink.protocol.events import Events
+from exactsink.spark.query import Query
 from exactsink.spark.supervise import supervise
 
 
@@ -102,3 +106,54 @@ def test_what_a_retry_can_help_starts_the_query_again_unless_another_driver_has_
     with pytest.raises(Fenced):
         run(fenced)
     assert (fenced.starts, fenced.closed) == (1, 1)
+
+
+class FakeDriver:
+    """A driver whose coordinator does `epoch` in every batch; `made` lists them all."""
+
+    made: list[Any]
+    epoch: Callable[[], None]
+
+    def __init__(self, *of_the_job: object) -> None:
+        self.made.append(self)
+        self.heartbeat = SimpleNamespace()
+        self.journal = SimpleNamespace(log=SimpleNamespace(base=0))
+        self.coordinator = SimpleNamespace(start=lambda *a: {}, run_epoch=lambda b: self.epoch(), returned=lambda e: 0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query made by hand is stopped in a batch, and started again, before the batch's thread comes back."""
+
+    def frame(run: str) -> Any:
+        context = {"sql.streaming.queryId": "query-1", "spark.jobGroup.id": run}
+        return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=context.get)))
+
+    def first_ends_after_the_second_began() -> None:
+        monkeypatch.setattr(FakeDriver, "epoch", lambda self: None)
+        query(frame("second"), 0)
+        raise Retryable("it was stopped")
+
+    job.checkpoint("query-1")
+    (job.folder / "chk" / "offsets").mkdir()
+    (job.folder / "chk" / "offsets" / "0").write_text("v1\n{}\n{}")
+    monkeypatch.setattr(FakeDriver, "made", [], raising=False)
+    monkeypatch.setattr(FakeDriver, "epoch", lambda self: first_ends_after_the_second_began(), raising=False)
+    monkeypatch.setattr("exactsink.spark.query.Driver", FakeDriver)
+    passes: Any = SimpleNamespace(fits=lambda frame: True, schemas=dict, routed=False, persists=False)
+    query = Query(load_config(job.file)[0], {}, Events("job"), None, passes)
+    with pytest.raises(Retryable, match="it was stopped"):
+        query(frame("first"), 0)
+    assert (query.failure, query.epochs_done, len(FakeDriver.made)) == (None, 1, 2)
+    with pytest.raises(Fenced, match="run first of the query has ended"):
+        query(frame("first"), 1)
+    assert (query.failure, len(FakeDriver.made)) == (None, 2)
+    monkeypatch.setattr(FakeDriver, "epoch", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        query(frame("second"), 0)
+    assert isinstance(query.failure, ZeroDivisionError)
+    monkeypatch.setattr(FakeDriver, "epoch", lambda self: None)
+    query(frame("third"), 0)
+    assert query.failure is None

@@ -27,7 +27,7 @@ def direct(folder: Path, distribution: str | int = 1, **options: Any) -> Sink:
 
 def task(sink: Sink, epoch: int, *rows: Sequence[Any]) -> Writer:
     """Begin a task that has taken its rows, and has not yet voted."""
-    writer = sink.writer(epoch, 0, SCHEMA, b"")
+    writer = sink.writer(epoch, 0, SCHEMA, sink.ctx.lineage.encode())
     for row in rows:
         writer.write(rows_of([row]).to_batches()[0])
     return writer
@@ -63,7 +63,7 @@ def test_tasks_that_vote_at_once_take_turns(tmp_path: Path) -> None:
     sink = direct(tmp_path).logged()
     parts = [[(partition * 1000 + n, "x") for n in range(200)] for partition in range(4)]
     with ThreadPoolExecutor(len(parts)) as pool:
-        voting = [pool.submit(sink.write, 1, n, b"", rows_of(part)) for n, part in enumerate(parts)]
+        voting = [pool.submit(sink.write, 1, n, b"L1", rows_of(part)) for n, part in enumerate(parts)]
     assert sink.commit(1, [vote.result() for vote in voting]) == [Committed()] * 4
     assert sink.rows("SELECT count(*), count(DISTINCT id) FROM log") == [(800, 800)]
 
@@ -128,6 +128,26 @@ def test_another_journal_is_refused_before_its_first_row(tmp_path: Path) -> None
         other.open(6, SCHEMA)
     with pytest.raises(LineageError, match="another journal"):
         other.commit(6, sink.vote(6, [(1, "b")]))
+
+
+def test_a_journal_that_was_rebased_onto_another_ones_rows_goes_on_and_takes_the_table(tmp_path: Path) -> None:
+    """The other one is lost. It had begun its last epoch under a higher generation, and one of its tasks is there."""
+    lost = direct(tmp_path).logged().at(9)
+    lost.run(4, [(1, "a"), (2, "a")])
+    lost.vote(5, [(2, "never decided")])
+    late = task(lost, 5, (3, "late"))
+    sink = direct(tmp_path, lineage="L2")
+    sink = replace(sink, ctx=replace(sink.ctx, succeeds=frozenset({"L1"})))
+    committer = sink.backend.committer(sink.ctx)
+    committer.mark()
+    ticket = committer.open_epoch(6, SCHEMA, None)
+    with pytest.raises(Refused, match=r"belongs to sink table of job orders \(lineage L2\)"):
+        late.pre_commit()
+    vote = sink.write(6, 0, ticket, rows_of([(2, "b")]))
+    assert committer.commit(6, [vote]) == [Committed()]
+    assert sink.rows(GUARDED) == [(1, "a", 4, 9), (2, "b", 6, 1)]
+    with pytest.raises(LineageError, match="another journal"):
+        lost.open(7, SCHEMA)
 
 
 @pytest.mark.parametrize("who", [{"job": "refunds"}, {"sink": "other"}])

@@ -164,7 +164,7 @@ class UpsertBackend(StagedBackend):
             return super().writer(txn, schema, ticket)
         from exactsink_idempotent_upsert.strategies import DirectWriter
 
-        return DirectWriter(self._database(), self.check_batch, txn)
+        return DirectWriter(self._database(), self.check_batch, txn, ticket.decode())
 
     def committer(self, ctx: JobContext) -> Committer:
         if self.options.strategy == "staged":

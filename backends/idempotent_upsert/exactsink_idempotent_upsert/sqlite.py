@@ -118,13 +118,24 @@ class Database:
                 store_marker(connection, birth)
         return stored or birth
 
-    def take(self, connection: sqlite3.Connection, mine: Owner) -> Owner:
-        """Take the table for direct writes unless it has an owner, in the caller's transaction; return the owner."""
+    def take(self, connection: sqlite3.Connection, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
+        """Take the table for direct writes, in the caller's transaction, and return the owner.
+
+        That is another one where it has one, but for the journals that this one goes on from.
+        """
         connection.execute(
             create_table(_OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
         )
         connection.execute(f"INSERT OR IGNORE INTO main.{_OWNER_TABLE} VALUES (?, ?, ?, ?)", (self._target, *mine))
-        owner: Owner = connection.execute(_READ_OWNER, (self._target,)).fetchone()
+        owner = self.owner_in(connection)
+        if owner is not None and owner[:2] == mine[:2] and owner[2] in succeeds:
+            connection.execute(f"UPDATE main.{_OWNER_TABLE} SET lineage = ? WHERE target = ?", (mine[2], self._target))
+            return mine
+        return owner or mine
+
+    def owner_in(self, connection: sqlite3.Connection) -> Owner | None:
+        """Read who owns the table, from a file that has the owners' table."""
+        owner: Owner | None = connection.execute(_READ_OWNER, (self._target,)).fetchone()
         return owner
 
     def owner(self) -> Owner | None:
@@ -132,8 +143,7 @@ class Database:
         if not self.path.exists():
             return None
         with closing(self.connect()) as connection:
-            there = _has_table(connection, _OWNER_TABLE)
-            return connection.execute(_READ_OWNER, (self._target,)).fetchone() if there else None
+            return self.owner_in(connection) if _has_table(connection, _OWNER_TABLE) else None
 
     def owned_by(self, owner: Owner) -> tuple[str, str]:
         """Return a message that names the table's owner, and how the table is set free."""

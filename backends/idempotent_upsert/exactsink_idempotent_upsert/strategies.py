@@ -171,13 +171,14 @@ class DirectWriter(Writer):
     none of them: a rival attempt's last row of a key is not overwritten by an earlier one.
     """
 
-    def __init__(self, database: Database, check: Callable[[pa.RecordBatch], None], txn: Txn) -> None:
+    def __init__(self, database: Database, check: Callable[[pa.RecordBatch], None], txn: Txn, lineage: str) -> None:
         if not database.path.exists():
             what = f"{database.path} is not there on this executor"
             raise Fatal(what, why="the driver opened it", next="put it where every executor can write to it")
         self._database = database
         self._check = check
         self._txn = txn
+        self._lineage = lineage
         self._doing = f"write epoch {txn.epoch} to table {database.table.name}"
         with database.explained(self._doing, _UNDECIDED):
             self._connection = database.connect()
@@ -198,6 +199,7 @@ class DirectWriter(Writer):
             done = read_marker(self._connection, self._txn.job, self._txn.sink)
             if done is not None and done.epoch >= self._txn.epoch:
                 raise self._late(done.epoch, done.generation)
+            self._check_owner()
             written = self._connection.execute(statement).rowcount
             if written != self._held.total:
                 raise self._shortfall(self._held.total - written)
@@ -205,6 +207,14 @@ class DirectWriter(Writer):
 
     def abort(self) -> None:
         self._connection.close()
+
+    def _check_owner(self) -> None:
+        """Raise Refused where another journal has taken the table since the epoch was opened."""
+        mine = (self._txn.job, self._txn.sink, self._lineage)
+        owner = self._database.owner_in(self._connection)
+        if owner != mine:
+            what = self._database.owned_by(owner)[0] if owner else "the table was set free by hand"
+            raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
 
     def _shortfall(self, missing: int) -> Fatal | Refused:
         """Return the error for rows that were not written: newer ones stand there, or the table drops rows."""
@@ -251,11 +261,11 @@ class DirectCommitter(MarkerCommitter):
             database.make_tables(connection, schema)
             self._marker(epoch).check_new(read_marker(connection, ctx.job, ctx.sink))
             mine = (ctx.job, ctx.sink, ctx.lineage)
-            owner = database.take(connection, mine)
+            owner = database.take(connection, mine, ctx.succeeds)
             if owner != mine:
                 what, fix = database.owned_by(owner)
                 raise LineageError(what, why="epochs of two journals can't be compared row by row", next=fix)
-        return b""
+        return ctx.lineage.encode()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, committables)

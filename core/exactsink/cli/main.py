@@ -35,6 +35,7 @@ _job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=F
 _run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
 _take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
 _reason = click.option("--reason", default="", help="Kept in the journal.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -91,7 +92,7 @@ def history(job: str, run: str | None, last: int, as_json: bool) -> None:
 @cli.command()
 @_job_file
 @_run
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@_dry_run
 @_take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
 def recover(job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...]) -> None:
@@ -113,10 +114,13 @@ def adopt(job: str, take_over: bool) -> None:
 @click.option("--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What stands in its target; one each.")
 @_reason
 @click.option("--yes", is_flag=True, help="Do it: what the targets hold is the truth from here on.")
+@_dry_run
 @_take_over
-def rebase(job: str, run: str | None, named: tuple[str, ...], reason: str, yes: bool, take_over: bool) -> None:
+def rebase(
+    job: str, run: str | None, named: tuple[str, ...], reason: str, yes: bool, dry_run: bool, take_over: bool
+) -> None:
     """Show what every target holds beside what the journal expects; with --sink, go on from what they hold."""
-    rebase_command.rebase(job, run, named, reason, confirmed=yes, take_over=take_over)
+    rebase_command.rebase(job, run, named, reason, confirmed=yes, dry_run=dry_run, take_over=take_over)
 
 
 @cli.command()
@@ -126,10 +130,13 @@ def rebase(job: str, run: str | None, named: tuple[str, ...], reason: str, yes: 
 @click.option("--sink", required=True, help="The sink that is in doubt.")
 @click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost"]), help="What came of it.")
 @_reason
+@_dry_run
 @_take_over
-def resolve(job: str, run: str | None, epoch: int, sink: str, outcome: str, reason: str, take_over: bool) -> None:
+def resolve(
+    job: str, run: str | None, epoch: int, sink: str, outcome: str, reason: str, dry_run: bool, take_over: bool
+) -> None:
     """Record what came of an epoch that is in doubt in a sink; the next start goes by it."""
-    rebase_command.resolve(job, run, epoch, sink, outcome, reason, take_over=take_over)
+    rebase_command.resolve(job, run, epoch, sink, outcome, reason, dry_run=dry_run, take_over=take_over)
 
 
 @cli.command()

@@ -9,7 +9,7 @@ from exactsink.cli.opened import Opened
 from exactsink.operate.views import Holding, holdings
 from exactsink.protocol.journal.log import Log
 
-__all__ = ["recover"]
+__all__ = ["print_recovery", "recover"]
 
 
 def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep_tokens: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep
             return
         held = holdings(opened.history, opened.sinks, log)
         if dry_run:
-            _print_plan(log, held, sweep_tokens)
+            print_recovery(log, held, sweep_tokens)
             return
         operator.recover(take_over=take_over, sweep_tokens=frozenset(sweep_tokens))
         left = holdings(opened.history, opened.sinks, operator.read())
@@ -30,7 +30,8 @@ def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep
     print(f"recovered: {epoch}; {len(held)} participants were in doubt, {len(left)} are")
 
 
-def _print_plan(log: Log, held: Sequence[Holding], sweep_tokens: Sequence[str]) -> None:
+def print_recovery(log: Log, held: Sequence[Holding], sweep_tokens: Sequence[str]) -> None:
+    """Print what a recovery would do."""
     if log.decision is not None:
         print(f"would commit epoch {log.decision.epoch} again, in every sink (what stands committed stays as it is)")
     for holding in held:

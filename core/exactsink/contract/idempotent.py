@@ -11,7 +11,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +35,24 @@ class Version:
     """What a row is put with: its epoch, that epoch's generation, and the row's place in the epoch.
 
     Staged rows come in a fixed order, so a row has the same version whichever process puts it, and however often.
+    `succeeds` are the lineages that this one goes on from (see JobContext); no part of what is stored.
     """
 
     lineage: str
     epoch: int
     generation: int
     place: int = 0
+    succeeds: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def replaces(self, stored: Version | None) -> bool:
         """Return whether a row of this version goes over the stored one: only over a lower version, or where none is.
 
-        A stored version of another journal raises LineageError: its numbers can't be compared with this one's.
+        A stored version of another journal raises LineageError, as its numbers can't be compared with this one's;
+        unless this journal goes on from that one, with higher numbers.
         """
         if stored is None:
             return True
-        if stored.lineage != self.lineage:
+        if stored.lineage != self.lineage and stored.lineage not in self.succeeds:
             raise LineageError(
                 f"a row of epoch {self.epoch} meets one that another journal wrote",
                 why=f"that one's version is {stored}, this journal's lineage is {self.lineage}",
@@ -145,15 +148,16 @@ class IdempotentBackend(StagingBackend):
                 )
 
     def committer(self, ctx: JobContext) -> Committer:
-        return StagedCommitter(ctx, _ProvenApplier(self, Path(ctx.staging)))
+        return StagedCommitter(ctx, _ProvenApplier(self, Path(ctx.staging), ctx.succeeds))
 
 
 class _ProvenApplier(Applier):
     """Apply through the author's backend; a file says so before the first row, and another before any is dropped."""
 
-    def __init__(self, backend: IdempotentBackend, folder: Path) -> None:
+    def __init__(self, backend: IdempotentBackend, folder: Path, succeeds: frozenset[str]) -> None:
         self._backend = backend
         self._folder = folder
+        self._succeeds = succeeds
 
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
         for key in self._backend.keys:
@@ -184,7 +188,8 @@ class _ProvenApplier(Applier):
         if not (self._goes_on(marker) and self._keep(begun)):
             return False
         marker = replace(marker, expected="any")  # from here on it is the one of this call
-        self._backend.apply(Version(marker.lineage, marker.epoch, marker.generation), batches)
+        version = Version(marker.lineage, marker.epoch, marker.generation, succeeds=self._succeeds)
+        self._backend.apply(version, batches)
         if next(batches, None) is not None:
             raise TypeError(f"{type(self._backend).__name__}.apply left rows of epoch {marker.epoch} unread")
         if not (self._goes_on(marker) and self._keep(marker)):

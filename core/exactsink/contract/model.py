@@ -223,7 +223,9 @@ class JobContext:
     """The job and sink that a committer serves.
 
     `lineage` names the journal, for markers in the target: a marker with another lineage was written by another
-    journal of the same job name. In preflight, before the claim, `generation` is 0 and `lineage` empty. `staging` is
+    journal of the same job name. `succeeds` are lineages of which an operator has said, by a rebase, that this journal
+    goes on from what they wrote: it is older than all that this one writes. In preflight, before the claim,
+    `generation` is 0, `lineage` and `succeeds` are empty. `staging` is
     this sink's folder for staged rows. `distribution` is how the rows are cut into partitions, "hash(keys)" say.
     `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
@@ -238,6 +240,7 @@ class JobContext:
     distribution: str | int = "none"
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
+    succeeds: frozenset[str] = frozenset()
 
 
 class Undecided:

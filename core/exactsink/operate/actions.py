@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark
 from exactsink.job.checkpoint import Checkpoint
@@ -23,12 +23,22 @@ from exactsink.protocol.journal.records import Action, Expected, Identity, Resol
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["LIVE_SECONDS", "Operator", "in_words"]
+__all__ = ["LIVE_SECONDS", "Operator", "RebasePlan", "in_words"]
 
 LIVE_SECONDS = 60.0
 """A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
 
 _ROLE = "operator on "
+
+
+@dataclass(frozen=True, slots=True)
+class RebasePlan:
+    """What a rebase does: its claim's generation, the decision that it ends, and the epoch that `batch` will be."""
+
+    generation: int
+    ends: int | None
+    batch: int
+    epoch: int
 
 
 class Operator:
@@ -96,7 +106,7 @@ class Operator:
         found = {}
         for name, sink in self._sinks.items():
             if sink.backend.traits.marks:
-                with closing(committer_of(sink, self._history.job, log.last_generation, log.lineage)) as committer:
+                with closing(committer_of(sink, self._history.job, log)) as committer:
                     found[name] = committer.mark()
         return found
 
@@ -104,15 +114,36 @@ class Operator:
         """Take what stands in the targets for the truth from here on; return the next epoch.
 
         `named` says for every sink with marks what stands there: an epoch's number, `birth` or `none`. The last
-        decision is over: what it left prepared is swept at the next start. An empty journal is begun. Raises
-        ConfigError when a target holds something else than is named, Fenced while a driver may live.
+        decision is over: what it left prepared is swept at the next start. An empty journal is begun. Raises as
+        `rebase_plan` does.
+        """
+        self.rebase_plan(named, take_over=take_over)
+        log, (query_id, batch) = self._journal.log, self._source()
+        self._refuse_live(take_over, log)
+        driver = f"{_ROLE}{platform.node()}"
+        self._journal.claim(log.query_id if log.claims and log.query_id else query_id, driver, self._identity())
+        found = self._found(named)
+        claim = self._journal.rebase(found, query_id, batch, driver, early=self._shows_early)
+        words = ", ".join(f"{name} at {holds}" for name, holds in named.items())
+        self._keep("rebase", f"rebased on {words}: the next epoch is {claim.first_epoch}", reason)
+        return claim.first_epoch
+
+    def rebase_plan(self, named: Mapping[str, str], *, take_over: bool) -> RebasePlan:
+        """Return what a rebase would do. Changes nothing.
+
+        Raises ConfigError when a target holds something else than is named, or a batch run's rows show already; Fenced
+        while a driver may live, LineageError for another job's journal.
         """
         log = self._journal.read()
         check_identity(log, identity_of(self._history))
-        self._refuse_live(take_over, log)
-        query_id = self._checkpoint.query_id() or ""
-        driver = f"{_ROLE}{platform.node()}"
-        self._journal.claim(log.query_id if log.claims and log.query_id else query_id, driver, self._identity())
+        if not take_over:
+            self._refuse_live(take_over, log)
+        found, (_, batch) = self._found(named), self._source()
+        epoch = self._journal.first_after(found, batch, early=self._shows_early)
+        return RebasePlan(log.last_generation + 2, log.decision.epoch if log.decision else None, batch, epoch)
+
+    def _found(self, named: Mapping[str, str]) -> list[Expected]:
+        """Read the marks, and hold them against what is named."""
         marks = self.standing()
         wrong = {name: in_words(mark) for name, mark in marks.items() if named.get(name) != in_words(mark)}
         if wrong or named.keys() - marks.keys():
@@ -121,15 +152,26 @@ class Operator:
                 why="; ".join(f"{name} holds {holds}" for name, holds in wrong.items()) or "it names other sinks",
                 next="exactsink rebase JOB.toml shows what stands there, with the command",
             )
-        found = [
-            Expected(name, self._sinks[name].backend.target, mark, mark)
-            for name, mark in marks.items()
-            if mark is not None
-        ]
-        claim = self._journal.rebase(found, query_id, self._checkpoint.next_batch(), driver)
-        words = ", ".join(f"{name} at {holds}" for name, holds in named.items())
-        self._keep("rebase", f"rebased on {words}: the next epoch is {claim.first_epoch}", reason)
-        return claim.first_epoch
+        shown = [name for name, mark in marks.items() if mark is not None and mark.epoch is not None]
+        if self._history.run is not None and (shown or self._journal.log.is_complete):
+            where = f"its rows show in {', '.join(shown)}" if shown else "it is complete"
+            raise ConfigError(
+                f"batch run {self._history.run} has nothing to go on with: {where}",
+                why="a run is one epoch: written again, it would double what stands there",
+                next="compare the targets with the run's rows, and give what is missing a run of another name",
+            )
+        target = {name: sink.backend.target for name, sink in self._sinks.items()}
+        return [Expected(name, target[name], mark, mark) for name, mark in marks.items() if mark is not None]
+
+    def _source(self) -> tuple[str, int]:
+        """Return the id of what drives this history, and the number of its next batch."""
+        if self._history.run is not None:
+            return f"run {self._history.run}", 0
+        return self._checkpoint.query_id() or "", self._checkpoint.next_batch()
+
+    @property
+    def _shows_early(self) -> bool:
+        return any(sink.backend.traits.visible_early for sink in self._sinks.values())
 
     def resolve(self, epoch: int, sink: str, outcome: str, *, reason: str, take_over: bool) -> None:
         """Take an operator's word, `committed` or `lost`, for what the last decision left in doubt in a sink.
@@ -137,15 +179,8 @@ class Operator:
         The next start goes by it. Raises ConfigError when that epoch is not the last decided one, or nothing of it is
         in doubt; Fenced while a driver may live.
         """
-        log = self._journal.read()
-        decision = log.decision
-        if decision is None or decision.epoch != epoch or not decision.committables(sink):
-            last = "none is decided" if decision is None else f"the last decided one is {decision.epoch}"
-            raise ConfigError(
-                f"there is nothing to resolve of epoch {epoch} in sink {sink}",
-                why=f"{last}, and only its sinks with rows can be in doubt",
-                next="exactsink status JOB.toml",
-            )
+        self.check_resolvable(epoch, sink, take_over=take_over)
+        log = self._journal.log
         self._refuse_live(take_over, log)
         try:
             with self._claimed(log.query_id or "", frozenset()):
@@ -156,6 +191,20 @@ class Operator:
             self._events.report("noted", text=f"epoch {epoch} of sink {sink} is {outcome}, says {who}")
             return
         raise ConfigError(f"nothing of epoch {epoch} is in doubt: it is committed", next="exactsink run JOB.toml")
+
+    def check_resolvable(self, epoch: int, sink: str, *, take_over: bool) -> None:
+        """Raise what `resolve` would before it claims. Whether a sink is in doubt only a commit shows."""
+        log = self._journal.read()
+        decision = log.decision
+        if decision is None or decision.epoch != epoch or not decision.committables(sink):
+            last = "none is decided" if decision is None else f"the last decided one is {decision.epoch}"
+            raise ConfigError(
+                f"there is nothing to resolve of epoch {epoch} in sink {sink}",
+                why=f"{last}, and only its sinks with rows can be in doubt",
+                next="exactsink status JOB.toml",
+            )
+        if not take_over:
+            self._refuse_live(take_over, log)
 
     def _identity(self) -> Identity:
         return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))

@@ -28,7 +28,7 @@ def holdings(history: JobHistory, sinks: Mapping[str, Sink], log: Log) -> Sequen
     standing = log.standing_claims
     for sink in sinks.values():
         decided = log.decision.refs(sink.name) if log.decision else frozenset()
-        committer = committer_of(sink, history.job, log.last_generation, log.lineage)
+        committer = committer_of(sink, history.job, log)
         try:
             for held in committer.in_doubt():
                 known = "undecided" if (held.generation, held.token) in standing else "foreign"

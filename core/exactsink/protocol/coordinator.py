@@ -134,9 +134,7 @@ class Coordinator:
         with self._events.point("claim"):
             claim = self.last_claim = self._journal.claim(query_id, self._driver, self._identity)
         log = self._journal.log
-        self._committers = {
-            name: committer_of(sink, self._job, claim.generation, log.lineage) for name, sink in self._sinks.items()
-        }
+        self._committers = {name: committer_of(sink, self._job, log) for name, sink in self._sinks.items()}
         self._marks = Marks.of(self._sinks, self._committers, lambda: self._journal.log, self._retry.wait)
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
@@ -264,7 +262,9 @@ class Coordinator:
                 f"epoch {decision.epoch} lost {len(gone)} votes of sink {sink}, and its replay has other rows",
                 why=f"decided were {total(gone)}, the replay gave {total(again)} (rows, digest)"
                 + (", or cut them into other partitions" if kept else ""),
-                next="make the source and the plan replay the same batch (see the job's transform), then start again",
+                next="make the source and the plan replay the same batch (see the job's transform)"
+                + (", with the cores and Spark settings of then, which decide where it is cut" if kept else "")
+                + "; then start again",
             )
         self._journal.redecide(Redecide(decision.epoch, sink, claim.generation, (*kept, *again)))
         self._events.report("redecided", epoch=decision.epoch, sink=sink, participants=len(again))

@@ -17,7 +17,10 @@ from exactsink.protocol.sinks import Sink
 __all__ = ["Marks", "expected_of", "is_at"]
 
 _READS = 5
-_REBASE = "once you know what is right: exactsink rebase JOB.toml shows what every target holds, and goes on from there"
+_REBASE = (
+    "once you know what is right: exactsink rebase JOB.toml (--run NAME for a batch run) shows what every target "
+    "holds, and goes on from there"
+)
 
 
 def expected_of(log: Log, sink: str, target: str) -> Expected | None:

@@ -83,17 +83,19 @@ class Sink:
         return self.deferred or self.backend
 
 
-def committer_of(sink: Sink, job: str, generation: int = 0, lineage: str = "") -> Committer:
-    """Make a sink's committer: for a claim, or for preflight without one."""
+def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
+    """Make a sink's committer: for the newest claim of a journal, or for preflight without one."""
+    log = log or Log()
     context = JobContext(
         job,
         sink.name,
         sink.staging,
-        generation,
-        lineage,
+        log.last_generation,
+        log.lineage,
         distribution=sink.distribution,
         longest_pause_seconds=sink.longest_pause_seconds,
         epoch_budget_seconds=sink.epoch_budget_seconds,
+        succeeds=log.succeeds,
     )
     return sink.backend.committer(context)
 

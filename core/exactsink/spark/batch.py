@@ -71,7 +71,7 @@ def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunRes
         if known is not None:  # another process has finished it meanwhile
             return known
         fingerprint = hashlib.sha256(run.encode()).hexdigest()
-        result = coordinator.run_epoch(Batch(0, fingerprint, passes.schemas(), write))
+        result = coordinator.run_epoch(Batch(journal.log.base, fingerprint, passes.schemas(), write))
         journal.keep(Complete(result.epoch))
         coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)

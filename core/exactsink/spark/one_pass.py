@@ -49,11 +49,15 @@ class OnePass:
         return {name: shape.schema for name, shape in self._shapes.items()}
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
-        """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
+        """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition.
+
+        Columns of the job's other sinks travel, too: with less of them Spark might cut the frame into other partitions
+        (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be found again in theirs.
+        """
         cuts: list[_Shape] = []
-        for name in plan.sinks:  # sinks that want the same rows share them
-            if self._shapes[name] not in cuts:
-                cuts.append(self._shapes[name])
+        for shape in self._shapes.values():  # sinks that want the same rows share them
+            if shape not in cuts:
+                cuts.append(shape)
         wide = _distributed(frame, self._sinks)
         wide = wide.select(*(column for index, cut in enumerate(cuts) for column in cut.sent(index)))
         wide = wide.select("*", *(cut.hashed(index) for index, cut in enumerate(cuts)))

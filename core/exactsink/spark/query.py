@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from exactsink.contract import LineageError
+from exactsink.contract import Fenced, LineageError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import Driver
@@ -44,7 +45,7 @@ class Query:
         passes: Passes | None = None,
     ) -> None:
         self.failure: BaseException | None = None
-        """What ended the query from within a batch; Spark itself only keeps its text."""
+        """What ended the query's newest run from within a batch; Spark itself only keeps its text."""
         self.epochs_done = 0
         """How many epochs this query has finished."""
         self._config = config
@@ -58,6 +59,8 @@ class Query:
         self._streaming: StreamingQuery | None = None
         self._driver: Driver | None = None
         self._run_id: str | None = None
+        self._ended_runs: set[str | None] = set()
+        self._runs = threading.Lock()
         self._last_epoch: int | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -90,13 +93,37 @@ class Query:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
+        run_id: str | None = None
         try:
-            self._run(frame, batch_id)
+            run_id = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
+            self._begin(run_id)
+            epoch = self._run(frame, batch_id)
         except BaseException as error:
-            self.failure = error
+            with self._runs:
+                if run_id not in self._ended_runs:  # a newer run's failure is not what this one's thread met
+                    self.failure = error
             raise
+        with self._runs:
+            if run_id not in self._ended_runs:
+                self._last_epoch = epoch
+                self.epochs_done += 1
 
-    def _run(self, frame: DataFrame, batch_id: int) -> None:
+    def _begin(self, run_id: str | None) -> None:
+        """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""
+        with self._runs:
+            if run_id in self._ended_runs:
+                raise Fenced(
+                    f"run {run_id} of the query has ended, and comes with another batch",
+                    why="a newer run of the same query has claimed the job since",
+                    next="leave the job to that run",
+                )
+            if self._run_id is not None and run_id != self._run_id:
+                self._ended_runs.add(self._run_id)
+                self.close()
+                self._driver = self.failure = self._last_epoch = None
+            self._run_id = run_id
+
+    def _run(self, frame: DataFrame, batch_id: int) -> int:
         driver, checkpoint = self._driver_for(frame), self._checkpoint
         if self._last_epoch is not None:
             driver.coordinator.returned(self._last_epoch)
@@ -109,8 +136,7 @@ class Query:
             driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends, previous))
         if not write.ran and checkpoint.is_stateful():
             frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
-        self._last_epoch = epoch
-        self.epochs_done += 1
+        return epoch
 
     def _passes_for(self, frame: DataFrame) -> Passes:
         """Analyze once for all batches of one schema."""
@@ -119,10 +145,9 @@ class Query:
         return self._passes
 
     def _driver_for(self, frame: DataFrame) -> Driver:
-        """Return the driver of the query run that this batch belongs to."""
+        """Return the driver of the newest run, which this batch belongs to."""
         context = frame.sparkSession.sparkContext
         query_id = context.getLocalProperty("sql.streaming.queryId")
-        run_id = context.getLocalProperty("spark.jobGroup.id")
         if query_id is None:
             raise needs_classic_session("this batch does not say which query it belongs to")
         if query_id != self._checkpoint.query_id():
@@ -131,17 +156,14 @@ class Query:
                 why="the journal stands beside the checkpoint, and the two must belong together",
                 next=f"give the query .option('checkpointLocation', '{self._config.checkpoint}')",
             )
-        driver = self._driver
-        if driver is None or self._run_id not in (None, run_id):
+        if self._driver is None:
             if not self._preflighted:
                 found = preflight(self._config, self._sinks, frame, self._route)
                 found.refuse()
                 found.report_to(self._events, self._sinks)
                 self._passes = found.passes
-            driver = self._started(query_id)
-            self._last_epoch = None
-        self._run_id = run_id
-        return driver
+            return self._started(query_id)
+        return self._driver
 
     def _claim_early(self) -> None:
         """Claim before the query starts if the checkpoint knows its query; a new one is claimed by its first batch."""

@@ -80,8 +80,12 @@ class Passes:
 class BatchWrite:
     """Write one batch, as often as its epoch needs it. To be closed.
 
-    The input of a route is computed once, or with `recompute` once per sink. With `keeps_state` a write runs the whole
-    frame, though a route's frames take a part: else the query's state would miss this batch.
+    The input of a route is computed once, or with `recompute` once per sink. What was computed is cut off from its
+    plan (a local checkpoint): rows that an executor takes with it fail the tasks, and the batch is replayed. A cache
+    would compute them again, and where the plan is not deterministic give other rows to the sinks still to be written.
+
+    With `keeps_state` a write runs the whole frame, though a route's frames take a part: else the query's state would
+    miss this batch.
     """
 
     def __init__(self, passes: Passes, frame: DataFrame, *, keeps_state: bool) -> None:
@@ -89,6 +93,7 @@ class BatchWrite:
         self._frame = frame
         self._keeps_state = keeps_state
         self._frames: Mapping[str, DataFrame] = {}
+        self._kept: DataFrame | None = None
         self.ran = False
         """Whether the batch's plan has run."""
 
@@ -102,12 +107,14 @@ class BatchWrite:
 
     def close(self) -> None:
         """Let go of what was kept of the batch."""
-        if self.ran and self._passes.persists:
-            self._frame.unpersist()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept._jdf.queryExecution().logical().rdd().unpersist(False)  # no call of Spark's lets go of a checkpoint
 
     def _hold(self) -> None:
+        frame = self._frame
         if self._passes.persists:
-            self._frame.persist()
+            frame = self._kept = frame.localCheckpoint(eager=False)  # the write below makes it
         if self._passes.persists or (self._passes.routed and self._keeps_state):
-            self._frame.write.format("noop").mode("overwrite").save()
-        self._frames = self._passes.frames(self._frame)
+            frame.write.format("noop").mode("overwrite").save()
+        self._frames = self._passes.frames(frame)

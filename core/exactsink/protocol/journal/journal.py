@@ -146,15 +146,23 @@ class Journal:
         first = max(self._log.next_epoch, next_batch)
         return self._go_on(query_id, next_batch, first, driver)
 
-    def rebase(self, marks: Sequence[Expected], query_id: str, next_batch: int, driver: str) -> Claim:
+    def rebase(
+        self, marks: Sequence[Expected], query_id: str, next_batch: int, driver: str, *, early: bool = False
+    ) -> Claim:
         """Take what stands in the targets for the truth: `marks` as they were found, the last decision is over.
 
-        The next epoch is above every one that the journal or a target knows: numbers never come twice. The caller
-        holds the newest claim. Raises Fenced.
+        The caller holds the newest claim. Raises Fenced.
+        """
+        first = self.first_after(marks, next_batch, early=early)
+        return self._go_on(query_id, next_batch, first, driver, tuple(marks))
+
+    def first_after(self, marks: Sequence[Expected], next_batch: int, *, early: bool = False) -> int:
+        """Return the epoch that follows a rebase: above every one that the journal or a target knows.
+
+        Numbers never come twice. Where rows show `early` a target may hold some of the epoch after its mark, too.
         """
         found = [mark.now.epoch + 1 for mark in marks if mark.now is not None and mark.now.epoch is not None]
-        first = max(self._log.next_epoch, next_batch, *found, 0)
-        return self._go_on(query_id, next_batch, first, driver, tuple(marks))
+        return max(self._log.next_epoch, next_batch, *found, 0) + early
 
     def _go_on(
         self, query_id: str, next_batch: int, first: int, driver: str, marks: tuple[Expected, ...] | None = None

@@ -122,6 +122,12 @@ class Log:
         return self.claims[0].lineage if self.claims else ""
 
     @property
+    def succeeds(self) -> frozenset[str]:
+        """The other journals that this one goes on from: theirs were marks on which an operator rebased it."""
+        words = [mark.now for claim in self.claims for mark in claim.rebased or ()]
+        return frozenset(mark.lineage for mark in words if mark is not None) - {self.lineage}
+
+    @property
     def base(self) -> int:
         """The epoch that batch 0 of the bound query is, or would be."""
         return self.claims[-1].base if self.claims else 0
@@ -254,5 +260,5 @@ def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {mine.generation}-{mine.token})",
         next="give this job another name; or, once no such job runs any more, drop its work: "
-        f"exactsink recover JOB.toml --sweep-token {participant.token}",
+        f"exactsink recover JOB.toml --sweep-token {participant.token} (and --run NAME for a batch run)",
     )
