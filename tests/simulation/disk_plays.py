@@ -1,0 +1,247 @@
+"""A job of one sink on a disk that forgets: driver runs by the real coordinator, and what a power cut leaves of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from tests.simulation.disk import Disk, Fault, Image, write
+from tests.unit.os_faults import Killed
+from tests.unit.test_idempotent import KeyedFiles, KeyedOptions, held
+from tests.unit.upsert_sink import LOG_EVERY_APPLICATION
+
+from exactsink.contract import Backend, Event, ExactsinkError, Retryable
+from exactsink.observe.state import StateFile
+from exactsink.protocol.commit import Retry, SinkCommit
+from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.protocol.participant import no_probe, write_partition
+from exactsink.protocol.sinks import Sink
+from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.testing.driver_run import hashed
+from exactsink_files.backend import FilesBackend, FilesOptions
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+
+TARGETS = "targets"
+"""What lies below is the business of a target that is durable by itself."""
+JOB = "orders"
+EPOCHS = [[[0, 1], [2]], [[3, 4], [5]]]
+"""Each epoch's rows by partition: their ids."""
+RESTARTS = 3
+TASK_ATTEMPTS = 2
+
+
+class Broken(AssertionError):
+    """The promise, on this disk."""
+
+
+class Lake:
+    """Files on the disk itself."""
+
+    def backend(self, root: Path) -> Backend:
+        return FilesBackend(FilesOptions(path=str(root / "lake"), format="json", partition_by=["kind"]))
+
+    def make(self, root: Path) -> None:
+        """The sink makes all it needs."""
+
+    def rows(self, root: Path) -> Counter[int]:
+        found = [path for path in (root / "lake").rglob("*.json") if "_exactsink" not in path.parts]
+        lines = [line for path in found for line in path.read_text().splitlines()]
+        return Counter(int(json.loads(line)) for line in lines)
+
+    def table(self, ids: Sequence[int]) -> pa.Table:
+        return pa.table({"value": [str(n) for n in ids], "kind": [n % 2 for n in ids]})
+
+
+class Keyed(Lake):
+    """Staged rows, proofs beside them, and a store of keys."""
+
+    def backend(self, root: Path) -> Backend:
+        return KeyedFiles(KeyedOptions(folder=str(root / TARGETS)))
+
+    def rows(self, root: Path) -> Counter[int]:
+        return Counter({int(key): found["puts"] for key, found in held(root / TARGETS).items()})
+
+    def table(self, ids: Sequence[int]) -> pa.Table:
+        return pa.table({"id": ids})
+
+
+class Table(Keyed):
+    """Staged rows, and a database that counts what is applied to it."""
+
+    def backend(self, root: Path) -> Backend:
+        url = f"sqlite:///{root / TARGETS / 'shop.db'}"
+        return UpsertBackend(UpsertOptions.model_validate({"url": url, "table": "t", "keys": ["id"]}))
+
+    def make(self, root: Path) -> None:
+        with closing(sqlite3.connect(root / TARGETS / "shop.db")) as database:
+            database.executescript("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT);" + LOG_EVERY_APPLICATION)
+
+    def rows(self, root: Path) -> Counter[int]:
+        with closing(sqlite3.connect(root / TARGETS / "shop.db")) as database:
+            return Counter(n for (n,) in database.execute("SELECT id FROM log"))
+
+
+KINDS: Mapping[str, Lake] = {"lake": Lake(), "keyed": Keyed(), "table": Table()}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What stands after a power cut: the disk, the durable targets, and how many epochs the source has done."""
+
+    image: Image
+    targets: frozenset[tuple[str, bytes]]
+    done: int
+
+
+@dataclass
+class Play:
+    """A job in a folder, with its source; `cuts` gathers what power cuts would leave, wherever `at(change)` says so."""
+
+    kind: Lake
+    root: Path
+    at: Callable[[int], bool] = lambda change: False
+    each: bool = True
+    cuts: dict[Cut, str] = field(default_factory=dict)
+    done: int = 0
+    changes: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.root / TARGETS).mkdir(parents=True)
+        self.kind.make(self.root)
+        self.disk = Disk(self.root)
+        self.disk.seen = self._changed
+        self.watched = True
+        self._attempts = 0
+
+    # -- driver runs
+
+    def run(self, fault: Fault | None = None, *, watched: bool = True) -> ExactsinkError | None:
+        """Run a driver, a new process, until the source is done or an error ends it; return that one."""
+        self.disk.plan(fault)
+        self.watched = watched
+        ended: ExactsinkError | None = None
+        with self.disk.watched(but=TARGETS) if watched else nullcontext(), suppress(Killed):
+            for _ in range(RESTARTS + 1):
+                try:
+                    self._query()
+                    return None
+                except Retryable as error:
+                    ended = error
+                except ExactsinkError as error:
+                    ended = error
+                    break
+        return ended
+
+    def _query(self) -> None:
+        (self.root / "job").mkdir(exist_ok=True)
+        sink = Sink("sink", "kind", self.kind.backend(self.root), str(self.root / "job" / "staging" / "sink"))
+        coordinator = Coordinator(
+            JOB,
+            {"sink": sink},
+            Journal(LocalStore(self.root / "job" / "journal"), wait=lambda attempt: None),
+            Events(JOB, [self._heard]),
+            driver="host:1",
+            retry=Retry(3, lambda attempt: None),
+            save_state=StateFile(self.root / "job" / "state.json").write,
+            parallel=_one_by_one,
+            now=lambda: 0.0,
+        )
+        coordinator.start("query", lambda epoch: epoch < self.done)
+        while self.done < len(EPOCHS):
+            coordinator.run_epoch(self._batch(self.done, sink))
+            self.done += 1
+        coordinator.close()
+
+    def _batch(self, epoch: int, sink: Sink) -> Batch:
+        tables = [self.kind.table(ids) for ids in EPOCHS[epoch]]
+
+        def write(plan: EpochPlan) -> list[Vote]:
+            return [vote for number, rows in enumerate(tables) for vote in self._task(plan, sink, number, rows)]
+
+        previous = f"batch {epoch - 1}" if epoch else ""
+        return Batch(epoch, f"batch {epoch}", {"sink": tables[0].schema}, write, previous=previous)
+
+    def _task(self, plan: EpochPlan, sink: Sink, number: int, rows: pa.Table) -> list[Vote]:
+        """Try a task as Spark does: another attempt after any error, which has to be one of ours here, too."""
+        for attempt in range(TASK_ATTEMPTS):
+            self._attempts += 1
+            batches = [{"sink": (batch, hashed(batch))} for batch in rows.to_batches()]
+            try:
+                return list(write_partition(plan, {"sink": sink.backend}, number, self._attempts, batches, no_probe))
+            except Retryable:
+                if attempt + 1 == TASK_ATTEMPTS:
+                    raise
+        raise AssertionError("a task is tried at least once")
+
+    def _heard(self, event: Event) -> None:
+        """Note what was said to be committed and is not on the disk: an error here would only be logged."""
+        if self.watched and event.name == "commit:sink" and event.edge == "after" and event.epoch is not None:
+            shown = self._shown(next(self._left(each=False)))
+            if missing := [n for part in EPOCHS[event.epoch] for n in part if not shown[n]]:
+                self.errors.append(f"epoch {event.epoch} is reported committed, and {missing} may be gone")
+
+    # -- power cuts
+
+    def _changed(self, name: str, path: str) -> None:
+        self.changes += 1
+        if self.at(self.changes):
+            what = f"after change {self.changes}, {name} of {path.removeprefix(str(self.root))}"
+            for cut in self._left(self.each):
+                self.cuts.setdefault(cut, what)
+
+    def _left(self, each: bool) -> Iterator[Cut]:
+        targets = frozenset((p.name, p.read_bytes()) for p in (self.root / TARGETS).iterdir())
+        for image in self.disk.images(each):
+            yield Cut(image, targets, self.done)
+
+    def _shown(self, cut: Cut) -> Counter[int]:
+        """Count the rows on what a cut leaves, without a driver."""
+        with TemporaryDirectory(dir=self.root.parent) as folder:
+            _write(Path(folder), cut)
+            return self.kind.rows(Path(folder))
+
+    def restart(self, cut: Cut) -> None:
+        """Let the machine start again on what a power cut left."""
+        for path in self.root.iterdir():
+            shutil.rmtree(path)
+        _write(self.root, cut)
+        self.disk.restarted(cut.image)
+        self.done = cut.done
+
+    def check_cuts(self, every: int = 1) -> int:
+        """Start the job again on what each cut left, and finish the source's epochs. Raises Broken; counts the cuts."""
+        cuts, self.at = list(self.cuts.items())[::every], lambda change: False
+        for cut, what in cuts:
+            self.restart(cut)
+            self.check(self.run(watched=False), f"power cut {what}")
+        return len(cuts)
+
+    def check(self, ended: ExactsinkError | None, what: str) -> None:
+        """Raise Broken unless the source is done, and each of its rows is there once."""
+        rows = self.kind.rows(self.root)
+        expected = Counter(n for epoch in EPOCHS for part in epoch for n in part)
+        if ended is not None or rows != expected or self.errors:
+            raise Broken(f"{what}: ended {ended!r} with {sorted(rows.items())}, {self.errors}")
+
+
+def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
+    return [call() for call in calls]
+
+
+def _write(root: Path, cut: Cut) -> None:
+    write(root, cut.image)
+    (root / TARGETS).mkdir()
+    for name, data in cut.targets:
+        (root / TARGETS / name).write_bytes(data)
