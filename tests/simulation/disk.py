@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.unit.os_faults import Killed, path_of
 
 _CHANGES = ("link", "rename", "replace", "unlink", "mkdir", "rmdir", "fsync")

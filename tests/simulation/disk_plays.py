@@ -13,12 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
-from tests.simulation.disk import Disk, Fault, Image, write
-from tests.unit.os_faults import Killed
-from tests.unit.test_idempotent import KeyedFiles, KeyedOptions, held
-from tests.unit.upsert_sink import LOG_EVERY_APPLICATION
 
-from exactsink.contract import Backend, Event, ExactsinkError, Retryable
+from exactsink.contract import Backend, Event, ExactsinkError, Retryable, disk_errors
 from exactsink.observe.state import StateFile
 from exactsink.protocol.commit import Retry, SinkCommit
 from exactsink.protocol.coordinator import Batch, Coordinator
@@ -31,6 +27,10 @@ from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing.driver_run import hashed
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from tests.simulation.disk import Disk, Fault, Image, write
+from tests.unit.os_faults import Killed
+from tests.unit.test_idempotent import KeyedFiles, KeyedOptions, held
+from tests.unit.upsert_sink import LOG_EVERY_APPLICATION
 
 TARGETS = "targets"
 """What lies below is the business of a target that is durable by itself."""
@@ -145,7 +145,8 @@ class Play:
         return ended
 
     def _query(self) -> None:
-        (self.root / "job").mkdir(exist_ok=True)
+        with disk_errors("the job's folder can't be made", "look at the disk"):  # as `Driver` does
+            (self.root / "job").mkdir(exist_ok=True)
         sink = Sink("sink", "kind", self.kind.backend(self.root), str(self.root / "job" / "staging" / "sink"))
         coordinator = Coordinator(
             JOB,
