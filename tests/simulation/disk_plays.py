@@ -1,7 +1,8 @@
-"""A job of one sink on a disk that forgets: driver runs by the real coordinator, and what a power cut leaves of them."""
+"""A job of one sink on a disk that forgets: the real coordinator's driver runs, and what a power cut leaves of them."""
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -10,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Event, ExactsinkError, Retryable, disk_errors
+from exactsink.contract import Backend, Event, ExactsinkError, Retryable, disk_errors, make_folder
 from exactsink.observe.state import StateFile
 from exactsink.protocol.commit import Retry, SinkCommit
 from exactsink.protocol.coordinator import Batch, Coordinator
@@ -27,7 +28,7 @@ from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing.driver_run import hashed
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from tests.simulation.disk import Disk, Fault, Image, write
+from tests.simulation.disk import LOOKS, Disk, Fault, Image, write
 from tests.unit.os_faults import Killed
 from tests.unit.test_idempotent import KeyedFiles, KeyedOptions, held
 from tests.unit.upsert_sink import LOG_EVERY_APPLICATION
@@ -116,13 +117,14 @@ class Play:
     done: int = 0
     changes: int = 0
     errors: list[str] = field(default_factory=list)
+    may_lose_votes: bool = False
+    watched: bool = True
 
     def __post_init__(self) -> None:
         (self.root / TARGETS).mkdir(parents=True)
         self.kind.make(self.root)
         self.disk = Disk(self.root)
         self.disk.seen = self._changed
-        self.watched = True
         self._attempts = 0
 
     # -- driver runs
@@ -146,7 +148,7 @@ class Play:
 
     def _query(self) -> None:
         with disk_errors("the job's folder can't be made", "look at the disk"):  # as `Driver` does
-            (self.root / "job").mkdir(exist_ok=True)
+            make_folder(self.root / "job")
         sink = Sink("sink", "kind", self.kind.backend(self.root), str(self.root / "job" / "staging" / "sink"))
         coordinator = Coordinator(
             JOB,
@@ -187,7 +189,9 @@ class Play:
         raise AssertionError("a task is tried at least once")
 
     def _heard(self, event: Event) -> None:
-        """Note what was said to be committed and is not on the disk: an error here would only be logged."""
+        """Note what was said to be committed and is not on the disk, and votes that it lost."""
+        if event.name == "vote_lost" and not self.may_lose_votes:
+            self.errors.append(f"a vote was not durable: {event.fields['evidence']}")
         if self.watched and event.name == "commit:sink" and event.edge == "after" and event.epoch is not None:
             shown = self._shown(next(self._left(each=False)))
             if missing := [n for part in EPOCHS[event.epoch] for n in part if not shown[n]]:
@@ -198,9 +202,12 @@ class Play:
     def _changed(self, name: str, path: str) -> None:
         self.changes += 1
         if self.at(self.changes):
-            what = f"after change {self.changes}, {name} of {path.removeprefix(str(self.root))}"
-            for cut in self._left(self.each):
-                self.cuts.setdefault(cut, what)
+            self.note_cut(f"after change {self.changes}, {name} of {path.removeprefix(str(self.root))}")
+
+    def note_cut(self, what: str) -> None:
+        """Gather what a power cut leaves now."""
+        for cut in self._left(self.each):
+            self.cuts.setdefault(cut, what)
 
     def _left(self, each: bool) -> Iterator[Cut]:
         targets = frozenset((p.name, p.read_bytes()) for p in (self.root / TARGETS).iterdir())
@@ -223,7 +230,7 @@ class Play:
 
     def check_cuts(self, every: int = 1) -> int:
         """Start the job again on what each cut left, and finish the source's epochs. Raises Broken; counts the cuts."""
-        cuts, self.at = list(self.cuts.items())[::every], lambda change: False
+        cuts, self.cuts, self.at = list(self.cuts.items())[::every], {}, lambda change: False
         for cut, what in cuts:
             self.restart(cut)
             self.check(self.run(watched=False), f"power cut {what}")
@@ -246,3 +253,93 @@ def _write(root: Path, cut: Cut) -> None:
     (root / TARGETS).mkdir()
     for name, data in cut.targets:
         (root / TARGETS / name).write_bytes(data)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where plays of one kind of sink are made, how many of the many, and what syncs a planted defect omits."""
+
+    kind: str
+    folder: Path
+    every: int = 1
+    omitted: str = ""
+
+    def play(self) -> Play:
+        made = Play(KINDS[self.kind], Path(mkdtemp(dir=self.folder)) / "disk")
+        made.disk.omitted = self.omitted
+        return made
+
+    def calls(self) -> list[str]:
+        """List the calls of a play in which nothing fails."""
+        play = self.play()
+        play.check(play.run(), "nothing fails")
+        return play.disk.calls
+
+    def syncs(self) -> range:
+        return range(1, self.calls().count("fsync") + 1)[:: self.every]
+
+
+def power_cuts(lab: Lab) -> int:
+    """The power goes after any change."""
+    play = lab.play()
+    play.at = lambda change: change % lab.every == 0
+    play.check(play.run(), "nothing fails")
+    return play.check_cuts()
+
+
+def kills(lab: Lab) -> int:
+    """A driver is killed before any sync; the next one goes on, and the power goes after any of its changes."""
+    count = 0
+    for nth in lab.syncs():
+        play = lab.play()
+        play.each = False
+        play.run(Fault(nth, only="fsync"))
+        assert play.disk.fired
+        play.at = lambda change: True
+        hit = play.disk.hit
+        play.check(play.run(), f"killed before {hit}")
+        count += play.check_cuts(lab.every)
+    return count
+
+
+def failed_syncs(lab: Lab) -> int:
+    """A sync fails once, and what it was for never gets to the disk; later syncs succeed, then the power goes."""
+    count = 0
+    for nth in lab.syncs():
+        play = lab.play()
+        play.each, play.may_lose_votes = False, True
+        play.at = lambda change, play=play: play.disk.fired  # type: ignore[misc]
+        ended = play.run(Fault(nth, errno.EIO, only="fsync"))
+        assert play.disk.fired
+        hit, mounts = play.disk.hit, ended is not None and "mount" in ended.next
+        if mounts:
+            play.cuts.clear()  # the error asks for what the disk holds to be read anew: nothing else counts
+        else:
+            play.at = lambda change: True
+            play.check(play.run(), f"started again after {hit} failed")
+        play.note_cut(f"mounted anew after {hit} failed" if mounts else f"in the end, after {hit} failed")
+        count += play.check_cuts(lab.every)
+    return count
+
+
+def faults(lab: Lab) -> int:
+    """Any call fails, before or after it took effect, once or for good; then the disk is well again."""
+    cases = [
+        Fault(nth, code, after, for_good)
+        for nth, name in enumerate(lab.calls(), start=1)
+        for code in ([errno.EIO] if name in LOOKS else [errno.ENOSPC, errno.EIO, errno.EROFS])
+        for after in (False, True)
+        for for_good in (False, True)
+    ]
+    for fault in cases[:: lab.every]:
+        play = lab.play()
+        try:
+            ended = play.run(fault)
+        except OSError as error:
+            raise Broken(f"{fault}: {error!r} is none of ours") from error
+        assert play.disk.fired
+        if ended is not None and not (ended.what and ended.why and ended.next):
+            raise Broken(f"{fault}: {ended!r} does not say what, why and what next")
+        play.check(play.run(watched=False), f"after {fault}, {play.disk.hit}")
+        shutil.rmtree(play.root)
+    return len(cases[:: lab.every])

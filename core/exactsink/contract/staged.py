@@ -132,11 +132,8 @@ class Applier(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no put_birth, and its backend's traits say marks=True")
 
-    def confirm(self, job: str, sink: str) -> None:
-        """Make the marker durable that stands, which another process may have stored: what is dropped rests on it.
-
-        A database needs nothing for it: what it shows is durable.
-        """
+    def confirm(self, job: str, sink: str) -> None:  # noqa: B027  # a database needs nothing for it
+        """Make the marker durable that stands, which another process may have stored: what is dropped rests on it."""
 
     @abstractmethod
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
