@@ -85,12 +85,12 @@ class Fault:
 
 
 class Disk:
-    """The folder's files, from an empty folder on. `seen(name, path)` is called after every change."""
+    """The folder's files, from an empty folder on. `seen` hears of every change, `calls` lists all calls."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._top = _Node(folder=True)
-        self.seen: Callable[[str, str], None] = lambda name, path: None
+        self.seen: Callable[[str], None] = lambda change: None
         self.calls: list[str] = []
         self.omitted: str = ""
         """A planted defect: syncs of paths that match this are never asked for."""
@@ -145,20 +145,19 @@ class Disk:
         inside = paths[0].removeprefix(str(self.root))
         if name == "fsync" and self.omitted and re.fullmatch(self.omitted, inside):
             return None
-        fault = self._fault
-        hit = False
+        self.calls.append(f"{name} {inside}")
+        fault, hit = self._fault, False
         if fault is not None and (not fault.only or fault.only == name):
             self._count += 1
             hit = self._count == fault.nth
             if self._count > fault.nth and (fault.for_good or not fault.code):
                 raise Killed if not fault.code else OSError(fault.code, os.strerror(fault.code), paths[0])
         if hit:
-            self.fired, self.hit = True, f"{name} of {inside}"
+            self.fired, self.hit = True, self.calls[-1]
         if hit and fault is not None and not fault.after:
             if name == "fsync" and fault.code:
                 self._node(paths[0]).fail_sync()
             self._fail(fault, paths[0])
-        self.calls.append(name)
         result = real()
         self._happened(name, paths)
         if hit and fault is not None and fault.after:
@@ -187,7 +186,7 @@ class Disk:
             folder.change({last: None})
         elif name != "write":
             self._named(name, path, paths[1])
-        self.seen(name, path)
+        self.seen(f"{name} {path.removeprefix(str(self.root))}")
 
     def _named(self, name: str, source: str, target: str) -> None:
         (old, was), (new, now) = self._above(source), self._above(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 import sqlite3
 from collections import Counter
@@ -38,6 +39,9 @@ TARGETS = "targets"
 JOB = "orders"
 EPOCHS = [[[0, 1], [2]], [[3, 4], [5]]]
 """Each epoch's rows by partition: their ids."""
+CHANGES_OF_A_CLAIM = 12
+MANY = 3
+"""Of the cuts after each kill, so every manieth is played: they are thousands."""
 RESTARTS = 3
 TASK_ATTEMPTS = 2
 
@@ -107,12 +111,16 @@ class Cut:
 
 @dataclass
 class Play:
-    """A job in a folder, with its source; `cuts` gathers what power cuts would leave, wherever `at(change)` says so."""
+    """A job in a folder, with its source.
+
+    `cuts` gathers what power cuts would leave after a change, wherever `at(change)` says so: all that is not synced or
+    nothing of it, and, where `each(change)` says so, each single part of it.
+    """
 
     kind: Lake
     root: Path
-    at: Callable[[int], bool] = lambda change: False
-    each: bool = True
+    at: Callable[[str], bool] = lambda change: False
+    each: Callable[[str], bool] = lambda change: False
     cuts: dict[Cut, str] = field(default_factory=dict)
     done: int = 0
     changes: int = 0
@@ -199,14 +207,14 @@ class Play:
 
     # -- power cuts
 
-    def _changed(self, name: str, path: str) -> None:
+    def _changed(self, change: str) -> None:
         self.changes += 1
-        if self.at(self.changes):
-            self.note_cut(f"after change {self.changes}, {name} of {path.removeprefix(str(self.root))}")
+        if self.at(change):
+            self.note_cuts(f"after change {self.changes}, {change}", each=self.each(change))
 
-    def note_cut(self, what: str) -> None:
+    def note_cuts(self, what: str, *, each: bool = False) -> None:
         """Gather what a power cut leaves now."""
-        for cut in self._left(self.each):
+        for cut in self._left(each):
             self.cuts.setdefault(cut, what)
 
     def _left(self, each: bool) -> Iterator[Cut]:
@@ -257,11 +265,15 @@ def _write(root: Path, cut: Cut) -> None:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where plays of one kind of sink are made, how many of the many, and what syncs a planted defect omits."""
+    """Where plays of one kind of sink are made; how many of the many, and which alone: those at calls that match.
+
+    `omitted` are the syncs that a planted defect leaves out.
+    """
 
     kind: str
     folder: Path
     every: int = 1
+    only: str = ""
     omitted: str = ""
 
     def play(self) -> Play:
@@ -275,14 +287,19 @@ class Lab:
         play.check(play.run(), "nothing fails")
         return play.disk.calls
 
-    def syncs(self) -> range:
-        return range(1, self.calls().count("fsync") + 1)[:: self.every]
+    def syncs(self) -> list[int]:
+        """Choose among a play's syncs, by their number."""
+        syncs = [call for call in self.calls() if call.startswith("fsync")]
+        return [nth for nth, call in enumerate(syncs, start=1) if self.chooses(call)][:: self.every]
+
+    def chooses(self, call: str) -> bool:
+        return re.search(self.only, call) is not None
 
 
 def power_cuts(lab: Lab) -> int:
     """The power goes after any change."""
     play = lab.play()
-    play.at = lambda change: change % lab.every == 0
+    play.at = play.each = lambda change: play.changes % lab.every == 0 and lab.chooses(change)
     play.check(play.run(), "nothing fails")
     return play.check_cuts()
 
@@ -292,13 +309,12 @@ def kills(lab: Lab) -> int:
     count = 0
     for nth in lab.syncs():
         play = lab.play()
-        play.each = False
         play.run(Fault(nth, only="fsync"))
         assert play.disk.fired
-        play.at = lambda change: True
-        hit = play.disk.hit
+        hit, claimed = play.disk.hit, play.changes + CHANGES_OF_A_CLAIM
+        play.at, play.each = lambda change: True, lambda change, play=play, to=claimed: play.changes <= to  # type: ignore[misc]
         play.check(play.run(), f"killed before {hit}")
-        count += play.check_cuts(lab.every)
+        count += play.check_cuts(max(lab.every, MANY))
     return count
 
 
@@ -307,7 +323,7 @@ def failed_syncs(lab: Lab) -> int:
     count = 0
     for nth in lab.syncs():
         play = lab.play()
-        play.each, play.may_lose_votes = False, True
+        play.may_lose_votes = True
         play.at = lambda change, play=play: play.disk.fired  # type: ignore[misc]
         ended = play.run(Fault(nth, errno.EIO, only="fsync"))
         assert play.disk.fired
@@ -317,7 +333,8 @@ def failed_syncs(lab: Lab) -> int:
         else:
             play.at = lambda change: True
             play.check(play.run(), f"started again after {hit} failed")
-        play.note_cut(f"mounted anew after {hit} failed" if mounts else f"in the end, after {hit} failed")
+        play.note_cuts(f"in the end, after {hit} failed")
+        play.cuts = dict(reversed(play.cuts.items()))
         count += play.check_cuts(lab.every)
     return count
 
@@ -326,10 +343,11 @@ def faults(lab: Lab) -> int:
     """Any call fails, before or after it took effect, once or for good; then the disk is well again."""
     cases = [
         Fault(nth, code, after, for_good)
-        for nth, name in enumerate(lab.calls(), start=1)
-        for code in ([errno.EIO] if name in LOOKS else [errno.ENOSPC, errno.EIO, errno.EROFS])
+        for nth, call in enumerate(lab.calls(), start=1)
+        for code in ([errno.EIO] if call.split()[0] in LOOKS else [errno.ENOSPC, errno.EIO, errno.EROFS])
         for after in (False, True)
         for for_good in (False, True)
+        if lab.chooses(call)
     ]
     for fault in cases[:: lab.every]:
         play = lab.play()
@@ -341,5 +359,4 @@ def faults(lab: Lab) -> int:
         if ended is not None and not (ended.what and ended.why and ended.next):
             raise Broken(f"{fault}: {ended!r} does not say what, why and what next")
         play.check(play.run(watched=False), f"after {fault}, {play.disk.hit}")
-        shutil.rmtree(play.root)
     return len(cases[:: lab.every])
