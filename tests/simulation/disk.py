@@ -42,7 +42,7 @@ class _Node:
     lost: bool = False
 
     def change(self, names: dict[str, _Node | None]) -> None:
-        """Give names to nodes, and None to those that go: one step, which is there whole or not at all."""
+        """Set names to nodes, and None to those that go: one step, which is there whole or not at all."""
         _apply(self.shown, names)
         self.pending.append(names)
         self.forgotten = [old for old in self.forgotten if not old.keys() <= names.keys()]

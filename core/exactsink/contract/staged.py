@@ -244,8 +244,10 @@ class StagedCommitter(MarkerCommitter):
         self._made = False
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
-        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        with staging_errors(self._folder):
+            place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
+            writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        if not writable:
             yield Finding("error", f"staging folder {self._folder} can't be written: {place}", _STAGING_FIX)
         yield from self._applier.check(schema)
 
