@@ -22,7 +22,7 @@ def around(
 
     def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            path = _path(args[0] if args else ".", kwargs.get("dir_fd"))
+            path = path_of(args[0] if args else ".", kwargs.get("dir_fd"))
             if not f"{path}/".startswith(f"{root}/"):
                 return real(*args, **kwargs)
             before(name, path)
@@ -38,7 +38,7 @@ def around(
         yield
 
 
-def _path(path: Any, folder: int | None) -> str:
+def path_of(path: Any, folder: int | None) -> str:
     """Name what a function of `os` is about: a path, one below an open folder, or an open file."""
     if isinstance(path, int):
         return os.readlink(f"/proc/self/fd/{path}")

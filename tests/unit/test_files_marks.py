@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -59,6 +60,25 @@ def test_the_manifest_is_durable_before_the_first_name_and_done_after_the_last(t
     begun = ["fsync mark", "replace mark", "fsync mark"]  # the file, its name, the folder
     named = ["link file"] * 2 + ["fsync file"] * 3  # both partition folders, the root
     assert log == [*begun, *named, "fsync mark done", "unlink file done", "unlink file done"]
+    assert marks(tmp_path) == ["birth", f"e{EPOCH}.SET.done", f"e{EPOCH}.SET.manifest"]
+
+
+def test_a_done_whose_sync_failed_is_made_again(tmp_path: Path) -> None:
+    """A temp name goes on its ground, and a final one is its reader's then: both may be gone when it is, too."""
+    sink, folder = bound(tmp_path), tmp_path / "_exactsink" / "job.sink"
+    voted = sink.vote(lines("a"))
+
+    def refuse(name: str, path: str) -> None:
+        if path == str(folder) and list(folder.glob("*.done")):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with around(tmp_path, ["fsync"], refuse), pytest.raises(Retryable):
+        sink.commit(EPOCH, voted)
+    assert marks(tmp_path) == ["birth", f"e{EPOCH}.SET.manifest"]
+    log: list[str] = []
+    with around(tmp_path, ["fsync"], lambda _, path: log.append(path)):
+        assert [sink.commit(EPOCH, voted) for _ in range(2)] == [[AlreadyCommitted()]] * 2
+    assert log[-2:] == [str(folder)] * 2  # a process that finds it done does not know whether that was synced
     assert marks(tmp_path) == ["birth", f"e{EPOCH}.SET.done", f"e{EPOCH}.SET.manifest"]
 
 

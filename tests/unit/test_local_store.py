@@ -74,13 +74,15 @@ def test_a_put_syncs_the_entry_before_it_has_its_name_and_the_name_after(tmp_pat
     assert log == ["sync .tmp", "link", "sync the folder"]  # two syncs: each costs milliseconds per epoch
 
 
-def test_a_refused_put_syncs_the_name_that_stands_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_entry_that_refused_a_put_is_written_again_before_it_is_read(tmp_path: Path) -> None:
     """It may be ours, linked by a call that died before its sync: who reads it as owned must find it durable."""
     store = LocalStore(tmp_path)
     store.put(0, b"x")
-    with recorded(tmp_path) as log, pytest.raises(SeqTaken):
-        store.put(0, b"y")
-    assert log[-1] == "sync the folder"
+    with recorded(tmp_path) as log:
+        with pytest.raises(SeqTaken):
+            store.put(0, b"y")
+        assert store.read(0) == b"x"
+    assert log == ["sync .tmp", "link", "sync .tmp", "sync the folder"]
     assert os.listdir(tmp_path) == entries(0)
 
 
@@ -109,7 +111,10 @@ def test_a_file_system_without_links_is_refused_with_the_fix(tmp_path: Path, cod
 
 
 def test_an_entry_whose_name_could_not_be_synced_is_not_read_as_written_until_it_is(tmp_path: Path) -> None:
-    """A decision that is read back as the driver's own is committed: it must not vanish in a power cut."""
+    """A decision that is read back as the driver's own is committed: it must not vanish in a power cut.
+
+    It is a new file each time: a sync that follows one that failed says nothing of what that one was for.
+    """
     store = LocalStore(tmp_path)
     store.put(0, b"x")
     with recorded(tmp_path, refusing("sync the folder", 2)) as log:
@@ -118,10 +123,14 @@ def test_an_entry_whose_name_could_not_be_synced_is_not_read_as_written_until_it
         with pytest.raises(Retryable, match="can't be read or written"):
             store.read(1)
         assert store.read(1) == b"y"
-    assert log == ["sync .tmp", "link", *["sync the folder"] * 3]
+    assert log == ["sync .tmp", "link", "sync the folder", *["sync .tmp", "sync the folder"] * 2]
     with recorded(tmp_path) as log:
         assert store.read(1) == b"y"
     assert log == []
+    with recorded(tmp_path) as log:  # another process does not know of it
+        LocalStore(tmp_path).put(2, b"z")
+    assert log[-5:] == ["sync .tmp", "sync the folder", "sync .tmp", "link", "sync the folder"]
+    assert sorted(os.listdir(tmp_path)) == entries(0, 1, 2)
 
 
 # temp files of writers that died, or stand still

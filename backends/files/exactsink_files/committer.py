@@ -34,6 +34,7 @@ from exactsink.contract import (
     Mark,
     Outcome,
     Retryable,
+    SyncFailed,
     Txn,
     Undecided,
     Unknown,
@@ -82,6 +83,7 @@ class FilesCommitter(Committer):
         if not self._made:
             with explained(self._root):
                 make_folder(temp_root(self._root))
+                self._marks.confirm()
             self._made = True
         return self._root.encode()
 
@@ -98,6 +100,8 @@ class FilesCommitter(Committer):
             lost = {name for name, vote in votes.items() if name in missing and self._lost(epoch, name, vote, standing)}
             outcomes: dict[str, Outcome] = {name: Lost(missing[name]) for name in lost}
             whole = {n: vote for n, vote in votes.items() if n not in missing and not standing.proves(epoch, n)}
+            if whole.keys() != votes.keys() - missing.keys():
+                self._marks.sync()  # a proof of another process: temp names go on its ground
             if whole:
                 tokens = [c.txn.token for c in committables if c.txn.id not in lost]
                 manifest = self._marks.begin(epoch, {n: v for n, v in votes.items() if n not in lost}, tokens)
@@ -325,7 +329,15 @@ def _outcome(files: Sequence[Outcome]) -> Outcome:
 def _sync_finals(votes: Sequence[Vote]) -> None:
     """Make the names of these votes' files durable, in all folders up to the root."""
     finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
-    sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)
+    try:
+        sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)
+    except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
+        raise Fatal(
+            f"the names of files in {error.filename} can't be made durable",
+            why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
+            next="mount its file system anew (or start its machine again), so that what is read is what the disk "
+            "holds; then start the job again: nothing is lost",
+        ) from error
 
 
 def _drop_temps(vote: Vote) -> None:

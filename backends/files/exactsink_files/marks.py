@@ -24,7 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exactsink.contract import Fatal, JobContext, Mark, create_file, make_folder, replace_file, sync_folders
+from exactsink.contract import (
+    Fatal,
+    JobContext,
+    Mark,
+    SyncFailed,
+    create_file,
+    make_folder,
+    replace_file,
+    sync_folders,
+)
 from exactsink_files.votes import Vote, temp_root
 
 __all__ = ["MarkFolder", "Standing"]
@@ -81,6 +90,11 @@ class MarkFolder:
         self.sync()
         return mark
 
+    def confirm(self) -> None:
+        """Write a birth again: its writer may have died before it synced, or met a sync that failed."""
+        with suppress(FileNotFoundError):  # an epoch's manifest took its place: whoever commits writes that again
+            replace_file(self._path / _BIRTH, (self._path / _BIRTH).read_bytes())
+
     def sync(self) -> None:
         """Make durable what was read: its writer may have died before it did."""
         sync_folders([self._path])
@@ -104,8 +118,13 @@ class MarkFolder:
 
     def finish(self, name: str) -> None:
         """Mark durably that all files of a manifest have their names, also after a power cut."""
-        (self._path / f"{name}.done").touch()
-        self.sync()
+        done = self._path / f"{name}.done"
+        done.touch()
+        try:
+            self.sync()
+        except SyncFailed:  # so that it is made again
+            done.unlink(missing_ok=True)
+            raise
 
     def trim(self) -> None:
         """Delete what is below the highest epoch that stands in this very listing."""

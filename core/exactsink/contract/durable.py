@@ -1,4 +1,8 @@
-"""Local files that survive a power cut: what is synced, in which order, and a proof of what was written."""
+"""Local files that survive a power cut: what is synced, in which order, and a proof of what was written.
+
+A sync that failed is never tried again for the same bytes or names: the system forgets what it could not write, and
+says next time that all is well. What it was for is made again, or the job ends and a person looks at the disk.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,18 @@ import hashlib
 import io
 import os
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from exactsink.contract.errors import Retryable
 
 __all__ = [
     "NO_HARD_LINKS",
     "DurableFile",
+    "SyncFailed",
     "create_file",
+    "disk_errors",
     "file_sha256",
     "make_folder",
     "replace_file",
@@ -26,6 +34,21 @@ _WRITE_BACK_BYTES = 8 * 1024 * 1024
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` answers on a file system that has none."""
+
+_NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
+
+
+class SyncFailed(OSError):
+    """Names may be gone after a power cut, though they show, and though a later sync of their folder succeeds."""
+
+
+@contextmanager
+def disk_errors(what: str, next: str) -> Iterator[None]:
+    """Raise an OSError of the block as Retryable."""
+    try:
+        yield
+    except OSError as error:
+        raise Retryable(what, why=str(error), next=next) from error
 
 
 class DurableFile(io.RawIOBase):
@@ -85,11 +108,16 @@ def file_sha256(path: Path) -> str:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the names in these folders durable: files created, linked, renamed or unlinked in them."""
+    """Make the names in these folders durable: files created, linked, renamed or unlinked in them.
+
+    Raises SyncFailed: then make them again, as new files; to call this again proves nothing.
+    """
     for folder in dict.fromkeys(folders):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, str(folder)) from error
         finally:
             os.close(handle)
 
@@ -117,16 +145,30 @@ def create_file(path: Path, data: bytes) -> bool:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Make a file, or put it in the place of the one that has its name; whole and durable."""
-    _sealed_beside(path, data).replace(path)
+    unfinished = _sealed_beside(path, data)
+    try:
+        unfinished.replace(path)
+    except OSError:
+        _drop(unfinished)
+        raise
     sync_folders([path.parent])
 
 
 def _sealed_beside(path: Path, data: bytes) -> Path:
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with DurableFile(unfinished) as file:
-        file.write(data)
-        file.seal()
+    try:
+        with DurableFile(unfinished) as file:
+            file.write(data)
+            file.seal()
+    except OSError:
+        _drop(unfinished)
+        raise
     return unfinished
+
+
+def _drop(unfinished: Path) -> None:
+    with suppress(OSError):
+        unfinished.unlink()
 
 
 def _created_in_place(path: Path, data: bytes) -> bool:
@@ -142,13 +184,19 @@ def _created_in_place(path: Path, data: bytes) -> bool:
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes.
 
-    Folders that stand already are synced too: who made them may have died before it synced them.
+    Folders that stand already are synced too: who made them may have died before it synced them. What this call made
+    and can't sync goes again, so that the next one makes it anew.
     """
+    folder = folder.absolute()
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for parent in folder.absolute().parents:
+    for place in (folder, *folder.parents[:-1]):
         try:
-            sync_folders([parent])
-        except OSError as error:  # somebody else's folder, which stood long before this job
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
-                raise
-            return
+            sync_folders([place.parent])
+        except OSError as error:
+            if place not in made and error.errno in _NOT_MINE:  # a folder which stood long before this job
+                return
+            for own in made:
+                with suppress(OSError):  # another process uses it by now
+                    own.rmdir()
+            raise

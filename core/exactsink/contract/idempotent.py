@@ -8,9 +8,11 @@ rows. These files are the sink's marks, too.
 from __future__ import annotations
 
 import json
+import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from exactsink.contract.backend import BackendOptions, Committer
 from exactsink.contract.durable import create_file, make_folder, replace_file, sync_folders
 from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
 from exactsink.contract.model import Finding, JobContext, Traits
-from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend
+from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend, staging_errors
 
 __all__ = ["IdempotentBackend", "Version"]
 
@@ -174,14 +176,23 @@ class _ProvenApplier(Applier):
         proofs = self._proofs(job, sink)
         if not proofs:
             return None
-        sync_folders([self._folder])
+        with staging_errors(self._folder):
+            sync_folders([self._folder])
         return max(proofs, key=_rank)
 
     def put_birth(self, birth: Marker) -> Marker:
-        make_folder(self._folder)
-        while (stands := self.last_applied(birth.job, birth.sink)) is None:
-            create_file(self._path(birth), _dumped(birth))  # and look again: an older one may be trimmed by now
+        with staging_errors(self._folder):
+            make_folder(self._folder)
+            while (stands := self.last_applied(birth.job, birth.sink)) is None:
+                create_file(self._path(birth), _dumped(birth))  # and look again: an older one may be trimmed by now
         return stands
+
+    def confirm(self, job: str, sink: str) -> None:
+        """Write the newest proof again: its writer may have died before it synced, or met a sync that failed."""
+        if proofs := self._proofs(job, sink):
+            newest = max(proofs, key=_rank)
+            with staging_errors(self._folder):
+                replace_file(self._path(newest), _dumped(newest))
 
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         begun = replace(marker, complete=False)
@@ -204,6 +215,7 @@ class _ProvenApplier(Applier):
         """Return whether the epoch is yet to be applied; another driver may be first, and put the same rows."""
         if marker.must_apply(self.last_applied(marker.job, marker.sink)):
             return True
+        self.confirm(marker.job, marker.sink)
         self._drop_older(marker.job, marker.sink)
         return False
 
@@ -225,20 +237,31 @@ class _ProvenApplier(Applier):
     def _drop_older(self, job: str, sink: str) -> None:
         """Drop all proofs but the newest, which may be another driver's: a late one never goes back in time."""
         newest = max(map(_rank, self._proofs(job, sink)), default=(0, False))
-        for path in self._folder.glob(f"{job}.{sink}.e*.appl*"):  # those that were never finished, too
-            _, _, epoch, suffix = path.name.split(".")[:4]
-            if (int(epoch.removeprefix("e")), f".{suffix}" == _APPLIED) < newest:
-                path.unlink(missing_ok=True)
+        with staging_errors(self._folder):
+            for path in self._files(job, sink):  # those that were never finished, too
+                _, _, epoch, suffix = path.name.split(".")[:4]
+                if (int(epoch.removeprefix("e")), f".{suffix}" == _APPLIED) < newest:
+                    path.unlink(missing_ok=True)
+
+    def _files(self, job: str, sink: str) -> list[Path]:
+        with staging_errors(self._folder), suppress(FileNotFoundError):  # no folder yet
+            names = os.listdir(self._folder)
+            return [self._folder / name for name in names if name.startswith(f"{job}.{sink}.e") and ".appl" in name]
+        return []
 
     def _proofs(self, job: str, sink: str) -> list[Marker]:
         found = []
-        for path in self._folder.glob(f"{job}.{sink}.e*.appl*"):
+        for path in self._files(job, sink):
             if path.suffix not in (_APPLIED, _APPLYING):
                 continue  # not finished
             try:
-                found.append(Marker(**json.loads(path.read_bytes())))
-            except FileNotFoundError:  # a newer one took its place: was it listed?
-                return self._proofs(job, sink)
+                with staging_errors(self._folder):
+                    data = path.read_bytes()
+                found.append(Marker(**json.loads(data)))
+            except Retryable as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                return self._proofs(job, sink)  # a newer one took its place: was it listed?
             except (ValueError, TypeError) as error:
                 raise Fatal(
                     f"{path} does not say which epoch was applied: {error}",

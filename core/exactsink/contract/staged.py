@@ -11,6 +11,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from typing import Literal
 import pyarrow as pa
 
 from exactsink.contract.backend import Backend, Committer, Writer
-from exactsink.contract.durable import DurableFile, file_sha256, make_folder, sync_folders
+from exactsink.contract.durable import DurableFile, disk_errors, file_sha256, make_folder, sync_folders
 from exactsink.contract.errors import Fatal, LineageError, Retryable
 from exactsink.contract.model import (
     AlreadyCommitted,
@@ -40,6 +41,12 @@ __all__ = ["Applier", "Marker", "MarkerCommitter", "StagedBackend", "StagedCommi
 _SUFFIX = ".arrow"
 _BIRTH = -1
 _STAGING_FIX = "set [job] staging to a folder that the driver and every executor can write to"
+
+
+def staging_errors(folder: Path) -> AbstractContextManager[None]:
+    """Raise what the system says of the staging folder as Retryable."""
+    fix = "see that its disk is there, has room and lets this user write; then start the job again, nothing is lost"
+    return disk_errors(f"staging folder {folder} can't be read or written", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,9 @@ class Applier(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no put_birth, and its backend's traits say marks=True")
 
+    def confirm(self, job: str, sink: str) -> None:  # noqa: B027  # a database needs nothing for it
+        """Make the marker durable that stands, which another process may have stored: what is dropped rests on it."""
+
     @abstractmethod
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         """In ONE transaction: read the stored marker under a lock, apply `batches` and store `marker` if
@@ -170,28 +180,32 @@ class _StagedWriter(Writer):
         self._txn = txn
         self._rows = 0
         self._path = folder / (txn.id + _SUFFIX)
-        try:
-            self._file = DurableFile(self._path)
-        except FileNotFoundError:
-            what = f"staging folder {folder} is not there on this executor"
-            raise Fatal(what, why="the driver made it", next=_STAGING_FIX) from None
-        self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), schema)
+        with staging_errors(folder):
+            try:
+                self._file = DurableFile(self._path)
+            except FileNotFoundError:
+                what = f"staging folder {folder} is not there on this executor"
+                raise Fatal(what, why="the driver made it", next=_STAGING_FIX) from None
+            self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._backend.check_batch(batch)
-        self._stream.write_batch(batch)
+        with staging_errors(self._path.parent):
+            self._stream.write_batch(batch)
         self._rows += batch.num_rows
 
     def pre_commit(self) -> Committable:
-        self._stream.close()
-        size, sha256 = self._file.seal()
-        sync_folders([self._path.parent])
+        with staging_errors(self._path.parent):
+            self._stream.close()
+            size, sha256 = self._file.seal()
+            sync_folders([self._path.parent])
         payload = json.dumps({"path": str(self._path), "size": size, "sha256": sha256})
         return Committable(self._txn, self._rows, payload.encode())
 
     def abort(self) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        with staging_errors(self._path.parent):
+            self._file.close()
+            self._path.unlink(missing_ok=True)
 
 
 class MarkerCommitter(Committer):
@@ -230,14 +244,18 @@ class StagedCommitter(MarkerCommitter):
         self._made = False
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
-        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        with staging_errors(self._folder):
+            place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
+            writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        if not writable:
             yield Finding("error", f"staging folder {self._folder} can't be written: {place}", _STAGING_FIX)
         yield from self._applier.check(schema)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         if not self._made:
-            make_folder(self._folder)
+            with staging_errors(self._folder):
+                make_folder(self._folder)
+            self._applier.confirm(self._ctx.job, self._ctx.sink)
             self._made = True
         self._applier.open_epoch(schema)
         stored = self._applier.last_applied(self._ctx.job, self._ctx.sink)
@@ -248,36 +266,41 @@ class StagedCommitter(MarkerCommitter):
         marker = self._marker(epoch, committables)
         stored = self._applier.last_applied(marker.job, marker.sink)
         if not marker.must_apply(stored):
-            self._drop(committables)
-            return [AlreadyCommitted() for _ in committables]
+            return self._settled(committables, applied=False)
         ordered = sorted(committables, key=lambda c: (c.txn.partition, c.txn.attempt))
-        damage = _damage(ordered)
+        damage = self._damage(ordered)
         try:
             applied = not damage and self._applier.apply(marker, _staged_batches(ordered))
         except FileNotFoundError as gone:
-            damage, applied = _damage(ordered) or [Unknown(f"staged file {gone.filename} is gone")], False
+            damage, applied = self._damage(ordered) or [Unknown(f"staged file {gone.filename} is gone")], False
         # Another driver may have applied the epoch, and dropped its files, since the marker was read.
         if damage and marker.must_apply(self._applier.last_applied(marker.job, marker.sink)):
             return [self._damaged(epoch, damage)] * len(committables)
-        self._drop(committables)
+        return self._settled(committables, applied=bool(applied))
+
+    def _settled(self, committables: Sequence[Committable], *, applied: bool) -> Sequence[Outcome]:
+        """Drop the files of a set that is applied."""
+        if not applied:
+            self._applier.confirm(self._ctx.job, self._ctx.sink)
+        with staging_errors(self._folder):
+            for committable in committables:
+                _path(committable).unlink(missing_ok=True)
         return [Committed() if applied else AlreadyCommitted() for _ in committables]
 
     def abort(self, undecided: Undecided) -> None:
-        for participant in undecided:
-            (self._folder / (participant.ref + _SUFFIX)).unlink(missing_ok=True)
+        with staging_errors(self._folder):
+            for participant in undecided:
+                (self._folder / (participant.ref + _SUFFIX)).unlink(missing_ok=True)
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        if not self._folder.is_dir():
-            return
-        now = time.time()
-        for path in self._folder.glob(f"{self._ctx.job}.{self._ctx.sink}.*{_SUFFIX}"):
-            txn = Txn.parse(path.name.removesuffix(_SUFFIX))
-            if txn is None:
-                continue
-            try:
-                yield InDoubt.of(txn, age_seconds=now - path.stat().st_mtime)
-            except FileNotFoundError:  # dropped between listing and looking
-                continue
+        found, now = [], time.time()
+        with staging_errors(self._folder), suppress(FileNotFoundError):  # no folder yet
+            for name in os.listdir(self._folder):
+                txn = Txn.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+                if txn is not None and (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink):
+                    with suppress(FileNotFoundError):  # dropped between listing and looking
+                        found.append(InDoubt.of(txn, age_seconds=now - (self._folder / name).stat().st_mtime))
+        return found
 
     def close(self) -> None:
         self._applier.close()
@@ -293,9 +316,10 @@ class StagedCommitter(MarkerCommitter):
         lost = known and all(isinstance(found, Lost) for found in damage)
         return Lost(evidence) if lost else Unknown(evidence)
 
-    def _drop(self, committables: Sequence[Committable]) -> None:
-        for committable in committables:
-            _path(committable).unlink(missing_ok=True)
+    def _damage(self, committables: Sequence[Committable]) -> list[Lost | Unknown]:
+        """Return what is wrong with the staged files: Lost for one that is gone, Unknown for one that was changed."""
+        with staging_errors(self._folder):
+            return [found for committable in committables if (found := _damage_of(committable)) is not None]
 
 
 def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
@@ -311,11 +335,6 @@ def _path(committable: Committable) -> Path:
     return Path(json.loads(committable.payload)["path"])
 
 
-def _damage(committables: Sequence[Committable]) -> list[Lost | Unknown]:
-    """Return what is wrong with the staged files: Lost for one that is gone, Unknown for one that was changed."""
-    return [found for committable in committables if (found := _damage_of(committable)) is not None]
-
-
 def _damage_of(committable: Committable) -> Lost | Unknown | None:
     voted = json.loads(committable.payload)
     path = Path(voted["path"])
@@ -327,6 +346,12 @@ def _damage_of(committable: Committable) -> Lost | Unknown | None:
 
 
 def _staged_batches(committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
-    for committable in committables:
-        with pa.memory_map(str(_path(committable))) as source, pa.ipc.open_stream(source) as reader:
-            yield from reader
+    for path in map(_path, committables):
+        try:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+                yield from reader
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            with staging_errors(path.parent):
+                raise error

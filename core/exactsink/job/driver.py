@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 
 import exactsink
-from exactsink.contract import Retryable
+from exactsink.contract import Retryable, disk_errors, make_folder
 from exactsink.job.history import JobHistory
 from exactsink.observe.state import Heartbeat
 from exactsink.protocol.commit import Retry
@@ -31,7 +31,8 @@ class Driver:
     """A coordinator with its journal, and the heartbeat that says that it lives. It has not claimed yet."""
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], events: Events) -> None:
-        history.folder.mkdir(parents=True, exist_ok=True)
+        with disk_errors(f"the job's folder {history.folder} can't be made", "see that its disk is there and has room"):
+            make_folder(history.folder)
         self._history = history
         self._events = events
         self.heartbeat = Heartbeat(history.state())

@@ -7,11 +7,11 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from exactsink.contract import NO_HARD_LINKS, PreflightError, Retryable, make_folder, sync_folders
+from exactsink.contract import NO_HARD_LINKS, PreflightError, disk_errors, make_folder, sync_folders
 from exactsink.protocol.journal.stores import SeqTaken
 
 __all__ = ["LocalStore"]
@@ -24,39 +24,63 @@ class LocalStore:
     """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder.
 
     A writer locks its temp file; the first put of each store removes those that nobody locks: their writers are dead.
+    An entry that this store has not made durable itself may be seen and yet be gone after a power cut: its writer died
+    before it synced, or a sync failed. It is written again before the next one stands, or before it is taken for own.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._made = False
-        self._unsynced = False
+        self._durable = -1
+        """The last entry that this store has made durable."""
+        self._unsure = -1
+        """The entry that a put of this store may have linked, and failed to sync."""
 
     def put(self, seq: int, data: bytes) -> None:
-        if not self._made:
-            with self._retryable():
+        with self._retryable():
+            if not self._made:
                 make_folder(self._folder)
                 self._remove_dead_temps()
-            self._made = True
+                self._made = True
+            if seq > 0 and self._durable != seq - 1:
+                self._write_again(seq - 1)
+        with self._sealed(data) as temp:
+            self._unsure = seq
+            self._link(temp, seq)
+        sync_folders([self._folder])
+        self._durable, self._unsure = seq, -1
+
+    def read(self, seq: int) -> bytes | None:
+        with self._retryable():
+            if seq == self._unsure:
+                self._write_again(seq)
+            try:
+                return self._path(seq).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def _write_again(self, seq: int) -> None:
+        """Make an entry durable that stands, as a new file: of the old one it can't be known."""
+        with suppress(FileNotFoundError):
+            with self._sealed(self._path(seq).read_bytes()) as temp:
+                temp.replace(self._path(seq))
+            sync_folders([self._folder])
+            self._durable = seq
+        if seq == self._unsure:
+            self._unsure = -1
+
+    @contextmanager
+    def _sealed(self, data: bytes) -> Iterator[Path]:
+        """Write and sync a temp file; it goes with the block, unless that has given it another name."""
         temp, file = self._locked_temp()
         try:
             with file:  # closing it lets its lock go, so not before the entry has its name
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                self._link(temp, seq)
+                yield temp
         finally:
             temp.unlink(missing_ok=True)
-            # Also for an entry that stands already: it may be ours, linked by a call whose sync never ran.
-            self._sync()
-
-    def read(self, seq: int) -> bytes | None:
-        with self._retryable():
-            if self._unsynced:  # a put of mine may have linked what is read here, and then failed to sync its name
-                self._sync()
-            try:
-                return self._path(seq).read_bytes()
-            except FileNotFoundError:
-                return None
 
     def list(self) -> Sequence[int]:
         with self._retryable():
@@ -74,17 +98,10 @@ class LocalStore:
             for seq in seqs:
                 self._path(seq).unlink(missing_ok=True)
 
-    @contextmanager
-    def _retryable(self) -> Iterator[None]:
+    def _retryable(self) -> AbstractContextManager[None]:
         """Name the folder and the way out where the system refuses. Not for what may have been written all the same."""
-        try:
-            yield
-        except OSError as error:
-            raise Retryable(
-                f"the journal in {self._folder} can't be read or written",
-                why=str(error),
-                next="see that its disk is there, has room and lets this user write; then start the job again",
-            ) from error
+        fix = "see that its disk is there, has room and lets this user write; then start the job again"
+        return disk_errors(f"the journal in {self._folder} can't be read or written", fix)
 
     def _locked_temp(self) -> tuple[Path, BinaryIO]:
         """Make a temp file that no other store removes while it is open here."""
@@ -106,7 +123,6 @@ class LocalStore:
                     (self._folder / name).unlink()
 
     def _link(self, temp: Path, seq: int) -> None:
-        self._unsynced = True
         try:
             os.link(temp, self._path(seq))
         except FileExistsError:
@@ -115,10 +131,6 @@ class LocalStore:
             if error.errno in NO_HARD_LINKS:
                 raise _no_atomic_create(self._folder) from error
             raise
-
-    def _sync(self) -> None:
-        sync_folders([self._folder])
-        self._unsynced = False
 
     def _path(self, seq: int) -> Path:
         return self._folder / f"{seq:020d}.json"
