@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -21,12 +20,11 @@ from exactsink.protocol.sinks import Sink
 from exactsink.testing import Script
 from exactsink.testing.driver_run import run_driver
 from exactsink.testing.faults import Trigger
-from exactsink.testing.processes import ended, start, wait_gone
+from exactsink.testing.processes import ended, start
 from exactsink_postgres.server import Session
 from tests.integration.postgres.sinks import ROWS, Staged
-from tests.servers.postgres import wait_until
 
-__all__ = ["Runs", "Step", "batches", "counted", "fail_over", "halt", "said", "script_of", "up_to"]
+__all__ = ["Runs", "Step", "counted", "said", "script_of", "up_to"]
 
 
 def script_of(conninfo: str, folder: Path, count: int, **tables: str) -> Script:
@@ -38,10 +36,10 @@ def script_of(conninfo: str, folder: Path, count: int, **tables: str) -> Script:
         name = strategy.replace("_", "-")
         sink = replace(Staged(conninfo, job, name), given=(("strategy", strategy), ("table", table)))
         sinks[name] = Sink(name, "postgres", sink.backend, "")
-    return Script(job, folder, sinks, batches(count))
+    return Script(job, folder, sinks, _batches(count))
 
 
-def batches(count: int) -> Sequence[Sequence[pa.Table]]:
+def _batches(count: int) -> Sequence[Sequence[pa.Table]]:
     ids = [range(20 * n, 20 * n + 20) for n in range(count)]
     return [[_table(part) for part in (of[:10], of[10:])] for of in ids]
 
@@ -71,6 +69,7 @@ class Runs:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
     def __call__(self, script: Script, trigger: Trigger | None = None) -> int:
+        """Return the exit code of a driver run."""
         return self._pool.submit(_play, script, trigger).result()
 
     def close(self) -> None:
@@ -141,20 +140,3 @@ class Step:
     def _fire(self) -> None:
         self.record.with_suffix(".done").write_text(self.record.read_text().splitlines()[-1].strip("."))
         self.act()
-
-
-def fail_over(primary: int, standby: str) -> None:
-    """Crash the primary, by its process id, and promote its standby."""
-    os.kill(primary, signal.SIGQUIT)
-    wait_gone(primary)
-    with psycopg.connect(standby, autocommit=True) as session:
-        session.execute("SELECT pg_promote()")
-
-
-def halt(standby: int, primary: str) -> None:
-    """Crash a standby, by its process id, once it has replayed all that is there: from now on it lags."""
-    replayed = "SELECT bool_and(replay_lsn >= pg_current_wal_flush_lsn()) FROM pg_stat_replication"
-    with psycopg.connect(primary, autocommit=True) as session:
-        wait_until(lambda: session.execute(replayed).fetchall() == [(True,)], "the standby to have all")
-    os.kill(standby, signal.SIGQUIT)
-    wait_gone(standby)
