@@ -34,7 +34,7 @@ class Pair(Postgres):
 
     def new(self, of: PostgresServer | None) -> PostgresServer:
         """Make a server, or a standby of another; it has no place, and is not started."""
-        server = PostgresServer({"fsync": "off"}, of)  # who dies here does not come back
+        server = PostgresServer(of=of)
         self._stack.callback(server.remove)
         return server
 

@@ -5,8 +5,8 @@ A sink holds participants in its database that prepared, and sessions that still
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,9 +20,9 @@ from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
-from exactsink_postgres.server import DURABLE, KeptSession, Session
+from exactsink_postgres.server import KeptSession, Session
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared", "transaction"]
+__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
@@ -70,7 +70,7 @@ class PostgresCommitter(Committer):
         name = f"exactsink {ctx.job}.{ctx.sink} driver"
         self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
         self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
-        self._read: tuple[Session, Mark | None] | None = None  # the mark that was read last, and where
+        self._read: tuple[Marks, Mark | None] | None = None  # the mark that was read last, and where
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
@@ -87,39 +87,45 @@ class PostgresCommitter(Committer):
 
     def mark(self) -> Mark | None:
         with self._using("read its mark") as session:
-            mark = self._marks(session).newest()
-            self._read = (session, mark)
-            return mark
+            self._read = self._reading(session)
+            return self._read[1]
 
     def put_birth(self) -> Mark:
         with self._using("bind its target to this journal") as session:
             marks = self._marks(session)
-            with transaction(session):
+            with session.transaction():
                 marks.create()
                 marks.put_birth()
-            mark = marks.newest()
-            assert mark is not None
-            return mark
+        mark = self.mark()
+        assert mark is not None
+        return mark
 
     def trim_marks(self) -> None:
         with self._using("trim its marks") as session:
-            self._marks(session).trim()
+            self._last(session)[0].trim()
 
     def close(self) -> None:
         self._session.close()
 
-    def _seen(self, session: Session, doing: str) -> Mark | None:
+    def _seen(self, session: Session, doing: str) -> tuple[Marks, Mark | None]:
         """Return the mark that this session has read last. Raises Retryable when another session has read it."""
-        if self._read is None:  # nobody compares
-            return self._marks(session).newest()
-        reader, mark = self._read
-        if reader is not session:
+        if self._read is not None and self._read[0].session is not session:
             raise Retryable(
                 f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost",
                 why="a new one may lead to another server, after a failover say: its mark is to be read first",
                 next=AGAIN,
             )
-        return mark
+        return self._last(session)
+
+    def _last(self, session: Session) -> tuple[Marks, Mark | None]:
+        """Return the mark that this session has read last, with what reads it; one that has not reads it now."""
+        if self._read is not None and self._read[0].session is session:
+            return self._read
+        return self._reading(session)
+
+    def _reading(self, session: Session) -> tuple[Marks, Mark | None]:
+        marks = self._marks(session)
+        return marks, marks.newest()
 
     def _marks(self, session: Session, schema: str = "") -> Marks:
         """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
@@ -148,12 +154,12 @@ class PostgresCommitter(Committer):
         driver = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1)
         return self._using(f"prepare table {self._options.name} for epoch {epoch}", "the epoch has not begun", driver)
 
-    def _fed_by(self, session: Session, schema: str) -> str | None:
-        """Make the table of marks where it is not there; return the journal whose mark stands."""
-        marks = self._marks(session, schema)
-        with transaction(session):
-            marks.create()
-        mark = marks.newest()
+    def _fed_by(self, session: Session) -> str | None:
+        """Return the journal whose mark stands; make the table of marks where none does, or an earlier release's."""
+        marks, mark = self._last(session)
+        if mark is None or (mark.epoch is not None and not mark.tokens):
+            with session.transaction():
+                marks.create()
         return None if mark is None else mark.lineage
 
     def _listed(self, session: Session) -> list[InDoubt]:
@@ -186,15 +192,6 @@ class PostgresCommitter(Committer):
 
     def _is_own(self, txn: Txn) -> bool:
         return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
-
-
-@contextmanager
-def transaction(session: Session) -> Iterator[None]:
-    """Run a transaction, each of whose statements sees what was committed before it, and which ends durably."""
-    with session.transaction():
-        session.run("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        session.run(DURABLE)
-        yield
 
 
 @dataclass(frozen=True, slots=True)

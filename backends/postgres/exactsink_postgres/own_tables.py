@@ -76,7 +76,7 @@ class _OwnTable:
     name: ClassVar[str]
 
     def __init__(self, session: Session, schema: str) -> None:
-        self._session = session
+        self.session = session
         self.schema = schema
 
     @property
@@ -87,20 +87,23 @@ class _OwnTable:
     def make(self, columns: str) -> None:
         """Make it where it is not there. Idempotent, also from two processes at once."""
         if not self._is_there():
-            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-            self._session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {columns}")
+            self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+            self.session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {columns}")
 
     def _run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
-        return self._session.run(statement.format(in_query(self.relation)), *given)
+        return self.session.run(statement.format(in_query(self.relation)), *given)
 
     def _asked(self, statement: str, *given: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a table that may not be there yet."""
-        return self._run(statement, *given).fetchall() if self._is_there() else []
+        """Return the rows of a table that may not be there yet: no rows then, and an end to its transaction."""
+        try:
+            return self._run(statement, *given).fetchall()
+        except psycopg.errors.UndefinedTable:
+            return []
 
     def _is_there(self, column: str = "tableoid") -> bool:
         """Return whether the table is there, and has the column."""
         query = "SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s"
-        return bool(self._session.run(query, self.relation, column).fetchall())
+        return bool(self.session.run(query, self.relation, column).fetchall())
 
 
 class Marks(_OwnTable):
@@ -117,9 +120,9 @@ class Marks(_OwnTable):
         """Make the table, or give an earlier release's its present columns. Idempotent."""
         if not self._is_there("token"):
             self.make(MARKS_TABLE)
-            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+            self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
             if not self._is_there("token"):
-                self._session.run(_UPGRADE.format(self.relation))
+                self.session.run(_UPGRADE.format(self.relation))
 
     def newest(self) -> Mark | None:
         """Return the mark: of the highest epoch, else the birth. None where neither is, nor a table."""
@@ -159,13 +162,15 @@ class Marks(_OwnTable):
 
     def lock(self) -> None:
         """Keep others who apply an epoch of this sink waiting until the transaction ends."""
-        self._session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink {'.'.join(self._key)}")
+        self.session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink {'.'.join(self._key)}")
 
     def trim(self) -> None:
-        """Delete all below the highest epoch that stands when the statement runs."""
-        statement = "DELETE FROM {0} WHERE job = %s AND sink = %s AND epoch < "
-        statement += "(SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)"
-        self._asked(statement + " RETURNING epoch", *self._key, *self._key)
+        """Delete all below the highest epoch that stands when the statement runs; not durably, as they harm nobody."""
+        statement = """
+            DELETE FROM {0} WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off' AND job = %s
+                AND sink = %s AND epoch < (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s) RETURNING epoch
+        """
+        self._asked(statement, *self._key, *self._key)
 
 
 class Registry(_OwnTable):

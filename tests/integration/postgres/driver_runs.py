@@ -131,7 +131,7 @@ class Step:
                     self._fire()
             return plain(session, *given, **how)
 
-        Session.wait = wait  # type: ignore[method-assign]
+        Session.wait = wait  # type: ignore[method-assign, assignment]
 
     def _write(self, text: str) -> None:
         with open(self.record, "a") as record:
