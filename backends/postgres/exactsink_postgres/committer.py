@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import Literal
 
 import psycopg
@@ -22,7 +21,7 @@ from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
 from exactsink_postgres.server import KeptSession, Session
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared"]
+__all__ = ["END_SECONDS", "PostgresCommitter", "finish", "list_prepared"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
@@ -182,7 +181,7 @@ class PostgresCommitter(Committer):
         doing = f"sink {self._ctx.sink}: roll back"
         asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
         writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
-        finish(session, "ROLLBACK", list(list_prepared(session, refs).values()), doing)
+        finish(session, "ROLLBACK", list_prepared(session, refs), doing)
         for ref, pid in writing.items():
             raise Retryable(
                 f"{doing}: session {pid} still writes for {ref}",
@@ -194,58 +193,45 @@ class PostgresCommitter(Committer):
         return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A prepared transaction: its name, and the role that may end it."""
-
-    gid: str
-    owner: str
-
-    def end(self, how: str) -> str:
-        """Return the statement that ends it."""
-        return f"{how} PREPARED {sql.quote(self.gid)}"
+def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, str]:
+    """Return those of `gids` that stand prepared in this database, each with the role that may end it."""
+    return dict(connection.execute(_LIST, (list(gids),)).fetchall())
 
 
-def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, Prepared]:
-    """Return those of `gids` that stand prepared in this database."""
-    rows = connection.execute(_LIST, (list(gids),)).fetchall()
-    return {row[0]: Prepared(*row) for row in rows}
-
-
-def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], wanted: Sequence[Prepared], doing: str) -> set[str]:
+def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[str], doing: str) -> set[str]:
     """Commit or roll back what stands prepared, in one round trip; return the gids that this call ended.
 
     What a pipeline leaves, as an error stops it, goes one by one. What is gone meanwhile was ended by somebody else,
     and is the caller's to resolve. Raises Retryable when one is busy, Fatal when it belongs to another role, after all
     others have had their turn; and psycopg's errors.
     """
+    ends = {gid: f"{how} PREPARED {sql.quote(gid)}" for gid in gids}
     sent: list[psycopg.Cursor] = []
     with suppress(*_MAY_BE_LEFT, *_NO_PIPELINE), session.pipeline():
-        for one in wanted:
-            sent.append(session.run(one.end(how)))  # one by one: an error keeps what was sent before it
-    done = {one.gid for one, answer in zip(wanted, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
-    stuck: list[tuple[Prepared, psycopg.Error]] = []
-    for one in wanted:
+        for end in ends.values():
+            sent.append(session.run(end))  # one by one: an error keeps what was sent before it
+    done = {gid for gid, answer in zip(ends, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
+    stuck: dict[str, psycopg.Error] = {}
+    for gid in [gid for gid in ends if gid not in done]:
         try:
-            if one.gid not in done:
-                session.run(one.end(how))
-                done.add(one.gid)
+            session.run(ends[gid])
+            done.add(gid)
         except _MAY_BE_LEFT as error:
-            stuck.append((one, error))
-    there = list_prepared(session, [one.gid for one, _ in stuck]) if stuck else {}
-    left = [_left(one, error, doing) for one, error in stuck if one.gid in there]
+            stuck[gid] = error
+    there = list_prepared(session, stuck) if stuck else {}
+    left = [_left(gid, owner, stuck[gid], doing) for gid, owner in there.items()]
     if left:
         raise max(left, key=lambda error: isinstance(error, Fatal))
     return done
 
 
-def _left(one: Prepared, error: psycopg.Error, doing: str) -> Fatal | Retryable:
+def _left(gid: str, owner: str, error: psycopg.Error, doing: str) -> Fatal | Retryable:
     """Return the error for one that is still there."""
-    what = f"{doing}: prepared transaction {one.gid} stays"
+    what = f"{doing}: prepared transaction {gid} stays"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return Fatal(
             what,
-            why=f"{shown(error)}: role {one.owner} prepared it, and no other role but a superuser may end it",
-            next=f"connect as {one.owner} (user={one.owner} in conninfo), as when it was prepared; then start again",
+            why=f"{shown(error)}: role {owner} prepared it, and no other role but a superuser may end it",
+            next=f"connect as {owner} (user={owner} in conninfo), as when it was prepared; then start again",
         )
     return Retryable(what, why=f"another session is about to end it: {shown(error)}", next=AGAIN)

@@ -80,8 +80,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         with self._using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing)
             # In this order, in two statements: one that is committed between them is found by the second.
-            there = list_prepared(session, gids)
-            done = finish(session, "COMMIT", list(there.values()), f"sink {self._ctx.sink}: {doing}")
+            done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self._ctx.sink}: {doing}")
             if left := done & unmarked.keys():  # they left no marks: now that they are committed, they get them
                 with session.transaction():
                     marks.create()
