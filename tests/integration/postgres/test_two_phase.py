@@ -76,9 +76,9 @@ def _unmarked(branches: Branches, count: int) -> list[Committable]:
 
 def test_one_that_another_session_is_ending_is_asked_for_again_and_the_others_are_committed(branches: Branches) -> None:
     epoch = branches.table().prepare_many(3)
-    with _Busy.connect(branches.conninfo, autocommit=True) as session:
-        with pytest.raises(Retryable, match=f"{epoch[0].txn.id}.*stays"):
-            finish(session, "COMMIT", [c.txn.id for c in epoch], "commit")
+    busy = _Busy.connect(branches.conninfo, autocommit=True)
+    with busy as session, pytest.raises(Retryable, match=f"{epoch[0].txn.id}.*stays"):
+        finish(session, "COMMIT", [c.txn.id for c in epoch], "commit")
     assert branches.ids() == [1, 2]
     assert branches.commit(*epoch) == ["Committed", "AlreadyCommitted", "AlreadyCommitted"]
 
