@@ -34,6 +34,7 @@ def pair() -> Iterator[Pair]:
         pair = Pair(stack)
         for table in TABLES.values():
             pair.execute(f"CREATE TABLE {table} (id bigint, kind text)")
+        pair.execute("ALTER ROLE postgres SET synchronous_commit = 'off'")
         yield pair
 
 
