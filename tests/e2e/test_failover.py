@@ -97,6 +97,7 @@ def _rows(*epochs: int) -> Counter[int]:
     return Counter(row for epoch in epochs for row in range(ROWS_AN_EPOCH * epoch, ROWS_AN_EPOCH * (epoch + 1)))
 
 
+@pytest.mark.proof
 def test_a_synchronous_standby_goes_on_and_one_that_lags_is_rebased(
     pair: Pair, job: Sparked, capsys: pytest.CaptureFixture[str]
 ) -> None:
