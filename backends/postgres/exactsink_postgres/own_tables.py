@@ -74,6 +74,7 @@ class _OwnTable:
     """
 
     name: ClassVar[str]
+    columns: ClassVar[str]
 
     def __init__(self, session: Session, schema: str) -> None:
         self.session = session
@@ -84,11 +85,11 @@ class _OwnTable:
         """The qualified name, quoted."""
         return quoted(self.schema, self.name)
 
-    def make(self, columns: str) -> None:
+    def create(self) -> None:
         """Make it where it is not there. Idempotent, also from two processes at once."""
         if not self._is_there():
             self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-            self.session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {columns}")
+            self.session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {self.columns}")
 
     def _run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
         return self.session.run(statement.format(in_query(self.relation)), *given)
@@ -110,6 +111,7 @@ class Marks(_OwnTable):
     """The marks of one job's one sink, whose journal is `lineage`."""
 
     name = "exactsink_epochs"
+    columns = MARKS_TABLE
 
     def __init__(self, session: Session, schema: str, job: str, sink: str, lineage: str) -> None:
         super().__init__(session, schema)
@@ -119,7 +121,7 @@ class Marks(_OwnTable):
     def create(self) -> None:
         """Make the table, or give an earlier release's its present columns. Idempotent."""
         if not self._is_there("token"):
-            self.make(MARKS_TABLE)
+            super().create()
             self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
             if not self._is_there("token"):
                 self.session.run(_UPGRADE.format(self.relation))
@@ -177,10 +179,7 @@ class Registry(_OwnTable):
     """Who has voted with strategy `staged`, and where the rows wait."""
 
     name = "exactsink_staged"
-
-    def create(self) -> None:
-        """Make the table where it is not there. Idempotent."""
-        self.make(_STAGED_TABLE)
+    columns = _STAGED_TABLE
 
     def register(self, tag: str, participant: str, rows_table: str, rows: int) -> None:
         """Enter a participant, in the transaction that holds its rows. `tag` begins the statement."""

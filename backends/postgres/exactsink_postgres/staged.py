@@ -23,7 +23,6 @@ from exactsink.contract import (
     Outcome,
     Retryable,
     Txn,
-    Undecided,
     Unknown,
 )
 from exactsink.toolkit.sql import quoted
@@ -206,14 +205,12 @@ class StagingCommitter(PostgresCommitter):
                 self._drop_idle(session, registry, set())
         return [outcome for _ in committables]
 
-    def abort(self, undecided: Undecided) -> None:
-        refs = [participant.ref for participant in undecided]
-        with self._using("roll back what was not decided") as session:
-            self._roll_back(session, refs)
-            registry = Registry(session, self._schema(session))
-            emptied = registry.forget(refs)
-            self._left.clear()  # the sessions that held them have ended
-            self._drop_idle(session, registry, emptied)
+    def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
+        super()._roll_back(session, refs)
+        registry = Registry(session, self._schema(session))
+        emptied = registry.forget(refs)
+        self._left.clear()  # the sessions that held them have ended
+        self._drop_idle(session, registry, emptied)
 
     def _listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
