@@ -14,8 +14,10 @@ _FIRST = ("e2e", "docs", "simulation", "integration", "contract", "unit", "confo
 """Folders by their longest tests: those that come last fill what gaps are left."""
 _ALONE = ("simulation", "conformance")
 """Folders whose tests are handed out one by one; elsewhere a file's tests, which share servers, stay together."""
-_SESSION = ("adopt", "batch_runs", "gone_back", "kafka_session", "one_pass", "one_session", "postgres_shapes", "routes")
-_SESSION += ("text_files",)
+_SESSION = {
+    *("adopt", "batch_runs", "failover", "gone_back", "kafka_session", "one_pass", "one_session"),
+    *("postgres_shapes", "routes", "text_files"),
+}
 """Tests of `e2e` with a Spark session in the test process; all others attach to a warm JVM, as the pages do."""
 
 

@@ -5,9 +5,8 @@ A sink holds participants in its database that prepared, and sessions that still
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Literal
 
 import psycopg
@@ -20,9 +19,9 @@ from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
-from exactsink_postgres.server import DURABLE, KeptSession, Session
+from exactsink_postgres.server import KeptSession, Session
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "Prepared", "finish", "list_prepared", "transaction"]
+__all__ = ["END_SECONDS", "PostgresCommitter", "finish", "list_prepared"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
@@ -70,7 +69,7 @@ class PostgresCommitter(Committer):
         name = f"exactsink {ctx.job}.{ctx.sink} driver"
         self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
         self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
-        self._read: tuple[Session, Mark | None] | None = None  # the mark that was read last, and where
+        self._read: tuple[Marks, Mark | None] | None = None  # the mark that was read last, and where
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
@@ -87,39 +86,45 @@ class PostgresCommitter(Committer):
 
     def mark(self) -> Mark | None:
         with self._using("read its mark") as session:
-            mark = self._marks(session).newest()
-            self._read = (session, mark)
-            return mark
+            self._read = self._reading(session)
+            return self._read[1]
 
     def put_birth(self) -> Mark:
         with self._using("bind its target to this journal") as session:
             marks = self._marks(session)
-            with transaction(session):
+            with session.transaction():
                 marks.create()
                 marks.put_birth()
-            mark = marks.newest()
-            assert mark is not None
-            return mark
+        mark = self.mark()
+        assert mark is not None
+        return mark
 
     def trim_marks(self) -> None:
         with self._using("trim its marks") as session:
-            self._marks(session).trim()
+            self._last(session)[0].trim()
 
     def close(self) -> None:
         self._session.close()
 
-    def _seen(self, session: Session, doing: str) -> Mark | None:
+    def _seen(self, session: Session, doing: str) -> tuple[Marks, Mark | None]:
         """Return the mark that this session has read last. Raises Retryable when another session has read it."""
-        if self._read is None:  # nobody compares
-            return self._marks(session).newest()
-        reader, mark = self._read
-        if reader is not session:
+        if self._read is not None and self._read[0].session is not session:
             raise Retryable(
                 f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost",
                 why="a new one may lead to another server, after a failover say: its mark is to be read first",
                 next=AGAIN,
             )
-        return mark
+        return self._last(session)
+
+    def _last(self, session: Session) -> tuple[Marks, Mark | None]:
+        """Return the mark that this session has read last, with what reads it; one that has not reads it now."""
+        if self._read is not None and self._read[0].session is session:
+            return self._read
+        return self._reading(session)
+
+    def _reading(self, session: Session) -> tuple[Marks, Mark | None]:
+        marks = self._marks(session)
+        return marks, marks.newest()
 
     def _marks(self, session: Session, schema: str = "") -> Marks:
         """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
@@ -148,12 +153,12 @@ class PostgresCommitter(Committer):
         driver = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1)
         return self._using(f"prepare table {self._options.name} for epoch {epoch}", "the epoch has not begun", driver)
 
-    def _fed_by(self, session: Session, schema: str) -> str | None:
-        """Make the table of marks where it is not there; return the journal whose mark stands."""
-        marks = self._marks(session, schema)
-        with transaction(session):
-            marks.create()
-        mark = marks.newest()
+    def _fed_by(self, session: Session) -> str | None:
+        """Return the journal whose mark stands; make the table of marks where none does, or an earlier release's."""
+        marks, mark = self._last(session)
+        if mark is None or (mark.epoch is not None and not mark.tokens):
+            with session.transaction():
+                marks.create()
         return None if mark is None else mark.lineage
 
     def _listed(self, session: Session) -> list[InDoubt]:
@@ -176,7 +181,7 @@ class PostgresCommitter(Committer):
         doing = f"sink {self._ctx.sink}: roll back"
         asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
         writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
-        finish(session, "ROLLBACK", list(list_prepared(session, refs).values()), doing)
+        finish(session, "ROLLBACK", list_prepared(session, refs), doing)
         for ref, pid in writing.items():
             raise Retryable(
                 f"{doing}: session {pid} still writes for {ref}",
@@ -188,67 +193,45 @@ class PostgresCommitter(Committer):
         return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
 
 
-@contextmanager
-def transaction(session: Session) -> Iterator[None]:
-    """Run a transaction, each of whose statements sees what was committed before it, and which ends durably."""
-    with session.transaction():
-        session.run("SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        session.run(DURABLE)
-        yield
+def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, str]:
+    """Return those of `gids` that stand prepared in this database, each with the role that may end it."""
+    return dict(connection.execute(_LIST, (list(gids),)).fetchall())
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A prepared transaction: its name, and the role that may end it."""
-
-    gid: str
-    owner: str
-
-    def end(self, how: str) -> str:
-        """Return the statement that ends it."""
-        return f"{how} PREPARED {sql.quote(self.gid)}"
-
-
-def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, Prepared]:
-    """Return those of `gids` that stand prepared in this database."""
-    rows = connection.execute(_LIST, (list(gids),)).fetchall()
-    return {row[0]: Prepared(*row) for row in rows}
-
-
-def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], wanted: Sequence[Prepared], doing: str) -> set[str]:
+def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[str], doing: str) -> set[str]:
     """Commit or roll back what stands prepared, in one round trip; return the gids that this call ended.
 
     What a pipeline leaves, as an error stops it, goes one by one. What is gone meanwhile was ended by somebody else,
     and is the caller's to resolve. Raises Retryable when one is busy, Fatal when it belongs to another role, after all
     others have had their turn; and psycopg's errors.
     """
+    ends = {gid: f"{how} PREPARED {sql.quote(gid)}" for gid in gids}
     sent: list[psycopg.Cursor] = []
     with suppress(*_MAY_BE_LEFT, *_NO_PIPELINE), session.pipeline():
-        for one in wanted:
-            sent.append(session.run(one.end(how)))  # one by one: an error keeps what was sent before it
-    done = {one.gid for one, answer in zip(wanted, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
-    stuck: list[tuple[Prepared, psycopg.Error]] = []
-    for one in wanted:
+        for end in ends.values():
+            sent.append(session.run(end))  # one by one: an error keeps what was sent before it
+    done = {gid for gid, answer in zip(ends, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
+    stuck: dict[str, psycopg.Error] = {}
+    for gid in [gid for gid in ends if gid not in done]:
         try:
-            if one.gid not in done:
-                session.run(one.end(how))
-                done.add(one.gid)
+            session.run(ends[gid])
+            done.add(gid)
         except _MAY_BE_LEFT as error:
-            stuck.append((one, error))
-    there = list_prepared(session, [one.gid for one, _ in stuck]) if stuck else {}
-    left = [_left(one, error, doing) for one, error in stuck if one.gid in there]
+            stuck[gid] = error
+    there = list_prepared(session, stuck) if stuck else {}
+    left = [_left(gid, owner, stuck[gid], doing) for gid, owner in there.items()]
     if left:
         raise max(left, key=lambda error: isinstance(error, Fatal))
     return done
 
 
-def _left(one: Prepared, error: psycopg.Error, doing: str) -> Fatal | Retryable:
+def _left(gid: str, owner: str, error: psycopg.Error, doing: str) -> Fatal | Retryable:
     """Return the error for one that is still there."""
-    what = f"{doing}: prepared transaction {one.gid} stays"
+    what = f"{doing}: prepared transaction {gid} stays"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return Fatal(
             what,
-            why=f"{shown(error)}: role {one.owner} prepared it, and no other role but a superuser may end it",
-            next=f"connect as {one.owner} (user={one.owner} in conninfo), as when it was prepared; then start again",
+            why=f"{shown(error)}: role {owner} prepared it, and no other role but a superuser may end it",
+            next=f"connect as {owner} (user={owner} in conninfo), as when it was prepared; then start again",
         )
     return Retryable(what, why=f"another session is about to end it: {shown(error)}", next=AGAIN)

@@ -74,9 +74,10 @@ class _OwnTable:
     """
 
     name: ClassVar[str]
+    columns: ClassVar[str]
 
     def __init__(self, session: Session, schema: str) -> None:
-        self._session = session
+        self.session = session
         self.schema = schema
 
     @property
@@ -84,29 +85,33 @@ class _OwnTable:
         """The qualified name, quoted."""
         return quoted(self.schema, self.name)
 
-    def make(self, columns: str) -> None:
+    def create(self) -> None:
         """Make it where it is not there. Idempotent, also from two processes at once."""
         if not self._is_there():
-            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-            self._session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {columns}")
+            self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+            self.session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {self.columns}")
 
     def _run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
-        return self._session.run(statement.format(in_query(self.relation)), *given)
+        return self.session.run(statement.format(in_query(self.relation)), *given)
 
     def _asked(self, statement: str, *given: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a table that may not be there yet."""
-        return self._run(statement, *given).fetchall() if self._is_there() else []
+        """Return the rows of a table that may not be there yet: no rows then, and an end to its transaction."""
+        try:
+            return self._run(statement, *given).fetchall()
+        except psycopg.errors.UndefinedTable:
+            return []
 
     def _is_there(self, column: str = "tableoid") -> bool:
         """Return whether the table is there, and has the column."""
         query = "SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s"
-        return bool(self._session.run(query, self.relation, column).fetchall())
+        return bool(self.session.run(query, self.relation, column).fetchall())
 
 
 class Marks(_OwnTable):
     """The marks of one job's one sink, whose journal is `lineage`."""
 
     name = "exactsink_epochs"
+    columns = MARKS_TABLE
 
     def __init__(self, session: Session, schema: str, job: str, sink: str, lineage: str) -> None:
         super().__init__(session, schema)
@@ -116,10 +121,10 @@ class Marks(_OwnTable):
     def create(self) -> None:
         """Make the table, or give an earlier release's its present columns. Idempotent."""
         if not self._is_there("token"):
-            self.make(MARKS_TABLE)
-            self._session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+            super().create()
+            self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
             if not self._is_there("token"):
-                self._session.run(_UPGRADE.format(self.relation))
+                self.session.run(_UPGRADE.format(self.relation))
 
     def newest(self) -> Mark | None:
         """Return the mark: of the highest epoch, else the birth. None where neither is, nor a table."""
@@ -159,23 +164,22 @@ class Marks(_OwnTable):
 
     def lock(self) -> None:
         """Keep others who apply an epoch of this sink waiting until the transaction ends."""
-        self._session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink {'.'.join(self._key)}")
+        self.session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink {'.'.join(self._key)}")
 
     def trim(self) -> None:
-        """Delete all below the highest epoch that stands when the statement runs."""
-        statement = "DELETE FROM {0} WHERE job = %s AND sink = %s AND epoch < "
-        statement += "(SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)"
-        self._asked(statement + " RETURNING epoch", *self._key, *self._key)
+        """Delete all below the highest epoch that stands when the statement runs; not durably, as they harm nobody."""
+        statement = """
+            DELETE FROM {0} WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off' AND job = %s
+                AND sink = %s AND epoch < (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s) RETURNING epoch
+        """
+        self._asked(statement, *self._key, *self._key)
 
 
 class Registry(_OwnTable):
     """Who has voted with strategy `staged`, and where the rows wait."""
 
     name = "exactsink_staged"
-
-    def create(self) -> None:
-        """Make the table where it is not there. Idempotent."""
-        self.make(_STAGED_TABLE)
+    columns = _STAGED_TABLE
 
     def register(self, tag: str, participant: str, rows_table: str, rows: int) -> None:
         """Enter a participant, in the transaction that holds its rows. `tag` begins the statement."""

@@ -89,6 +89,7 @@ class Server:
                 client_encoding="UTF8",
                 **defaults,
             )
+            session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of its transactions, whatever the role's
         except psycopg.Error as error:
             raise ours(error, f"connect to {place(conninfo)}") from error
         if lock_timeout_seconds:

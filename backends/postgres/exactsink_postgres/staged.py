@@ -23,11 +23,10 @@ from exactsink.contract import (
     Outcome,
     Retryable,
     Txn,
-    Undecided,
     Unknown,
 )
 from exactsink.toolkit.sql import quoted
-from exactsink_postgres.committer import PostgresCommitter, transaction
+from exactsink_postgres.committer import PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
@@ -178,13 +177,13 @@ class StagingCommitter(PostgresCommitter):
         with self._opening(epoch) as session:
             table = ensure_table(session, self._options, ctx.sink, schema)
             columns = chosen_columns(table, schema)
-            fed_by = self._fed_by(session, table.schema)
+            fed_by = self._fed_by(session)
             registry = Registry(session, table.schema)
             if not self._swept:
                 self._drop_idle(session, registry, set())
                 self._swept = True
             rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
-            with transaction(session):
+            with session.transaction():
                 registry.create()
                 keys = rows.create(session, table, [column.name for column in columns])
             where = (str(table), rows.relation, (_ATTEMPT_COLUMN, *columns), table.schema, ctx.lineage, fed_by)
@@ -194,7 +193,7 @@ class StagingCommitter(PostgresCommitter):
         doing = f"commit epoch {epoch} to table {self._options.name}"
         outcome: Outcome
         with self._using(doing, _DECIDED) as session:
-            seen = self._seen(session, doing)
+            _, seen = self._seen(session, doing)
             registry = Registry(session, payload_of(committables[0])["schema"])
             try:
                 outcome = self._apply(session, registry, seen, epoch, committables)
@@ -206,15 +205,12 @@ class StagingCommitter(PostgresCommitter):
                 self._drop_idle(session, registry, set())
         return [outcome for _ in committables]
 
-    def abort(self, undecided: Undecided) -> None:
-        refs = [participant.ref for participant in undecided]
-        with self._using("roll back what was not decided") as session:
-            self._roll_back(session, refs)
-            registry = Registry(session, self._schema(session))
-            with transaction(session):
-                emptied = registry.forget(refs)
-            self._left.clear()  # the sessions that held them have ended
-            self._drop_idle(session, registry, emptied)
+    def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
+        super()._roll_back(session, refs)
+        registry = Registry(session, self._schema(session))
+        emptied = registry.forget(refs)
+        self._left.clear()  # the sessions that held them have ended
+        self._drop_idle(session, registry, emptied)
 
     def _listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
@@ -226,7 +222,7 @@ class StagingCommitter(PostgresCommitter):
     ) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
         marks = self._marks(session, registry.schema)
-        with transaction(session):
+        with session.transaction():
             session.run(_IN_ORDER)
             if any(committable.version == UNMARKED for committable in given):
                 marks.create()

@@ -21,7 +21,7 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink_postgres.committer import PostgresCommitter, finish, list_prepared, transaction
+from exactsink_postgres.committer import PostgresCommitter, finish, list_prepared
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
@@ -69,7 +69,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         with self._opening(epoch) as session:
             table = ensure_table(session, self._options, self._ctx.sink, schema)
             where = str(table), table.sql, chosen_columns(table, schema)
-            return Ticket(*where, table.schema, self._ctx.lineage, self._fed_by(session, table.schema)).dump()
+            return Ticket(*where, table.schema, self._ctx.lineage, self._fed_by(session)).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         gids = [committable.txn.id for committable in committables]
@@ -78,13 +78,11 @@ class TwoPhaseCommitter(PostgresCommitter):
         unmarked = {c.txn.id: c.txn.token for c in committables if c.version == UNMARKED}
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self._using(doing, _DECIDED) as session:
-            seen = self._seen(session, doing)
-            marks = self._marks(session)
+            marks, seen = self._seen(session, doing)
             # In this order, in two statements: one that is committed between them is found by the second.
-            there = list_prepared(session, gids)
-            done = finish(session, "COMMIT", list(there.values()), f"sink {self._ctx.sink}: {doing}")
+            done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self._ctx.sink}: {doing}")
             if left := done & unmarked.keys():  # they left no marks: now that they are committed, they get them
-                with transaction(session):
+                with session.transaction():
                     marks.create()
                     for gid in left:
                         marks.add(epoch, unmarked[gid], gid)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from exactsink_postgres.own_tables import MARKS_TABLE
+from tests.integration.postgres.driver_runs import Runs
 from tests.integration.postgres.preflight_checks import SLOTS
 from tests.integration.postgres.sinks import Branches
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres
@@ -63,3 +65,9 @@ def held(shop: PostgresServer) -> Iterator[None]:
     yield
     for gid, database in shop.execute("SELECT gid, database FROM pg_prepared_xacts"):
         shop.execute(f"ROLLBACK PREPARED '{gid}'", database)
+
+
+@pytest.fixture(scope="session")
+def run() -> Iterator[Runs]:
+    with closing(Runs()) as runs:
+        yield runs

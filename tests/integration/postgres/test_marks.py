@@ -1,30 +1,17 @@
-"""Marks on a real server: what it proves of the journal that feeds it, and what happens when one of them went back."""
+"""Marks on a real server: what stands in the target, in whose session it counts, and what waits for a standby."""
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
-import os
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
-import psycopg
-import pyarrow as pa
 import pytest
 
-from exactsink.contract import InDoubtError, LineageError, Mark, Retryable
-from exactsink.protocol.sinks import Sink
-from exactsink.testing import Fault, Script
-from exactsink.testing.driver_run import run_driver
-from exactsink.testing.faults import FaultTrigger
-from exactsink.testing.processes import KILLED, ended, start
-from tests.integration.postgres.sinks import ROWS, TOKEN, Branches, Staged, kinds, new_sink
-from tests.servers.postgres import Postgres, PostgresServer, own_postgres, wait_until
+from exactsink.contract import Mark, Retryable
+from tests.integration.postgres.sinks import TOKEN, Branches, Staged, kinds, new_sink
+from tests.servers.postgres import PostgresServer, wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -186,164 +173,3 @@ def _name_standby(server: PostgresServer, name: str) -> None:
     server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
     server.execute("SELECT pg_reload_conf()")
     wait_until(lambda: server.execute("SHOW synchronous_standby_names") == [(name,)], "the setting")
-
-
-# Jobs whose target, or journal, goes back
-
-
-def _job(conninfo: str, folder: Path, strategy: str, batches: int) -> Script:
-    """Return a job whose batch n has the rows 20 n to 20 n + 19."""
-    job = f"{folder.name.replace('_', '-')[:20]}-{strategy.replace('_', '-')}".lower()
-    sink = replace(Staged(conninfo, job), given=(("strategy", strategy),))
-    folder.mkdir(exist_ok=True)
-    return Script(job, folder, {"out": Sink("out", "postgres", sink.backend, "")}, _batches(batches))
-
-
-def _batches(count: int) -> Sequence[Sequence[pa.Table]]:
-    ids = [range(20 * n, 20 * n + 20) for n in range(count)]
-    return [[_table(part) for part in (of[:10], of[10:])] for of in ids]
-
-
-def _table(ids: Sequence[int]) -> pa.Table:
-    return pa.table({"id": list(ids), "kind": [f"k{n}" for n in ids]}, schema=ROWS)
-
-
-class _Runs:
-    """Plays driver runs, each in a process of its own, forked from one that has no threads."""
-
-    def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-
-    def __call__(self, script: Script, fault: Fault | None = None) -> int:
-        return self._pool.submit(_play, script, fault).result()
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-
-def _play(script: Script, fault: Fault | None) -> int:
-    trigger = FaultTrigger(fault, script.folder / f"{fault}.fired") if fault else None
-    return ended(start(lambda: _drive(script, trigger)))
-
-
-def _drive(script: Script, trigger: FaultTrigger | None) -> int:
-    with open(script.folder / "log", "wb") as log:
-        os.dup2(log.fileno(), 1)
-    return run_driver(script, trigger)
-
-
-def _said(script: Script) -> str:
-    """Return what the last driver run has printed."""
-    return (script.folder / "log").read_text()
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[_Runs]:
-    runs = _Runs()
-    yield runs
-    runs.close()
-
-
-def _up_to(script: Script, count: int) -> Script:
-    return replace(script, batches=script.batches[:count])
-
-
-def _counted(conninfo: str) -> Counter[int]:
-    with psycopg.connect(conninfo) as session:
-        return Counter(itertools.chain.from_iterable(session.execute("SELECT id FROM t").fetchall()))
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_journal_that_is_put_back_from_a_copy_stops_the_job(
-    postgres: Postgres, tmp_path: Path, strategy: str, run: _Runs
-) -> None:
-    there = postgres.new_database("journal")
-    postgres.execute("CREATE TABLE t (id bigint, kind text)", there.split("dbname=")[1].split()[0])
-    script = _job(there, tmp_path / there.split("dbname=")[1].split()[0], strategy, 4)
-    assert run(_up_to(script, 1)) == 0
-    shutil.copytree(script.folder / "journal", tmp_path / "copy")
-    assert run(_up_to(script, 3)) == 0
-    shutil.rmtree(script.folder / "journal")
-    shutil.copytree(tmp_path / "copy", script.folder / "journal")
-    for _ in range(2):
-        assert run(script) == LineageError.exit_code
-        said = _said(script)
-        assert "its target holds epoch 2 " in said
-        assert "the journal expects epoch 0 " in said
-    assert _counted(there) == Counter(range(60))
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_standby_that_lags_behind_stops_the_job_and_one_that_does_not_goes_on(
-    tmp_path: Path, strategy: str, run: _Runs
-) -> None:
-    with own_postgres() as primary, own_postgres(of=primary) as synchronous:
-        primary.execute("CREATE TABLE t (id bigint, kind text)")
-        primary.execute("ALTER ROLE postgres SET synchronous_commit = 'off'")
-        _name_standby(primary, "*")
-        both = f"host={primary.folder},{synchronous.folder} dbname=postgres user=postgres"
-        script = _job(f"{both} target_session_attrs=read-write", tmp_path / "failover", strategy, 4)
-        assert run(_up_to(script, 1)) == 0
-        with pytest.raises(Retryable, match="the server is a standby"):
-            Staged(synchronous.conninfo()).mark()
-        late = PostgresServer(of=primary)
-        try:
-            assert run(_up_to(script, 3), Fault("commit:out", "before", "kill", 2)) == KILLED
-            primary.stop("immediate")
-            synchronous.execute("SELECT pg_promote()")
-            synchronous.execute("ALTER SYSTEM RESET synchronous_standby_names; ")
-            synchronous.execute("SELECT pg_reload_conf()")
-            assert run(_up_to(script, 3)) == 0
-            assert _counted(synchronous.conninfo()) == Counter(range(60))
-
-            synchronous.stop()
-            late.start()
-            late.execute("SELECT pg_promote()")
-            late.execute("ALTER SYSTEM RESET synchronous_standby_names")
-            late.execute("SELECT pg_reload_conf()")
-            lagging = replace(script, sinks=_led_to(script, synchronous, late))
-            for _ in range(2):
-                assert run(lagging) == InDoubtError.exit_code
-                said = _said(script)
-                assert "its target holds epoch 0 " in said
-                assert "the journal expects epoch 2 " in said
-            assert _counted(late.conninfo()) == Counter(range(20))
-        finally:
-            late.remove()
-
-
-def _led_to(script: Script, gone: Postgres, now: Postgres) -> dict[str, Sink]:
-    """Return the sinks of a job whose servers' names lead to another server now, as a name service would."""
-    gone.folder.rename(gone.folder.with_suffix(".gone"))
-    gone.folder.symlink_to(now.folder)
-    return dict(script.sinks)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_server_that_is_put_back_from_a_copy_loses_no_row_in_silence(
-    tmp_path: Path, strategy: str, run: _Runs
-) -> None:
-    with own_postgres() as server:
-        server.execute("CREATE TABLE t (id bigint, kind text)")
-        script = _job(server.conninfo(), tmp_path / "snapshot", strategy, 5)
-        assert run(_up_to(script, 1)) == 0
-        server.save("e0")
-        for edge, batches in (("before", 2), ("after", 3)):  # prepared, or committed: both are gone, and written again
-            fault = Fault("commit:out", edge, "kill", batches - 1)  # type: ignore[arg-type]
-            assert run(_up_to(script, batches), fault) == KILLED
-            server.put_back(f"e{batches - 2}")
-            assert run(_up_to(script, batches)) == 0
-            assert _counted(server.conninfo()) == Counter(range(20 * batches))
-            server.save(f"e{batches - 1}")
-        assert run(_up_to(script, 4), Fault("commit:out", "before", "kill", 3)) == KILLED
-        server.save("decided")
-        assert run(_up_to(script, 4)) == 0
-        server.put_back("decided")  # what was complete is only prepared again
-        assert run(_up_to(script, 4)) == 0
-        assert _counted(server.conninfo()) == Counter(range(80))
-        for saved, holds in (("e1", 1), ("e0", 0)):
-            server.put_back(saved)
-            assert run(script) == InDoubtError.exit_code
-            assert f"its target holds epoch {holds} " in _said(script)
-            assert _counted(server.conninfo()) == Counter(range(20 * holds + 20))

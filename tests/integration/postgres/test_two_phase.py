@@ -38,7 +38,7 @@ def test_one_that_is_ended_between_listing_and_commit_stops_no_other(branches: B
     with (Session if server == "usual" else _Strict).connect(branches.conninfo, autocommit=True) as session:
         listed = list_prepared(session, [c.txn.id for c in epoch])
         branches.end("COMMIT", epoch[1].txn.id, epoch[3].txn.id)
-        done = finish(session, "COMMIT", list(listed.values()), "commit")
+        done = finish(session, "COMMIT", listed, "commit")
     assert done == {epoch[n].txn.id for n in (0, 2, 4)}
     assert branches.ids() == [0, 1, 2, 3, 4]
 
@@ -76,10 +76,9 @@ def _unmarked(branches: Branches, count: int) -> list[Committable]:
 
 def test_one_that_another_session_is_ending_is_asked_for_again_and_the_others_are_committed(branches: Branches) -> None:
     epoch = branches.table().prepare_many(3)
-    with _Busy.connect(branches.conninfo, autocommit=True) as session:
-        listed = list_prepared(session, [c.txn.id for c in epoch])
-        with pytest.raises(Retryable, match=f"{epoch[0].txn.id}.*stays"):
-            finish(session, "COMMIT", [listed[c.txn.id] for c in epoch], "commit")
+    busy = _Busy.connect(branches.conninfo, autocommit=True)
+    with busy as session, pytest.raises(Retryable, match=f"{epoch[0].txn.id}.*stays"):
+        finish(session, "COMMIT", [c.txn.id for c in epoch], "commit")
     assert branches.ids() == [1, 2]
     assert branches.commit(*epoch) == ["Committed", "AlreadyCommitted", "AlreadyCommitted"]
 
