@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, Redecide, decode, sealed
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
@@ -20,6 +21,7 @@ __all__ = [
     "committables",
     "decided",
     "redecided",
+    "whole",
 ]
 
 QUERY, DRIVER = "query-1", "host:1"
@@ -100,6 +102,13 @@ class Driver(Journal):
     def __init__(self, store: JournalStore, keep_epochs: int = 1000, **limits: int) -> None:
         self.waits: list[int] = []
         super().__init__(store, keep_epochs=keep_epochs, wait=self.waits.append, **limits)
+
+
+def whole(store: Store) -> Log:
+    """Read a journal with a new handle, back to its first claim."""
+    journal = Driver(store)
+    journal.read()
+    return journal.whole()
 
 
 def claimed(store: Store, epochs: int = 0) -> Driver:
