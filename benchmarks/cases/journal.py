@@ -1,4 +1,4 @@
-"""The journal, short and long: opening, appending and listing must not grow with the epochs it has seen."""
+"""The journal, short and long: opening, appending, listing and starting must not grow with what it has seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.epochs import never
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Decide, DecidedSink
+from exactsink.protocol.journal.records import BoundSink, Clean, Decide, DecidedSink, Identity
 from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
 
@@ -27,6 +27,9 @@ _SINKS = 2
 _PARTITIONS = 2
 _OPENED = 10
 _APPENDED = 50
+_STARTS = 10_000
+_STARTED = 10
+_BOUND = tuple(BoundSink(f"sink-{n}", "null", "null", "nowhere") for n in range(_SINKS))
 
 Opener = Callable[[Path], JournalStore]
 
@@ -47,6 +50,14 @@ def _open(setting: Setting) -> Iterator[Plan]:
             # From `keep` epochs on a journal keeps equally many records, so nothing may grow.
             bounds += [Bound(metric, many, kept, at_most=1.5) for metric in ("open_ms", "append_ms", "list_ms")]
             bounds += [Bound("append_ms", many, few, at_most=2), Bound("open_ms", many, few)]
+            starts = (_FEW, setting.scaled(_STARTS, least=200))
+            for epochs in ("deciding", "idle"):
+                of = {count: f"{kind} {count:,} {epochs} starts" for count in starts}
+                for count, name in of.items():
+                    built = Path(memory, name)
+                    _build_starts(opener(built), count, keep, decides=epochs == "deciding")
+                    variants.append(Variant(name, _Started(opener, built, keep)))
+                bounds.append(Bound("start_ms", of[starts[-1]], of[_FEW], at_most=2))
         notes.append(f"each epoch decides {_SINKS} sinks with {_PARTITIONS} participants; {keep:,} epochs are kept")
         yield Plan(variants, bounds, notes)
 
@@ -79,6 +90,25 @@ def _build(store: JournalStore, epochs: int, keep: int) -> None:
     for epoch in range(epochs):
         _append(journal, epoch, generation)
     _close(store)
+
+
+def _build_starts(store: JournalStore, starts: int, keep: int, *, decides: bool) -> None:
+    """Start again and again, each time with a handle of its own: one epoch, or none, and a clean end."""
+    for epoch in range(starts):
+        journal, generation = _start(store, keep)
+        if decides:
+            _append(journal, epoch, generation)
+        journal.keep(Clean())
+    _close(store)
+
+
+def _start(store: JournalStore, keep: int) -> tuple[Journal, int]:
+    """Do what a driver's start does with its journal."""
+    journal = Journal(store, keep_epochs=keep, wait=never)
+    journal.read()
+    claim = journal.claim("benchmark", "benchmark", Identity("benchmark", checkpoint="/some/where", sinks=_BOUND))
+    journal.sum_up()
+    return journal, claim.generation
 
 
 def _append(journal: Journal, epoch: int, generation: int) -> None:
@@ -125,6 +155,26 @@ class _Used:
         return Journal(store, keep_epochs=self._keep, wait=never)
 
 
+class _Started:
+    """A copy of a built journal in each round, and a few starts more."""
+
+    def __init__(self, opener: Opener, built: Path, keep: int) -> None:
+        self._opener = opener
+        self._built = built
+        self._keep = keep
+
+    def __call__(self, folder: Path) -> Work:
+        place = folder / "journal"
+        shutil.copytree(self._built, place)
+        return lambda: {"start_ms": _median_ms(_STARTED, lambda n: self._work(place))}
+
+    def _work(self, place: Path) -> None:
+        store = self._opener(place)
+        _, generation = _start(store, self._keep)
+        assert generation > _FEW
+        _close(store)
+
+
 def _median_ms(times: int, call: Callable[[int], object]) -> float:
     taken = []
     for number in range(times):
@@ -140,4 +190,6 @@ def _close(store: JournalStore) -> None:
         close()
 
 
-BENCHMARK = Benchmark("journal", "Opening, appending to and listing a journal of 10 to 100,000 epochs.", _open)
+BENCHMARK = Benchmark(
+    "journal", "Opening, appending to and listing a journal of 10 to 100,000 epochs; a start after 10,000.", _open
+)

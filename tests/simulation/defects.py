@@ -65,7 +65,7 @@ def _sweep_before_claim(patch: Patch) -> None:
         found = self._journal.read()
         mine = coordinator.Claim(found.last_generation + 1, "", "", "", "")
         committers = {name: coordinator.committer_of(s, self._job) for name, s in self._sinks.items()}
-        sweep.Sweep(self._events).older(committers, found, mine)
+        sweep.Sweep(self._events, self._journal.whole).older(committers, found, mine)
         real(self, query_id, source_done)
 
     patch.setattr(Coordinator, "start", early)
@@ -98,8 +98,8 @@ def _abort_after_unknown_append(patch: Patch) -> None:
 
 
 def _delete_claims(patch: Patch) -> None:
-    def everything(self: Any, listed: Any) -> frozenset[int]:
-        return frozenset(range(self._log.decision.seqs[0]))
+    def everything(self: Any, sizes: Any) -> frozenset[int]:
+        return frozenset(seq for seq in sizes if seq < self._log.decision.seqs[0])
 
     patch.setattr(Journal, "_deletable", everything)
 
@@ -107,10 +107,10 @@ def _delete_claims(patch: Patch) -> None:
 def _delete_what_came_after(patch: Patch) -> None:
     real = Journal._deletable
 
-    def unknown_too(self: Any, listed: Any) -> frozenset[int]:
+    def unknown_too(self: Any, sizes: Any) -> frozenset[int]:
         known = self._log
-        self._log = replace(known, last_seq=listed[-1])
-        old = real(self, listed)
+        self._log = replace(known, last_seq=max(sizes))
+        old = real(self, sizes)
         self._log = known
         return old
 
@@ -177,7 +177,7 @@ def _sweep_with_open_redecide(patch: Patch) -> None:
     def sweeping(self: Any, plan: Any, votes: Any) -> Any:
         read = self._journal.log
         if read.decision is not None and read.decision.epoch == plan.epoch:
-            sweep.Sweep(self._events).losers(self._committers, read, read.claims[-1])
+            sweep.Sweep(self._events, self._journal.whole).losers(self._committers, read, read.claims[-1])
         return real(self, plan, votes)
 
     patch.setattr(Coordinator, "_accept", sweeping)

@@ -290,6 +290,15 @@ class Store:
 
         return self._world.call(self._actor, ConnectionError, effect, reads=True)
 
+    def newest(self) -> int:
+        return max(self.list(), default=-1)
+
+    def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
+        def effect() -> Mapping[int, int]:
+            return {seq: len(self._entries[seq]) for seq in seqs if seq in self._entries}
+
+        return self._world.call(self._actor, ConnectionError, effect, reads=True)
+
     def delete(self, seqs: Iterable[int]) -> None:
         gone = list(seqs)
 

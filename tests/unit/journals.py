@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from exactsink.contract import Committable, Txn
 from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, Redecide, decode, sealed
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
@@ -20,6 +21,7 @@ __all__ = [
     "committables",
     "decided",
     "redecided",
+    "whole",
 ]
 
 QUERY, DRIVER = "query-1", "host:1"
@@ -56,6 +58,12 @@ class Store:
         seqs = list(self.entries)
         return self.lists.pop(0)(seqs) if self.lists else seqs
 
+    def newest(self) -> int:
+        return max(self.list(), default=-1)
+
+    def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
+        return {seq: len(self.entries[seq]) for seq in seqs if seq in self.entries}
+
     def delete(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             self.entries.pop(seq, None)
@@ -91,9 +99,16 @@ class Store:
 class Driver(Journal):
     """A handle on a journal, and how often it waited."""
 
-    def __init__(self, store: JournalStore, keep_epochs: int = 1000) -> None:
+    def __init__(self, store: JournalStore, keep_epochs: int = 1000, **limits: int) -> None:
         self.waits: list[int] = []
-        super().__init__(store, keep_epochs=keep_epochs, wait=self.waits.append)
+        super().__init__(store, keep_epochs=keep_epochs, wait=self.waits.append, **limits)
+
+
+def whole(store: Store) -> Log:
+    """Read a journal with a new handle, back to its first claim."""
+    journal = Driver(store)
+    journal.read()
+    return journal.whole()
 
 
 def claimed(store: Store, epochs: int = 0) -> Driver:

@@ -34,7 +34,7 @@ def test_what_is_no_entry_is_neither_listed_nor_removed(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"left by somebody")
     store = LocalStore(tmp_path)
     store.put(5, b"x")
-    assert list(store.list()) == [5]
+    assert (list(store.list()), store.newest(), store.sizes([5, 6])) == ([5], 5, {5: 1})
     assert set(os.listdir(tmp_path)) == {*names, *entries(5)}
 
 

@@ -62,6 +62,8 @@ def test_an_entry_is_read_as_it_was_put_also_by_another_store(opened: Open) -> N
         writer.put(seq, data)
     for reader in (writer, opened()):
         assert sorted(reader.list()) == sorted(entries)
+        assert reader.newest() == max(entries, default=-1)
+        assert reader.sizes([*entries, 77]) == {seq: len(data) for seq, data in entries.items()}
         assert {seq: reader.read(seq) for seq in entries} == entries
         assert reader.read(8) is None
     for _ in range(2):
@@ -134,8 +136,10 @@ def test_two_drivers_claim_decide_fence_and_trim(opened: Open) -> None:
     with pytest.raises(Fenced, match="driver-2"):
         old.decide(decided(12))
     new.decide(decided(12))
-    log = Journal(opened(), wait=lambda attempt: None).read()
-    assert log == new.log
+    reader = Journal(opened(), wait=lambda attempt: None)
+    reader.read()
+    log = reader.whole()
+    assert log == new.whole()
     assert [claim.driver for claim in log.claims] == ["driver-1", "driver-2"]
     decisions = [record.epoch for record in new.history() if isinstance(record, Decide)]
     assert decisions == list(range(2, 13))  # ten are kept, and what came after the deletion

@@ -130,6 +130,10 @@ def test_only_my_losing_attempts_up_to_the_decided_epoch_are_undecided() -> None
 # the sweep
 
 
+def read_already() -> Log:
+    raise AssertionError("a whole log is not read again")
+
+
 class Fake(IdleCommitter):
     def __init__(self, *participants: InDoubt) -> None:
         self.participants = participants
@@ -146,7 +150,7 @@ def test_a_sweep_of_older_claims_aborts_each_sinks_undecided_at_once_and_reports
     reported: list[Event] = []
     a, b, idle = Fake(listed(1), listed(2), listed(3)), Fake(listed(1)), Fake()
     log = Log(last_seq=8, anchors=CLAIMS, decision=decided(listed(2)))
-    Sweep(Events("job", [reported.append])).older({"a": a, "b": b, "idle": idle}, log, MINE)
+    Sweep(Events("job", [reported.append]), read_already).older({"a": a, "b": b, "idle": idle}, log, MINE)
     assert (a.aborted, b.aborted, idle.aborted) == ([[listed(1), listed(3)]], [[listed(1)]], [])
     assert [(e.name, e.fields["sink"], e.fields["participants"]) for e in reported] == [
         ("swept", "a", 2),
@@ -162,22 +166,25 @@ def test_a_sweep_aborts_nobody_while_one_sink_holds_another_journals_work(order:
     sinks = {"clean": Fake(listed(1)), "foreign": Fake(listed(token="ff"))}
     committers, log = {name: sinks[name] for name in order}, Log(last_seq=8, anchors=CLAIMS)
     with pytest.raises(LineageError, match="sink foreign"):
-        Sweep(Events("job")).older(committers, log, MINE)
+        Sweep(Events("job"), read_already).older(committers, log, MINE)
     assert sinks["clean"].aborted == sinks["foreign"].aborted == []
-    Sweep(Events("job")).older(committers, log, MINE, frozenset({"ff"}))
+    Sweep(Events("job"), read_already).older(committers, log, MINE, frozenset({"ff"}))
     assert (sinks["clean"].aborted, sinks["foreign"].aborted) == ([[listed(1)]], [[listed(token="ff")]])
 
 
 def test_a_sweep_of_my_losers_aborts_only_them() -> None:
     a, idle = Fake(mine(1), mine(2), listed(3), mine(4, epoch=6)), Fake(mine(4, epoch=6))
     log = Log(last_seq=8, anchors=CLAIMS, decision=decided(mine(1)))
-    Sweep(Events("job")).losers({"a": a, "idle": idle}, log, MINE)
+    Sweep(Events("job"), read_already).losers({"a": a, "idle": idle}, log, MINE)
     assert (a.aborted, idle.aborted) == ([[mine(2), listed(3)]], [])
 
 
 def test_what_stays_in_doubt_over_two_epochs_is_a_warning_once() -> None:
     reported: list[Event] = []
-    sweep, log = Sweep(Events("job", [reported.append])), Log(last_seq=8, anchors=CLAIMS, decision=decided(mine(1)))
+    sweep, log = (
+        Sweep(Events("job", [reported.append]), read_already),
+        Log(last_seq=8, anchors=CLAIMS, decision=decided(mine(1))),
+    )
     foreign, gone = listed(token="ff"), listed(8, token="ff")
     for fake in (Fake(foreign, gone), *[Fake(foreign)] * 3, Fake(), Fake(gone)):
         sweep.losers({"a": fake}, log, MINE)

@@ -20,12 +20,12 @@ def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep
         if not log.claims:
             print("nothing to recover: the journal is empty")
             return
-        held = holdings(opened.history, opened.sinks, log)
+        held = holdings(opened.history, opened.sinks, log, operator.whole)
         if dry_run:
             print_recovery(log, held, sweep_tokens)
             return
         operator.recover(take_over=take_over, sweep_tokens=frozenset(sweep_tokens))
-        left = holdings(opened.history, opened.sinks, operator.read())
+        left = holdings(opened.history, opened.sinks, operator.read(), operator.whole)
     epoch = "none is decided" if log.decision is None else f"epoch {log.decision.epoch} is committed in every sink"
     print(f"recovered: {epoch}; {len(held)} participants were in doubt, {len(left)} are")
 

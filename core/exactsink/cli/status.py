@@ -27,7 +27,7 @@ def status(path: str, run: str | None, as_json: bool) -> None:
     opened = Opened.of(path, run)
     with closing(opened.operator()) as operator:
         log = operator.read()
-    held = holdings(opened.history, opened.sinks, log)
+        held = holdings(opened.history, opened.sinks, log, operator.whole)
     body = _body(opened, log, opened.history.state().read(), held)
     if as_json:
         print(json.dumps(body, indent=1))

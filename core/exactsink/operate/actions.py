@@ -55,6 +55,10 @@ class Operator:
         """Read the journal."""
         return self._journal.read()
 
+    def whole(self) -> Log:
+        """Read on, back to the journal's first claim."""
+        return self._journal.whole()
+
     def close(self) -> None:
         """Let go of the journal. Idempotent."""
         self._journal.close()

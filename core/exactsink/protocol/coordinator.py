@@ -114,7 +114,7 @@ class Coordinator:
         """What `start` claimed, also after an error has taken the claim from this coordinator."""
         self._committers: dict[str, Committer] = {}
         self._marks = Marks.of({}, {}, lambda: journal.log, retry.wait)
-        self._sweep = Sweep(events)
+        self._sweep = Sweep(events, journal.whole)
         self._unrepaired = False
         self._complete_epoch: int | None = None
 
@@ -139,6 +139,7 @@ class Coordinator:
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
             done = self._check_sinks(log, source_done)  # another driver may have decided since
+            self._journal.sum_up()
             self._marks.check_start()
             lost = self._recommit(log.decision, done=done)
             self._marks.check_committed({} if done else lost)  # a batch that is done never comes again

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from exactsink.contract import Committer, InDoubt, Undecided
 from exactsink.protocol.events import Events
-from exactsink.protocol.journal.log import Log, undecided_before, undecided_losers
+from exactsink.protocol.journal.log import Log, knows_all, undecided_before, undecided_losers
 from exactsink.protocol.journal.records import Claim
 
 __all__ = ["Sweep"]
@@ -19,9 +20,13 @@ _LONG_EPOCHS = 2
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One driver's sweeps. It counts for how many epochs a participant is in doubt, to warn of those that stay."""
+    """One driver's sweeps. It counts for how many epochs a participant is in doubt, to warn of those that stay.
+
+    `whole()` reads the driver's log back to its first claim: for what no claim in the log has begun.
+    """
 
     events: Events
+    whole: Callable[[], Log]
     _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def older(
@@ -32,6 +37,7 @@ class Sweep:
         An operator may have `sweep_tokens` of other journals: their work goes too.
         """
         listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+        log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
         proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in listed.items()}
         for sink, undecided in proven.items():
             self._abort(sink, committers[sink], listed[sink], undecided)
@@ -43,6 +49,7 @@ class Sweep:
         """
         for sink, committer in committers.items():
             listed = list(committer.in_doubt())
+            log = log if knows_all(log, listed) else self.whole()
             self._abort(sink, committer, listed, undecided_losers(log, mine, sink, listed))
 
     def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, takewhile
 from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
-from exactsink.protocol.journal.log import Log, extended, fenced_by, rebased
+from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, rebased, summed_up
 from exactsink.protocol.journal.records import (
     Claim,
     Decide,
@@ -35,16 +36,31 @@ class _Absent(Exception):
 class Journal:
     """One driver's handle on a job's log. Not for several threads.
 
-    `keep_epochs` records of decisions are kept for `history`; claims and notes are never deleted. `wait(attempt)`
-    pauses between two tries. Only a handle that holds the newest claim can append.
+    Decisions are kept for `history`, up to `keep_epochs` records and `keep_bytes`; claims and notes are never deleted.
+    After `most_anchors` claims and notes since the last decision `sum_up` notes that a start needs no more of them.
+    `wait(attempt)` pauses between two tries. Only a handle that holds the newest claim can append.
     """
 
-    def __init__(self, store: JournalStore, *, keep_epochs: int = 1000, wait: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        store: JournalStore,
+        *,
+        keep_epochs: int = 1000,
+        keep_bytes: int = 256 * 2**20,
+        most_anchors: int = 100,
+        wait: Callable[[int], None],
+    ) -> None:
         self._store = store
         self._keep_epochs = keep_epochs
+        self._keep_bytes = keep_bytes
+        self._most_anchors = most_anchors
         self._wait = wait
         self._log = Log()
         self._claim: Claim | None = None
+        self._appended = 0
+        """Bytes since the last look at what may be deleted."""
+        self._decided = 0
+        """Bytes of the last decision, where this handle has written it."""
 
     @property
     def log(self) -> Log:
@@ -60,20 +76,23 @@ class Journal:
 
         An entry that is named and absent is looked for again, never passed over.
         """
+        return self._found(self._read_back)
+
+    def whole(self) -> Log:
+        """Read on, back to the first claim. What this handle has read is not read again."""
+        return self._found(lambda: self._back_to(0))
+
+    def _found(self, read: Callable[[], Log]) -> Log:
         for attempt in range(_ATTEMPTS):
-            listed = self._store.list()
-            if not listed:
-                self._log = Log()
-                return self._log
             try:
-                self._log = self._read_back(max(listed), len(listed))
+                self._log = read()
             except _Absent:
                 self._wait(attempt)
             else:
                 return self._log
         raise Retryable(
-            "the journal lacks records that its newest entry names",
-            why="the store lists stale entries, or records of the last decision were deleted by hand",
+            "the journal lacks records that later ones name",
+            why="the store lists stale entries, or records were deleted by hand",
             next="start the job again; if this stays, bring back the deleted records",
         )
 
@@ -82,32 +101,41 @@ class Journal:
         found = ((seq, self._store.read(seq)) for seq in sorted(self._store.list()))
         return [decode(data, seq) for seq, data in found if data is not None]  # None: deleted since it was listed
 
-    def _read_back(self, newest: int, standing: int) -> Log:
+    def _read_back(self) -> Log:
         """Follow the newest entry to the claims and notes before it, and to the last decision. Check every sum."""
+        newest = self._store.newest()
+        if newest < 0:
+            return Log()
         record = self._entry(newest)
         if record.prior_sum and newest - 1 not in (record.before, *record.names):
             self._entry(newest - 1, record.prior_sum, newest)  # what was put past the end of an older copy does not fit
-        log = Log(anchors=self._anchors(record))
+        own = (record,) if isinstance(record, Claim | Kept) else ()
+        log = Log(anchors=needed(chain(own, self._anchors_before(record)), record.names))
         sums = dict(zip(record.names, record.name_sums, strict=False))
         for seq in sorted(record.names):
             log = extended(log, record if seq == newest else self._entry(seq, sums.get(seq, ""), newest))
-        return replace(rebased(log), last_seq=newest, last_sum=record.sha256, standing=standing)
+        return replace(rebased(log), last_seq=newest, last_sum=record.sha256)
 
-    def _anchors(self, newest: Record) -> tuple[Claim | Kept, ...]:
-        """Walk claims and notes back to the first one, or to one that this handle has walked before."""
-        known = {anchor.seq: index for index, anchor in enumerate(self._log.anchors)}
-        walked = [newest] if isinstance(newest, Claim | Kept) else []
-        before, last = newest.before, newest
-        while before >= 0 and before not in known:
-            anchor = self._entry(before, last.before_sum, last.seq)
-            if not isinstance(anchor, Claim | Kept) or anchor.before >= before:
-                raise Fatal(f"journal entry {before} is no claim or note", next="bring the journal back from a copy")
-            walked.append(anchor)
-            before, last = anchor.before, anchor
-        old = self._log.anchors[: known[before] + 1] if before in known else ()
-        if old and last.before_sum not in ("", old[-1].sha256):
-            raise _other_entry(before, old[-1].sha256, last.before_sum, last.seq)
-        return (*old, *reversed(walked))
+    def _back_to(self, seq: int) -> Log:
+        """Return the log as this handle has it, with all anchors from this seq on."""
+        log = self._log
+        if not log.anchors or log.anchors[0].before < seq:
+            return log
+        older = takewhile(lambda anchor: anchor.seq >= seq, self._anchors_before(log.anchors[0]))
+        return replace(log, anchors=(*reversed(list(older)), *log.anchors))
+
+    def _anchors_before(self, record: Record) -> Iterator[Claim | Kept]:
+        """Walk claims and notes back from a record. Check every sum, also of those that this handle has read before."""
+        known = {anchor.seq: anchor for anchor in self._log.anchors}
+        while record.before >= 0:
+            seq = record.before
+            anchor = known[seq] if seq in known else self._entry(seq)
+            if record.before_sum not in ("", anchor.sha256):
+                raise _other_entry(seq, anchor.sha256, record.before_sum, record.seq)
+            if not isinstance(anchor, Claim | Kept) or anchor.before >= seq:
+                raise Fatal(f"journal entry {seq} is no claim or note", next="bring the journal back from a copy")
+            yield anchor
+            record = anchor
 
     def _entry(self, seq: int, named: str = "", by: int = -1) -> Record:
         """Read an entry; `named` is the sum that entry `by` has of it, empty where that one has none."""
@@ -180,13 +208,24 @@ class Journal:
         """Append a record that is kept for good. Raises Fenced like `decide`."""
         self._append(record)
 
+    def sum_up(self) -> None:
+        """Note that a start needs nothing from before my claim, once much stands since the last decision.
+
+        The caller has made my claim, and has checked since that its sinks hold those of all open claims. Raises Fenced.
+        """
+        note = summed_up(self._log, self._most_anchors)
+        if note is not None:
+            self._append(note)
+
     def _stands_last(self, claim: Claim) -> bool:
-        """List again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
-        return max(self._store.list(), default=-1) == claim.seq
+        """Look again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
+        return self._store.newest() == claim.seq
 
     def decide(self, record: Decide) -> None:
         """Append THE commit point of an epoch. Raises Fenced when another claim came first."""
+        before = self._appended
         self._append(record)
+        self._decided = self._appended - before
 
     def redecide(self, record: Redecide) -> None:
         """Append a sink's new set of committables for the last decided epoch. Raises Fenced like `decide`."""
@@ -194,19 +233,33 @@ class Journal:
 
     def trim(self) -> None:
         """Delete old epochs' records, in bulk and rarely; never a claim, a note or the last decision's records."""
-        if self._log.standing - len(self._log.anchors) <= self._keep_epochs + self._keep_epochs // 10:
+        if not self._is_trim_due():
             return
-        listed = sorted(self._store.list())
-        old = self._deletable(listed)
-        self._store.delete(old)
-        self._log = replace(self._log, standing=len(listed) - len(old))
+        self._appended = 0
+        sizes = self._store.sizes(_unbroken_end(sorted(self._store.list())))
+        decided, known = self._log.decision, {anchor.seq for anchor in self._log.anchors}
+        most = min(len(sizes.keys() - known), decided.epoch + 1 if decided else 0)
+        if most > self._keep_epochs or sum(sizes.values()) > self._keep_bytes:
+            self._found(lambda: self._back_to(min(sizes)))
+            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first: so what is left has no holes
 
-    def _deletable(self, listed: Sequence[int]) -> frozenset[int]:
+    def _is_trim_due(self) -> bool:
+        """Return whether a tenth of what is kept may be new: by the epoch's number, as each epoch may have a driver."""
+        decided = self._log.decision
+        kept = min(self._keep_epochs, self._keep_bytes // max(self._decided, 1))
+        due = decided is not None and decided.epoch % max(kept // 10, 1) == 0
+        return due or self._appended > self._keep_bytes // 10
+
+    def _deletable(self, sizes: Mapping[int, int]) -> frozenset[int]:
         """Choose among what this handle knows: what came after may be another driver's claim."""
         known, anchors = self._log.last_seq, {anchor.seq for anchor in self._log.anchors}
-        epochs = [seq for seq in listed if seq <= known and seq not in anchors]
-        last = self._log.decision.seqs if self._log.decision else ()  # the newest entry names its neighbour, too
-        return frozenset(epochs[: max(0, len(epochs) - self._keep_epochs)]).difference(last, (known - 1, known))
+        old, count, size = set(), 0, 0
+        for seq in sorted((seq for seq in sizes if seq <= known and seq not in anchors), reverse=True):
+            count, size = count + 1, size + sizes[seq]
+            if count > self._keep_epochs or size > self._keep_bytes:
+                old.add(seq)
+        last = self._log.decision.seqs if self._log.decision else ()
+        return frozenset(old).difference(last, (known - 1, known))  # the newest entry names its neighbour, too
 
     def _append(self, record: Record) -> None:
         """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
@@ -233,6 +286,7 @@ class Journal:
         """Put a record until it is known what stands at its seq: this one or another's."""
         failure: Exception | None = None
         record, text = sealed(record)
+        self._appended += len(text)
         for attempt in range(_ATTEMPTS):
             try:
                 self._store.put(record.seq, text)
@@ -275,6 +329,14 @@ class Journal:
             "prior_sum": log.last_sum if log.last_seq == seq - 1 else "",
             "at": round(time.time(), 3),
         }
+
+
+def _unbroken_end(listed: Sequence[int]) -> Sequence[int]:
+    """Return the listing's end without holes. Old epochs are deleted up to the last hole: all before it are anchors."""
+    start = len(listed) - 1
+    while start > 0 and listed[start - 1] == listed[start] - 1:
+        start -= 1
+    return listed[max(start, 0) :]
 
 
 def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:

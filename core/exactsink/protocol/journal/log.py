@@ -20,11 +20,24 @@ from exactsink.protocol.journal.records import (
     Resolve,
 )
 
-__all__ = ["Decision", "Log", "extended", "fenced_by", "undecided_before", "undecided_losers"]
+__all__ = [
+    "Decision",
+    "Log",
+    "extended",
+    "fenced_by",
+    "knows_all",
+    "needed",
+    "rebased",
+    "summed_up",
+    "undecided_before",
+    "undecided_losers",
+]
 
 
 _RUN_COMPLETE = "run complete"
 """The note of earlier releases that is a `Complete` now."""
+
+_SUMMED_UP = "a start needs nothing from before the claim of this driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +74,19 @@ class Decision:
 class Log:
     """A journal as it was read at one moment: its last decision, and its anchors: claims and what else is kept.
 
-    `standing` counts all entries that stand, older decisions' among them.
+    The anchors go back as far as `needed` says. Who began a participant may be an older claim than these,
+    unless the log `is_whole`.
     """
 
     last_seq: int = -1
     last_sum: str = ""
     anchors: tuple[Claim | Kept, ...] = ()
     decision: Decision | None = None
-    standing: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the anchors go back to the first one."""
+        return not self.anchors or self.anchors[0].before < 0
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -96,7 +114,10 @@ class Log:
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
-        """The claims under which something may have been begun that nobody has cleaned up yet."""
+        """The claims under which something may have been begun that nobody has cleaned up yet.
+
+        Older ones than the log has may be open, too: then the oldest one here holds all their sinks.
+        """
         clean = max((anchor.seq for anchor in self.anchors if isinstance(anchor, Clean)), default=-1)
         unclean = [claim for claim in self.claims if claim.seq > clean]
         decided_since = self.decision is not None and max(self.decision.seqs, default=-1) > clean
@@ -108,7 +129,7 @@ class Log:
 
     @property
     def standing_claims(self) -> frozenset[tuple[int, str]]:
-        """The (generation, token) of every claim."""
+        """The (generation, token) of every claim, as far as the log goes back."""
         return frozenset((claim.generation, claim.token) for claim in self.claims)
 
     @property
@@ -146,7 +167,7 @@ class Log:
 
 def extended(log: Log, record: Record) -> Log:
     """Return the log with one more record at its end."""
-    log = replace(log, last_seq=record.seq, last_sum=record.sha256, standing=log.standing + 1)
+    log = replace(log, last_seq=record.seq, last_sum=record.sha256)
     if isinstance(record, Claim | Kept):
         return rebased(replace(log, anchors=(*log.anchors, record)))
     if isinstance(record, Decide):
@@ -154,6 +175,31 @@ def extended(log: Log, record: Record) -> Log:
         decision = Decision(record.epoch, record.fingerprint, record.sinks, *place, record.previous, record.marks)
         return replace(log, decision=decision)
     return replace(log, decision=_redecided(log.decision, record))
+
+
+def needed(walk: Iterable[Claim | Kept], names: Sequence[int]) -> tuple[Claim | Kept, ...]:
+    """Take from a walk back over anchors all that a log needs which ends with these names; the oldest comes first.
+
+    Those are the anchors back to the claim under which the last epoch was decided. Whatever was said of that decision
+    came later: that it is complete, resolved or rebased. And that claim's sinks hold those of all that were open before
+    it: its driver had checked that. The same is true of a claim that the note of `summed_up` follows.
+    """
+    taken, summed = [], False
+    for anchor in walk:
+        taken.append(anchor)
+        if isinstance(anchor, Claim) and (summed or anchor.seq < min(names, default=-1)):
+            break
+        summed = summed or (isinstance(anchor, Note) and anchor.text == _SUMMED_UP)
+    return tuple(reversed(taken))
+
+
+def summed_up(log: Log, most: int) -> Note | None:
+    """Return a note for a claim to append whose sinks hold those of all open ones: no start needs older anchors then.
+
+    None while the log has at most so many anchors, and once anything was said of the last decision: that stays needed.
+    """
+    said = any(isinstance(a, Resolve) or (isinstance(a, Claim) and a.rebased is not None) for a in log.anchors)
+    return Note(_SUMMED_UP) if len(log.anchors) > most and not said and not log.is_complete else None
 
 
 def rebased(log: Log) -> Log:
@@ -203,6 +249,12 @@ def fenced_by(log: Log, mine: Claim) -> Fenced | None:
         why=f"{newer[-1].driver} has claimed the job as generation {newer[-1].generation}",
         next="leave the job to that driver; `exactsink status` shows it",
     )
+
+
+def knows_all(log: Log, listed: Iterable[InDoubt]) -> bool:
+    """Return whether the log has all that there is to say of who began these; else its whole has to be read."""
+    standing = log.standing_claims
+    return log.is_whole or all((participant.generation, participant.token) in standing for participant in listed)
 
 
 def undecided_before(

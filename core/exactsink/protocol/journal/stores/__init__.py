@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 __all__ = ["JournalStore", "SeqTaken"]
@@ -23,12 +23,20 @@ class JournalStore(Protocol):
         """Read an entry; None when it is absent."""
         ...
 
+    def newest(self) -> int:
+        """Return the highest seq that stands, -1 when none does; never a stale answer."""
+        ...
+
     def list(self) -> Sequence[int]:
         """List the seqs that stand, in any order, none of them stale or left out."""
         ...
 
+    def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
+        """Return the bytes of those of these entries that stand, without reading them."""
+        ...
+
     def delete(self, seqs: Iterable[int]) -> None:
-        """Remove entries. Idempotent."""
+        """Remove entries, in this order. Idempotent."""
         ...
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -82,13 +82,23 @@ class LocalStore:
         finally:
             temp.unlink(missing_ok=True)
 
+    def newest(self) -> int:
+        names = self._names()
+        highest = max(names, default="")
+        if not _ENTRY.fullmatch(highest):  # something else's name; a temp file's is lower than any entry's
+            highest = max(filter(_ENTRY.fullmatch, names), default="")
+        return int(highest.removesuffix(".json")) if highest else -1
+
     def list(self) -> Sequence[int]:
+        return [int(found["seq"]) for name in self._names() if (found := _ENTRY.fullmatch(name))]
+
+    def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
+        found = {}
         with self._retryable():
-            try:
-                names = os.listdir(self._folder)
-            except FileNotFoundError:
-                return []
-            return [int(found["seq"]) for name in names if (found := _ENTRY.fullmatch(name))]
+            for seq in seqs:
+                with suppress(FileNotFoundError):
+                    found[seq] = self._path(seq).stat().st_size
+        return found
 
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
@@ -102,6 +112,13 @@ class LocalStore:
         """Name the folder and the way out where the system refuses. Not for what may have been written all the same."""
         fix = "see that its disk is there, has room and lets this user write; then start the job again"
         return disk_errors(f"the journal in {self._folder} can't be read or written", fix)
+
+    def _names(self) -> Sequence[str]:
+        with self._retryable():
+            try:
+                return os.listdir(self._folder)
+            except FileNotFoundError:
+                return []
 
     def _locked_temp(self) -> tuple[Path, BinaryIO]:
         """Make a temp file that no other store removes while it is open here."""

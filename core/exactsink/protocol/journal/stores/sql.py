@@ -5,7 +5,7 @@ SQLite and PostgreSQL are proven; others go through SQLAlchemy Core only. SQLAlc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.database import Database
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Select, Table
+    from sqlalchemy import ColumnElement, Connection, Table
 
 __all__ = ["JOURNAL_TABLE", "SqlStore"]
 
@@ -67,13 +67,21 @@ class SqlStore:
         with self._explained("read"):
             return self._record(seq)
 
+    def newest(self) -> int:
+        from sqlalchemy import func
+
+        found = self._listed(func.max(self._table.c.seq))
+        return -1 if not found or found[0][0] is None else int(found[0][0])
+
     def list(self) -> Sequence[int]:
-        if self._is_new_file():
-            return []
-        with self._explained("listed"), self._database.transaction() as connection:
-            if not self._found(connection):
-                return []
-            return [int(seq) for seq in connection.execute(self._select("seq")).scalars()]
+        return [int(row[0]) for row in self._listed(self._table.c.seq)]
+
+    def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
+        from sqlalchemy import func
+
+        table, asked = self._table.c, set(seqs)
+        found = self._listed(table.seq, func.length(table.record), first=min(asked, default=0)) if asked else ()
+        return {int(seq): int(size) for seq, size in found if seq in asked}
 
     def delete(self, seqs: Iterable[int]) -> None:
         """Remove entries, all or none, in one transaction. Idempotent."""
@@ -90,19 +98,27 @@ class SqlStore:
         """Close the connection. Idempotent; a later call opens a new one."""
         self._database.close()
 
+    def _listed(self, *columns: ColumnElement[Any], first: int = 0) -> Sequence[Sequence[Any]]:
+        """Select something of the entries from seq `first` on; nothing where the table does not stand."""
+        from sqlalchemy import select
+
+        if self._is_new_file():
+            return ()
+        entries = select(*columns).where(self._table.c.job == self._job, self._table.c.seq >= first)
+        with self._explained("listed"), self._database.transaction() as connection:
+            return connection.execute(entries).all() if self._found(connection) else ()
+
     def _record(self, seq: int) -> bytes | None:
+        from sqlalchemy import select
+
         if self._is_new_file():
             return None
         with self._database.transaction() as connection:
             if not self._found(connection):
                 return None
-            data = connection.execute(self._select("record").where(self._table.c.seq == seq)).scalar()
+            entry = select(self._table.c.record).where(self._table.c.job == self._job, self._table.c.seq == seq)
+            data = connection.execute(entry).scalar()
             return None if data is None else bytes(data)
-
-    def _select(self, column: str) -> Select[Any]:
-        from sqlalchemy import select
-
-        return select(self._table.c[column]).where(self._table.c.job == self._job)
 
     def _is_new_file(self) -> bool:
         """Return whether SQLite would make the file: reading makes nothing. A file seen before and gone is an error."""
