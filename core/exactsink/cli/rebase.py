@@ -11,7 +11,7 @@ from exactsink.cli.opened import Opened
 from exactsink.cli.recover import print_recovery
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, Mark
-from exactsink.operate.actions import RebasePlan, in_words
+from exactsink.operate.actions import Operator, RebasePlan, in_words
 from exactsink.operate.views import holdings
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.marks import expected_of, is_at
@@ -39,7 +39,7 @@ def rebase(
         _print_standing(opened, operator.read(), standing)
         if dry_run:
             words = dict(map(_pair, named)) or {name: in_words(mark) for name, mark in standing.items()}
-            _print_plan(opened, operator.read(), operator.rebase_plan(words, take_over=take_over))
+            _print_plan(opened, operator, operator.rebase_plan(words, take_over=take_over))
             return
         if not named:
             return
@@ -72,7 +72,7 @@ def resolve(
             operator.check_resolvable(epoch, sink, take_over=take_over)
             log = operator.read()
             print(f"would claim the job (generation {log.last_generation + 1})")
-            print_recovery(log, holdings(opened.history, opened.sinks, log), ())
+            print_recovery(log, holdings(opened.history, opened.sinks, log, operator.whole), ())
             print(
                 f"would keep in the journal that epoch {epoch} of sink {sink} is {outcome}, if that leaves it in doubt"
             )
@@ -97,11 +97,11 @@ def _print_standing(opened: Opened, log: Log, standing: Mapping[str, Mark | None
     print(f"  to go on from what the targets hold: exactsink rebase {opened.path} {command} --yes --reason '...'")
 
 
-def _print_plan(opened: Opened, log: Log, plan: RebasePlan) -> None:
+def _print_plan(opened: Opened, operator: Operator, plan: RebasePlan) -> None:
     print(f"would claim the job (generation {plan.generation}), and end every driver before")
     if plan.ends is not None:
         print(f"would end epoch {plan.ends}: nothing of it is committed any more")
-    for holding in holdings(opened.history, opened.sinks, log):
+    for holding in holdings(opened.history, opened.sinks, operator.read(), operator.whole):
         deed = "refuse" if holding.whose == "foreign" else "sweep"
         print(f"would leave to the next start, to {deed} {holding.sink}: {holding.participant.ref}")
     source = "the run" if opened.history.run is not None else f"batch {plan.batch} of the checkpoint"

@@ -156,7 +156,8 @@ class Journal:
             token = uuid.uuid4().hex[:12]
             claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token, identity=identity)
             if log.claims:
-                claim = replace(claim, base=log.base, first_epoch=log.claims[-1].first_epoch)
+                last = log.claims[-1]
+                claim = replace(claim, base=last.base, first_epoch=last.first_epoch, succeeds=last.succeeds)
             claim = replace(claim, **self._place(claim, log.last_seq + 1))
             stands = self._settle(claim)
             if isinstance(stands, Claim) and stands.nonce == claim.nonce and self._stands_last(stands):
@@ -198,9 +199,9 @@ class Journal:
         """Append a claim that binds batch `next_batch` of a query to epoch `first`."""
         log, token = self._log, uuid.uuid4().hex[:12]
         identity, base = log.claims[-1].identity, first - next_batch
-        self._append(
-            Claim(log.last_generation + 1, token, driver, query_id, log.lineage, base, first, identity, rebased=marks)
-        )
+        succeeds = log.succeeds.union(mark.now.lineage for mark in marks or () if mark.now) - {log.lineage}
+        claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage, base, first, identity)
+        self._append(replace(claim, rebased=marks, succeeds=tuple(sorted(succeeds))))
         self._claim = self._log.claims[-1]
         return self._claim
 

@@ -145,8 +145,7 @@ class Log:
     @property
     def succeeds(self) -> frozenset[str]:
         """The other journals that this one goes on from: theirs were marks on which an operator rebased it."""
-        words = [mark.now for claim in self.claims for mark in claim.rebased or ()]
-        return frozenset(mark.lineage for mark in words if mark is not None) - {self.lineage}
+        return frozenset(self.claims[-1].succeeds if self.claims else ())
 
     @property
     def base(self) -> int:

@@ -42,6 +42,8 @@ __all__ = [
 
 FORMAT_VERSION = 3
 _READS = (2, 3)
+_LATER = frozenset({"succeeds"})
+"""Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 _COPY = "bring that entry back from a copy of the journal; without it a decision may be forgotten"
 
@@ -106,6 +108,7 @@ class Claim(_Placed):
     query that claims. Batch n of the bound query is epoch `base + n`; its first one here is `first_epoch`. Both are 0
     until an operator adopts another checkpoint, and stay as they are from claim to claim. `rebased` is an operator's
     word: these marks are what stands in the targets, and the truth from here on; the decision before is over.
+    `succeeds` are the other journals on whose marks any rebase so far has put this one.
     """
 
     generation: int
@@ -117,6 +120,7 @@ class Claim(_Placed):
     first_epoch: int = 0
     identity: Identity | None = None
     rebased: tuple[Expected, ...] | None = None
+    succeeds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
     body["sha256"] = hashlib.sha256(data).hexdigest() if version == 2 else _own_sum(data, seq)
     known = {field.name: field for field in fields(_KINDS[kind])}
     missing = known.keys() - body.keys()
-    whole = all(version == 2 and known[name].default is not MISSING for name in missing)
+    whole = all((version == 2 or name in _LATER) and known[name].default is not MISSING for name in missing)
     if not whole or not body.keys() <= known.keys() or seq not in (None, body["seq"]):
         raise Fatal(
             f"journal entry {seq} is not the {kind} that it says it is",
