@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ class Job:
         job = {"job": self.name, "epochs": epochs, "options": options, "faults": list(map(asdict, faults))}
         (folder / "job.json").write_text(json.dumps(job))
         self.retried = 0
+        self._started: list[int] = []
 
     @property
     def log(self) -> str:
@@ -57,7 +60,15 @@ class Job:
         """Start a driver; return its process id."""
         command = [sys.executable, "-m", "tests.integration.kafka.cluster_driver", str(self.folder)]
         with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True).pid
+            driver = subprocess.Popen(command, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True)
+        self._started.append(driver.pid)
+        return driver.pid
+
+    def end(self) -> None:
+        """End what a failed test leaves: drivers, and their participants, which are of their groups."""
+        for driver in self._started:
+            with suppress(ProcessLookupError):
+                os.killpg(driver, signal.SIGKILL)
 
     def follow(self, driver: int) -> tuple[int, int | None]:
         """Wait until a driver, or one that follows because a retry can help, stands still or ends: its id and code."""
@@ -82,12 +93,15 @@ class Job:
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rounds", [1, 14])
-def test_brokers_are_killed_while_drivers_are(cluster: KafkaCluster, tmp_path: Path, rounds: int) -> None:
+def test_brokers_are_killed_while_drivers_are(
+    cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest, rounds: int
+) -> None:
     """Each driver dies while a broker is gone; the next one starts while that broker comes back."""
     pairs = [
         (_at(number, "stall", 2 + 4 * number), _at(number + 3, "kill", 3 + 4 * number)) for number in range(rounds)
     ]
     job = Job(cluster, tmp_path, 4 * rounds + 4, [fault for pair in pairs for fault in pair])
+    request.addfinalizer(job.end)
     leads = ("__consumer_offsets", job.topic, "__transaction_state")
     for number, (stall, kill) in enumerate(pairs):
         _killed_together(job, stall, kill, leads[number % len(leads)]).launch()
