@@ -220,6 +220,11 @@ def _bind_only(patch: Patch) -> None:
     patch.setattr(Marks, "open_epoch", bind)
 
 
+def _newest_claims_only(patch: Patch) -> None:
+    """Take what an old claim of this journal began for another journal's work."""
+    patch.setattr(sweep, "knows_all", lambda read, listed: True)
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -241,6 +246,7 @@ DEFECTS = (
     Defect("take expired evidence for lost", _expired_is_lost, schedules.expired_evidence),
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
     Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
+    Defect("prove orphans by the newest claims alone", _newest_claims_only, schedules.stalls),
     Defect("take a newer mark", _lenient("newer"), schedules.restores, Lab(sample=3)),
     Defect("take an older mark", _lenient("older"), schedules.restores, Lab(sample=3)),
     Defect("take a part for the whole", _lenient("participants"), schedules.failovers, Lab(sample=3)),

@@ -101,7 +101,7 @@ class Driver:
 
     def _coordinator(self) -> Coordinator:
         sinks = {name: Sink(name, "memory", backend, "") for name, backend in self._backends.items()}
-        journal = Journal(Store(self.world, self.name), keep_epochs=1, wait=lambda _: None)
+        journal = Journal(Store(self.world, self.name), keep_epochs=1, most_anchors=2, wait=lambda _: None)
         return Coordinator(
             JOB,
             sinks,

@@ -79,6 +79,8 @@ def test_only_the_journals_own_query_says_that_an_epoch_is_done(
     adopted.claim("query-1", "operator")
     adopted.adopt("query-9", 5, "operator")
     assert checkpoint.is_epoch_done(0, adopted.read()), "committed in every sink before the checkpoint was adopted"
+    job.checkpoint("query-9", 7)  # Spark has purged its older records
+    assert [checkpoint.is_epoch_done(epoch, adopted.log) for epoch in (0, 6, 7, 8)] == [True, True, True, False]
 
 
 def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, command: Command) -> None:

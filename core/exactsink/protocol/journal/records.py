@@ -165,7 +165,7 @@ class Redecide(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Note(_Placed):
-    """A text, kept for good: earlier releases noted so what `Complete` and `Action` say now."""
+    """A text, kept for good: see `summed_up`; earlier releases noted so what `Complete` and `Action` say now."""
 
     text: str
 
