@@ -14,7 +14,7 @@ from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.marks import Marks
-from tests.simulation import schedules
+from tests.simulation import restored, schedules
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
@@ -241,9 +241,9 @@ DEFECTS = (
     Defect("take expired evidence for lost", _expired_is_lost, schedules.expired_evidence),
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
     Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
-    Defect("take a newer mark", _lenient("newer"), schedules.restores, Lab(sample=3)),
-    Defect("take an older mark", _lenient("older"), schedules.restores, Lab(sample=3)),
-    Defect("take a part for the whole", _lenient("participants"), schedules.failovers, Lab(sample=3)),
-    Defect("no look when an epoch is opened", _bind_only, schedules.failovers, Lab(sample=3)),
-    Defect("no look before a commit", _unread, schedules.failovers, Lab(sample=3)),
+    Defect("take a newer mark", _lenient("newer"), restored.restores, Lab(sample=3)),
+    Defect("take an older mark", _lenient("older"), restored.restores, Lab(sample=3)),
+    Defect("take a part for the whole", _lenient("participants"), restored.failovers, Lab(sample=3)),
+    Defect("no look when an epoch is opened", _bind_only, restored.failovers, Lab(sample=3)),
+    Defect("no look before a commit", _unread, restored.failovers, Lab(sample=3)),
 )

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.simulation import schedules
+from exactsink.protocol.journal import journal
+from tests.simulation import restored, schedules
 from tests.simulation.defects import DEFECTS, Defect
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
-from tests.simulation.world import Violation
+from tests.simulation.world import Violation, decode
 
 FAMILIES = (
     schedules.single_faults,
@@ -24,14 +25,15 @@ FAMILIES = (
     schedules.expired_evidence,
     schedules.rolled_back_checkpoints,
     schedules.two_journals,
-    schedules.restores,
-    schedules.failovers,
+    restored.restores,
+    restored.failovers,
 )
 SEEDS = [range(first, first + 500) for first in range(0, 2000, 500)]
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(journal, "decode", decode)  # which remembers what it has read
     logging.getLogger("exactsink").setLevel(logging.CRITICAL)
     yield
     logging.getLogger("exactsink").setLevel(logging.NOTSET)
@@ -47,7 +49,7 @@ def test_promise_is_kept(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("family", [schedules.restores, schedules.failovers], ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", [restored.restores, restored.failovers], ids=lambda family: family.__name__)
 def test_promise_is_kept_whatever_goes_back(
     family: Callable[[Lab], Iterator[Run]], record_property: Callable[[str, object], None]
 ) -> None:
