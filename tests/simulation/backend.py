@@ -122,9 +122,8 @@ class SinkStore(Store):
     def prepared(self, txn: Txn, rows: Rows, lineage: str) -> str:
         """Prepare a participant; return the store's own name of it."""
         written = tuple(row["row"] for row in rows)
-        self._participants[txn] = Participant(
-            written, ref_of(txn), lineage, flushed=self.flushes, strategy=self.strategy
-        )
+        ref, flushed = ref_of(txn), self.flushes
+        self._participants[txn] = Participant(written, ref, lineage, flushed=flushed, strategy=self.strategy)
         return ref
 
     def commit(self, txn: Txn, payload: bytes) -> Outcome:
@@ -135,6 +134,8 @@ class SinkStore(Store):
             return self._absent(txn)
         if participant.state == "dropped":
             return Lost(f"{txn.id} timed out")
+        if participant.state == "aborted" and self._world.went_back:  # by a history that was given up
+            return self._absent(txn)
         if participant.state == "aborted":
             raise Violation(f"{txn.id} is decided, and was aborted")
         again = participant.state == "committed"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from exactsink.contract import Committed, Lost, Mark, Retryable, Unknown
+from exactsink.job.checkpoint import Checkpoint
 from exactsink.protocol import commit, coordinator, marks, sweep, votes
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
@@ -220,6 +221,63 @@ def _bind_only(patch: Patch) -> None:
     patch.setattr(Marks, "open_epoch", bind)
 
 
+def _tokens_unread(patch: Patch) -> None:
+    def part(mark: Mark | None, expected: Mark | None) -> bool:
+        return mark is not None and expected is not None and mark.epoch == expected.epoch
+
+    patch.setattr(marks, "is_part", part)
+
+
+def _no_start_look(patch: Patch) -> None:
+    patch.setattr(Marks, "check_start", lambda self: None)
+    patch.setattr(Marks, "check_committed", lambda self, lost: None)
+
+
+def _no_rewrite_look(patch: Patch) -> None:
+    """Don't compare when lost rows are written again; the looks of a start stay."""
+    real = Marks.check_rewrite
+    at_start = Marks.check_committed
+
+    def committed(self: Any, lost: Any) -> None:
+        with pytest.MonkeyPatch.context() as whole:
+            whole.setattr(Marks, "check_rewrite", real)
+            at_start(self, lost)
+
+    patch.setattr(Marks, "check_committed", committed)
+    patch.setattr(Marks, "check_rewrite", lambda self, name: None)
+
+
+def _begin_unread(patch: Patch) -> None:
+    real = coordinator._check_replay
+    patch.setattr(coordinator, "_check_replay", lambda d, batch: real(replace(d, previous=None), batch))
+
+
+def _no_follows(patch: Patch) -> None:
+    patch.setattr(coordinator, "_check_follows", lambda log, batch: None)
+
+
+def _sources_only(patch: Patch) -> None:
+    """Hash the sources' lines of a batch's offsets, not the line with its time and watermark."""
+
+    def fingerprint(self: Any, batch: int) -> str:
+        text = (self._folder / "offsets" / str(batch)).read_text()
+        return "".join(text.splitlines()[2:])
+
+    patch.setattr(Checkpoint, "fingerprint", fingerprint)
+
+
+def _claim_forgets_redecides(patch: Patch) -> None:
+    real = Journal._place
+
+    def place(self: Any, record: Any, seq: int) -> Any:
+        found = real(self, record, seq)
+        if isinstance(record, records.Claim):
+            found |= {"names": found["names"][:1], "name_sums": found["name_sums"][:1]}
+        return found
+
+    patch.setattr(Journal, "_place", place)
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -245,5 +303,12 @@ DEFECTS = (
     Defect("take an older mark", _lenient("older"), restored.restores, Lab(sample=3)),
     Defect("take a part for the whole", _lenient("participants"), restored.failovers, Lab(sample=3)),
     Defect("no look when an epoch is opened", _bind_only, restored.failovers, Lab(sample=3)),
+    Defect("tokens of marks not compared", _tokens_unread, restored.forks, Lab(sample=5)),
+    Defect("no look at start", _no_start_look, restored.restores, Lab(sample=5)),
+    Defect("no look before lost rows are written again", _no_rewrite_look, restored.failbacks, Lab(sample=5)),
+    Defect("where a replayed batch begins not compared", _begin_unread, restored.forks, Lab(sample=5)),
+    Defect("where a new batch begins not compared", _no_follows, restored.forks, Lab(sample=5)),
+    Defect("a fingerprint of the sources' lines", _sources_only, schedules.rolled_back_checkpoints),
+    Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_votes),
     Defect("no look before a commit", _unread, restored.failovers, Lab(sample=3)),
 )

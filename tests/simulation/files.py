@@ -34,12 +34,14 @@ class Store:
         self._world.call(self._actor, ConnectionError, effect)
 
     def _decided(self, data: bytes) -> None:
+        if b'decide", ' not in data:  # as a kind: all others need no look
+            return
         record = decode(data)
         if isinstance(record, Decide):
             txns = [c.txn for sink in record.sinks.values() for c in sink.committables]
             job = txns[0].job if txns else JOB
             self._world.decided[job, record.epoch].update(sink.target for sink in record.sinks.values())
-        if isinstance(record, Decide | Redecide):
+        if isinstance(record, Decide | Redecide) and self._world.unlost:
             for sink, epoch, partition in list(self._world.unlost):
                 if epoch == record.epoch:
                     for txn, participant in self._world.sinks[sink].items():

@@ -6,7 +6,7 @@ Each ends well in one of two ways: a driver stops and names what differs, or eve
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tests.simulation.drivers import STOPPED, Run, last_start, run
@@ -26,7 +26,7 @@ def restores(lab: Lab) -> Iterator[Run]:
     base = Schedule(empty=EMPTY)
     moments = [0, *(step + 1 for step in lab.run(base).world.changes["A"])]
     pairs = itertools.combinations_with_replacement(moments[:-1], 2)
-    for (first, second), parts in list(itertools.product(pairs, SUBSETS))[:: lab.sample]:
+    for (first, second), parts in lab.thinned(itertools.product(pairs, SUBSETS)):
         crash, back = {("A", second): "crash_before"}, {("A", second): _to("copy", *parts)}
         back = replace(base, faults=crash, snapshots={("A", first): "copy"}, restores=back)
         yield stopped_or_exact(lab, back, whole=parts == frozenset(PARTS))
@@ -39,9 +39,47 @@ def failovers(lab: Lab) -> Iterator[Run]:
     copies = [0, *(step + 1 for step in made.world.changes["A"])]
     pairs = [(first, second) for second in range(made.steps["A"]) for first in copies if first < second]
     subsets = [[part] for part in PARTS if part != "checkpoint"] + [list(SINKS)]
-    for (first, second), parts in list(itertools.product(pairs, subsets))[:: lab.sample]:
+    for (first, second), parts in lab.thinned(itertools.product(pairs, subsets)):
         back = {("A", second): _to("copy", *parts)}
         yield stopped_or_exact(lab, replace(base, snapshots={("A", first): "copy"}, restores=back))
+
+
+def forks(lab: Lab) -> Iterator[Run]:
+    """All goes back to a moment between two batches and runs on, cut anew; then a part of what was given up is back."""
+    base = Schedule(epochs=2)
+    world = lab.run(base).world
+    copies = [0, *(step + 1 for step in world.finishes["A"][:-1])]
+    pairs = [(first, step + 1) for first in copies for step in world.changes["A"][:-1] if step >= first]
+    for number, (first, second) in enumerate(lab.thinned(pairs)):
+        once = _restored_at(base, first, second, PARTS)
+        moves = run(once, lab.defect).world.changes["next-0"][:-1]
+        for third, parts in lab.thinned(itertools.product(moves, SUBSETS), number):
+            yield stopped_or_exact(lab, _back_again(once, third + 1, parts, crash=True))
+
+
+def failbacks(lab: Lab) -> Iterator[Run]:
+    """A target fails over to an earlier moment between two drivers, and back under the next one, between two calls."""
+    base = Schedule(epochs=2)
+    pairs = itertools.combinations([0, *(step + 1 for step in lab.run(base).world.changes["A"])], 2)
+    for number, ((first, second), sink) in enumerate(lab.thinned(itertools.product(pairs, SINKS))):
+        once = _restored_at(base, first, second, [sink])
+        for third in lab.thinned(range(run(once, lab.defect).steps["next-0"]), number):
+            yield stopped_or_exact(lab, _back_again(once, third, [sink], crash=False))
+
+
+def _restored_at(base: Schedule, first: int, second: int, parts: Iterable[str]) -> Schedule:
+    """Let A die at a step, and these parts go back to an earlier one; keep a copy of what was given up."""
+    snapshots = {("A", first): "early", ("A", second): "late"}
+    back = {("A", second): _to("early", *parts)}
+    return replace(base, faults={("A", second): "crash_before"}, snapshots=snapshots, restores=back, recut=True)
+
+
+def _back_again(once: Schedule, third: int, parts: Iterable[str], *, crash: bool) -> Schedule:
+    """Put back under the next driver what was given up, and let that driver die there or not."""
+    faults, step = dict(once.faults), ("next-0", third)
+    if crash:
+        faults[step] = "crash_before"
+    return replace(once, faults=faults, restores={**once.restores, step: _to("late", *parts)})
 
 
 def stopped_or_exact(lab: Lab, schedule: Schedule, *, whole: bool = False) -> Run:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run, no_defect, run, settle
 from tests.simulation.world import OTHER, SINKS, Fault, Schedule, Violation, World
 
+T = TypeVar("T")
 FAULTS: tuple[Fault, ...] = ("crash_before", "refused", "answer_lost", "late")
 LATE_TASKS = ({}, {0: 3, 1: 25, 2: 6})
 
@@ -34,6 +36,10 @@ class Lab:
         if not planned <= made.world.fired:
             raise AssertionError(f"never fired: {planned - made.world.fired}")
         return made
+
+    def thinned(self, schedules: Iterable[T], shift: int = 0) -> Iterator[T]:
+        """Return so many of them as the sample asks for; `shift` makes it others."""
+        return itertools.islice(schedules, shift % self.sample, None, self.sample)
 
     def settled(self, schedule: Schedule) -> Run:
         made = self.run(schedule)

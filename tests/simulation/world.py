@@ -120,6 +120,7 @@ class World:
         self.decided: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         self.steps: Counter[str] = Counter()
         self.changes: defaultdict[str, list[int]] = defaultdict(list)
+        self.finishes: defaultdict[str, list[int]] = defaultdict(list)
         self.clock = 0
         self.late: list[tuple[int, Callable[[], Any]]] = []
         self.fired: set[tuple[str, int]] = set()
@@ -303,6 +304,7 @@ class World:
             if not self.went_back:
                 self.check()
 
+        self.finishes[actor].append(self.steps[actor])
         self.call(actor, ConnectionError, effect)
 
     def rolled_back(self, batch: int) -> None:
