@@ -33,7 +33,11 @@ T = TypeVar("T")
 
 
 class SinkBackend(MemoryBackend):
-    """A sink that keeps marks, where its world does; the table's store has names of its own."""
+    """A sink that keeps marks, where its world does.
+
+    The lake's store commits participants one by one, and counts them. The table's has names of its own, commits an
+    epoch as one, and doesn't count.
+    """
 
     store: SinkStore
 
@@ -103,7 +107,7 @@ class SinkStore(Store):
         self.strategy = bound.strategy
         self._session = -1
         self.traits = Traits(can_lose_votes=True, marks=world.schedule.marks)
-        self.one_by_one = world.schedule.in_steps
+        self.one_by_one = world.schedule.in_steps and self._sink == "lake"
         self.flushes = True
 
     @property
@@ -168,10 +172,13 @@ class SinkStore(Store):
 
     def mark_of(self, job: str) -> Mark | None:
         """Read a job's mark: a step of its own only where something may go back between it and the next."""
+
+        def effect() -> Mark | None:
+            self._world.seen[self._actor, self.target] = frozenset(self._committed(job))
+            return self._mark(job)
+
         self._session = self._world.sessions[self.target]
-        if self._world.schedule.in_steps:
-            return self.call(lambda: self._mark(job), reads=True)
-        return self._mark(job)
+        return self.call(effect, reads=True) if self._world.schedule.in_steps else effect()
 
     def put_birth(self, job: str, lineage: str) -> Mark:
         def effect() -> Mark:
@@ -195,7 +202,8 @@ class SinkStore(Store):
         epoch = max(txn.epoch for txn in committed)
         highest = [txn for txn in committed if txn.epoch == epoch]
         lineage = self._participants[highest[0]].lineage
-        return Mark(lineage, epoch, frozenset(txn.token for txn in highest), len(highest))
+        count = len(highest) if self._sink == "lake" else None
+        return Mark(lineage, epoch, frozenset(txn.token for txn in highest), count)
 
 
 def ref_of(txn: Txn) -> str:

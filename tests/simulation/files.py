@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.protocol.journal.records import Decide, Redecide
 from exactsink.protocol.journal.stores import SeqTaken
-from tests.simulation.world import JOB, Source, World, decode
+from tests.simulation.world import JOB, Source, Violation, World, decode
 
 
 class Store:
@@ -28,10 +28,21 @@ class Store:
         def effect() -> None:
             if seq in self._entries:
                 raise SeqTaken(seq)
+            if b'"kind": "redecide"' in data:
+                self._check_given_up(decode(data))
             self._entries[seq] = data
             self._decided(data)
 
         self._world.call(self._actor, ConnectionError, effect)
+
+    def _check_given_up(self, new: Redecide) -> None:
+        """Raise Violation when participants are given up for lost that showed when their target was looked at last."""
+        for record in map(decode, self._entries.values()):
+            if isinstance(record, Decide) and record.epoch == new.epoch:
+                target, old = record.sinks[new.sink].target, record.sinks[new.sink].committables
+                gone = {c.txn for c in old}.difference(c.txn for c in new.committables)
+                if gone & self._world.seen.get((self._actor, target), frozenset()):
+                    raise Violation(f"epoch {new.epoch} of {new.sink} is written again, and was seen to show")
 
     def _decided(self, data: bytes) -> None:
         if b'decide", ' not in data:  # as a kind: all others need no look

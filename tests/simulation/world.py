@@ -129,6 +129,8 @@ class World:
         self.attempts = 0
         self.births: dict[tuple[str, str], str] = {}
         self.sessions: Counter[str] = Counter()
+        self.seen: dict[tuple[str, str], frozenset[Txn]] = {}
+        """What showed when an actor read a target's mark last."""
         self.listed: dict[tuple[str, str], int] = {}
         self.copies: dict[str, dict[str, Any]] = {}
         self.went_back = False

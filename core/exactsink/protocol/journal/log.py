@@ -147,7 +147,7 @@ def extended(log: Log, record: Record) -> Log:
         place = ((record.seq,), (record.sha256,))
         decision = Decision(record.epoch, record.fingerprint, record.sinks, *place, record.previous, record.marks)
         return replace(log, decision=decision)
-    return replace(log, decision=_redecided(log.decision, record))
+    return replace(log, decision=_redecided(log.decision, record, resolved=record.sink in log.resolved))
 
 
 def rebased(log: Log) -> Log:
@@ -161,8 +161,8 @@ def rebased(log: Log) -> Log:
     return replace(log, decision=replace(log.decision, sinks={}, marks=words[-1].rebased))
 
 
-def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
-    """Fold a redecide in: it replaces that sink's whole set."""
+def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = False) -> Decision | None:
+    """Fold a redecide in: it replaces that sink's whole set. `resolved`: an operator gave its word on the old one."""
     if decision is None or decision.epoch != record.epoch:
         raise Fatal(
             f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
@@ -174,16 +174,20 @@ def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
         sinks={**decision.sinks, record.sink: sink},
         seqs=(*decision.seqs, record.seq),
         sums=(*decision.sums, record.sha256),
-        marks=decision.marks and tuple(_remarked(m, sink) if m.sink == record.sink else m for m in decision.marks),
+        marks=decision.marks
+        and tuple(_remarked(m, sink, resolved=resolved) if m.sink == record.sink else m for m in decision.marks),
     )
 
 
-def _remarked(expected: Expected, sink: DecidedSink) -> Expected:
-    """Return what is expected of a sink whose set was replaced: earlier sets' tokens may show there, too."""
+def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expected:
+    """Return what is expected of a sink whose set was replaced.
+
+    What was proven lost never shows, so only the new set's tokens may; of what an operator took for lost, all may.
+    """
     now = expected.now
     if expected.target != sink.target or now is None:
         return expected
-    tokens = now.tokens.union(c.txn.token for c in sink.committables)
+    tokens = frozenset(c.txn.token for c in sink.committables) | (now.tokens if resolved else frozenset())
     return replace(expected, now=Mark(now.lineage, now.epoch, tokens, len(sink.committables)))
 
 
