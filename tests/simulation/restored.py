@@ -45,14 +45,17 @@ def failovers(lab: Lab) -> Iterator[Run]:
 
 
 def forks(lab: Lab) -> Iterator[Run]:
-    """All goes back to a moment between two batches and runs on, cut anew; then a part of what was given up is back."""
+    """All goes back to a moment between two batches and runs on, cut anew; then a part of what was given up is back.
+
+    The latest moments come first: they show most.
+    """
     base = Schedule(epochs=2)
     world = lab.run(base).world
     copies = [0, *(step + 1 for step in world.finishes["A"][:-1])]
-    pairs = [(first, step + 1) for first in copies for step in world.changes["A"][:-1] if step >= first]
+    pairs = [(first, step + 1) for first in copies for step in world.changes["A"][-2::-1] if step >= first]
     for number, (first, second) in enumerate(lab.thinned(pairs)):
         once = _restored_at(base, first, second, PARTS)
-        moves = run(once, lab.defect).world.changes["next-0"][:-1]
+        moves = run(once, lab.defect).world.changes["next-0"][-2::-1]
         for third, parts in lab.thinned(itertools.product(moves, SUBSETS), number):
             yield stopped_or_exact(lab, _back_again(once, third + 1, parts, crash=True))
 
