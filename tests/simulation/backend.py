@@ -126,9 +126,10 @@ class SinkStore(Store):
     def prepared(self, txn: Txn, rows: Rows, lineage: str) -> str:
         """Prepare a participant; return the store's own name of it."""
         written = tuple(row["row"] for row in rows)
-        ref, flushed = ref_of(txn), self.flushes
-        self._participants[txn] = Participant(written, ref, lineage, flushed=flushed, strategy=self.strategy)
-        return ref
+        self._participants[txn] = Participant(
+            written, ref_of(txn), lineage, begun=self._world.clock, flushed=self.flushes, strategy=self.strategy
+        )
+        return ref_of(txn)
 
     def commit(self, txn: Txn, payload: bytes) -> Outcome:
         if self.traits.marks and self._session != self._world.sessions[self.target]:

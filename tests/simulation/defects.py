@@ -274,6 +274,20 @@ def _claim_forgets_redecides(patch: Patch) -> None:
     patch.setattr(Journal, "_place", place)
 
 
+def _no_sweep_of_older(patch: Patch) -> None:
+    """Don't sweep older generations between two epochs; a start still does."""
+    real = sweep.undecided_losers
+
+    def own(read: Any, mine: Any, sink: str, listed: Any) -> Any:
+        return real(read, mine, sink, [p for p in listed if p.generation == mine.generation])
+
+    patch.setattr(sweep, "undecided_losers", own)
+
+
+def _no_sweep_at_start(patch: Patch) -> None:
+    patch.setattr(sweep.Sweep, "older", lambda *_: None)
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -295,10 +309,10 @@ DEFECTS = (
     Defect("take expired evidence for lost", _expired_is_lost, schedules.expired_evidence),
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
     Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
-    Defect("take a newer mark", _lenient("newer"), restored.restores, Lab(sample=3)),
-    Defect("take an older mark", _lenient("older"), restored.restores, Lab(sample=3)),
-    Defect("take a part for the whole", _lenient("participants"), restored.failovers, Lab(sample=3)),
-    Defect("no look when an epoch is opened", _bind_only, restored.failovers, Lab(sample=3)),
+    Defect("take a newer mark", _lenient("newer"), restored.restores, Lab(sample=13)),
+    Defect("take an older mark", _lenient("older"), restored.failovers, Lab(sample=7)),
+    Defect("take a part for the whole", _lenient("participants"), restored.failovers, Lab(sample=7)),
+    Defect("no look when an epoch is opened", _bind_only, restored.failovers, Lab(sample=7)),
     Defect("tokens of marks not compared", _tokens_unread, restored.forks, Lab(sample=3)),
     Defect("no look at start", _no_start_look, restored.restores, Lab(sample=13)),
     Defect("no look before lost rows are written again", _no_rewrite_look, restored.failbacks, Lab(sample=7)),
@@ -307,5 +321,7 @@ DEFECTS = (
     Defect("where a new batch begins not compared", _no_follows, restored.forks, Lab(sample=3)),
     Defect("a fingerprint of the sources' lines", _sources_only, schedules.rolled_back_checkpoints),
     Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_votes),
-    Defect("no look before a commit", _unread, restored.failovers, Lab(sample=3)),
+    Defect("older generations not swept between epochs", _no_sweep_of_older, schedules.stalls),
+    Defect("older generations not swept at start", _no_sweep_at_start, schedules.single_faults),
+    Defect("no look before a commit", _unread, restored.failovers, Lab(sample=7)),
 )

@@ -36,7 +36,7 @@ from tests.simulation.world import (
     partitions_of,
 )
 
-STOPPED = {"LineageError", "InDoubtError", "ConfigError", "gave up"}
+STOPPED = frozenset({"LineageError", "InDoubtError", "ConfigError", "gave up"})
 SUCCESSORS = 8
 
 
@@ -203,7 +203,7 @@ def frame_of(rows: tuple[str, ...]) -> tuple[pa.RecordBatch, pa.Array]:
 
 def _late_prepare(world: World, sink: str, txn: Txn, rows: tuple[str, ...]) -> Callable[[], None]:
     def effect() -> None:
-        world.sinks[sink].setdefault(txn, Participant(rows, ref_of(txn)))
+        world.sinks[sink].setdefault(txn, Participant(rows, ref_of(txn), begun=world.clock))
 
     return effect
 
@@ -218,6 +218,7 @@ def run(
     between: Callable[[World, int], None] = lambda world, number: None,
     *,
     not_idempotent: bool = False,
+    stopping: frozenset[str] = STOPPED,
 ) -> Run:
     """Run a schedule to its end: drivers A, B, C as it switches to them, then fresh ones until the source is done.
 
@@ -245,7 +246,7 @@ def run(
 
     run_all("A")
     for number in range(SUCCESSORS):
-        if world.is_over or any(driver.end in STOPPED for driver in drivers.values()):
+        if world.is_over or any(driver.end in stopping for driver in drivers.values()):
             break
         between(world, number)
         run_all(f"next-{number}")
@@ -271,7 +272,6 @@ def settle(run_: Run, defect: Callable[[SinkStore], None] = no_defect) -> None:
     last.run()
     if last.end != "finished":
         raise Violation(f"the last start ended {last.end}")
-    held = [txn.id for sink in world.sinks.values() for txn, p in sink.items() if p.state == "prepared"]
-    if held:
+    if held := world.in_doubt():
         raise Violation(f"still in doubt: {held}")
     world.check()

@@ -86,6 +86,7 @@ class Participant:
     ref: str
     lineage: str = ""
     state: Literal["prepared", "committed", "aborted", "dropped"] = "prepared"
+    begun: int = 0
     flushed: bool = True
     strategy: str = "memory"
 
@@ -305,9 +306,24 @@ class World:
             source.done = max(source.done, batch)
             if not self.went_back:
                 self.check()
+                self._check_swept(actor)
 
         self.finishes[actor].append(self.steps[actor])
         self.call(actor, ConnectionError, effect)
+
+    def _check_swept(self, actor: str) -> None:
+        """Raise Violation when an actor, its epoch done, leaves in doubt what an older generation has begun."""
+        claims = [record for record in map(decode, self.entries.values()) if isinstance(record, Claim)]
+        mine = max((claim.generation for claim in claims if claim.driver == actor), default=0)
+        for target, txn, participant in self.in_doubt():
+            listed = self.listed.get((actor, target), -1)
+            if txn.generation < mine and participant.begun < listed:
+                raise Violation(f"{txn.id} was begun by an older generation, and is left in doubt")
+
+    def in_doubt(self) -> list[tuple[str, Txn, Participant]]:
+        """Return what is prepared in any target."""
+        found = [(target, txn, p) for target, held in self.sinks.items() for txn, p in held.items()]
+        return [entry for entry in found if entry[2].state == "prepared"]
 
     def rolled_back(self, batch: int) -> None:
         """Restore an old checkpoint: batches from here on are planned anew, with other input."""
