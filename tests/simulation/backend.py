@@ -102,12 +102,12 @@ class SinkStore(Store):
     def __init__(self, world: World, actor: str, bound: BoundSink = CONFIG[0]) -> None:
         self._world = world
         self._actor = actor
-        self._sink = bound.name
+        self.sink = bound.name
         self.target = bound.target
         self.strategy = bound.strategy
         self._session = -1
         self.traits = Traits(can_lose_votes=True, marks=world.schedule.marks)
-        self.one_by_one = world.schedule.in_steps and self._sink == "lake"
+        self.one_by_one = world.schedule.in_steps and self.sink == "lake"
         self.flushes = True
 
     @property
@@ -169,7 +169,7 @@ class SinkStore(Store):
         """Return what a job has prepared here, with this strategy, and the store's own names of it."""
         self._world.listed[self._actor, self.target] = self._world.clock
         found = {txn: p for txn, p in self._participants.items() if p.state == "prepared"}
-        return {t: p.ref for t, p in found.items() if (t.job, t.sink, p.strategy) == (job, self._sink, self.strategy)}
+        return {t: p.ref for t, p in found.items() if (t.job, t.sink, p.strategy) == (job, self.sink, self.strategy)}
 
     def mark_of(self, job: str) -> Mark | None:
         """Read a job's mark: a step of its own only where something may go back between it and the next."""
@@ -203,7 +203,7 @@ class SinkStore(Store):
         epoch = max(txn.epoch for txn in committed)
         highest = [txn for txn in committed if txn.epoch == epoch]
         lineage = self._participants[highest[0]].lineage
-        count = len(highest) if self._sink == "lake" else None
+        count = len(highest) if self.sink == "lake" else None
         return Mark(lineage, epoch, frozenset(txn.token for txn in highest), count)
 
 

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import greenlet
 import pyarrow as pa
@@ -57,6 +58,21 @@ def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommi
     return [call() for call in calls]
 
 
+def ended(work: Callable[[], object]) -> str:
+    """Do some work, and return how it ended; `gave up` is what may be tried again."""
+    try:
+        work()
+    except (Retryable, ConnectionError):
+        return "gave up"
+    except Fenced:
+        return "fenced"
+    except ExactsinkError as error:
+        return "InDoubtError" if isinstance(error, InDoubtError) else type(error).__name__
+    except Crash:
+        return "crashed"
+    return "finished"
+
+
 class Driver:
     """One Spark driver's run: it restarts its query on Retryable, and ends on anything else."""
 
@@ -65,26 +81,14 @@ class Driver:
         self.name = name
         self.end = "running"
         self.history = name if name in (OTHER, COPY) else JOB
-        self.backends = backends_of(world, name, hidden_defect)
+        self.sinks = sinks_of(world, name, hidden_defect)
+        self.backends = {sink: bound.backend for sink, bound in self.sinks.items()}
 
     def run(self) -> None:
         for _ in range(self.world.schedule.restarts):
-            try:
-                self._query()
-                self.end = "finished"
+            self.end = ended(self._query)
+            if self.end != "gave up":
                 return
-            except (Retryable, ConnectionError):
-                continue
-            except Fenced:
-                self.end = "fenced"
-                return
-            except ExactsinkError as error:
-                self.end = "InDoubtError" if isinstance(error, InDoubtError) else type(error).__name__
-                return
-            except Crash:
-                self.end = "crashed"
-                return
-        self.end = "gave up"
 
     @property
     def source(self) -> Source:
@@ -128,9 +132,8 @@ class Driver:
             batch += 1
 
     def _coordinator(self) -> Coordinator:
-        sinks = sinks_of(self.world, self.name, self.backends)
         self._journal = Journal(Store(self.world, self.name, self.history), keep_epochs=1, wait=lambda _: None)
-        return coordinator_over(self._journal, sinks, self.name)
+        return coordinator_over(self._journal, self.sinks, self.name)
 
     def _batch(self, batch: int, checkpoint: SourceCheckpoint) -> Batch:
         rows = self.source.planned(batch)
@@ -163,16 +166,12 @@ class Driver:
         return list(write_partition(plan, self.backends, partition, attempt, batches, lambda *_: None))
 
 
-def backends_of(world: World, actor: str, hidden_defect: Callable[[SinkStore], None]) -> Mapping[str, SinkBackend]:
+def sinks_of(world: World, actor: str, hidden_defect: Callable[[SinkStore], None]) -> Mapping[str, Sink]:
     """Connect an actor to the targets of its config."""
-    stores = {bound.name: SinkStore(world, actor, bound) for bound in world.schedule.configs.get(actor, CONFIG)}
-    for store in stores.values():
+    stores = [SinkStore(world, actor, bound) for bound in world.schedule.configs.get(actor, CONFIG)]
+    for store in stores:
         hidden_defect(store)
-    return {sink: SinkBackend(store) for sink, store in stores.items()}
-
-
-def sinks_of(world: World, actor: str, backends: Mapping[str, SinkBackend]) -> Mapping[str, Sink]:
-    return {name: Sink(name, "memory", backend, "") for name, backend in backends.items()}
+    return {store.sink: Sink(store.sink, "memory", SinkBackend(store), "") for store in stores}
 
 
 def coordinator_over(
@@ -219,19 +218,20 @@ def run(
     *,
     not_idempotent: bool = False,
     stopping: frozenset[str] = STOPPED,
+    actor: Callable[[World, str, Callable[[SinkStore], None]], Any] = Driver,
 ) -> Run:
-    """Run a schedule to its end: drivers A, B, C as it switches to them, then fresh ones until the source is done.
+    """Run a schedule to its end: actors as it switches to them, then fresh drivers until the source is done.
 
     `between(world, number)` may change the world before a fresh driver. Raises Violation.
     """
     world = World(schedule)
     world.not_idempotent = not_idempotent
-    drivers: dict[str, Driver] = {}
+    drivers: dict[str, Any] = {}
     threads: dict[str, greenlet.greenlet] = {}
 
     def resume(name: str) -> str | None:
         if name not in drivers:
-            drivers[name] = Driver(world, name, defect)
+            drivers[name] = actor(world, name, defect)
             threads[name] = greenlet.greenlet(drivers[name].run)
         if threads[name].dead:
             return None

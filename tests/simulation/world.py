@@ -229,13 +229,18 @@ class World:
         self.journals[COPY] = dict(self.entries)
         self.sources[COPY] = deepcopy(self.source)
 
-    def expected(self, batches: int) -> Counter[tuple[str, str]]:
+    def expected(self, batches: int, source: Source | None = None) -> Counter[tuple[str, str]]:
         """Return what the sinks have to show once so many of the source's batches are done."""
         rows = Counter(self.promised)
         for batch, sink in itertools.product(range(self.first_batch, batches), SINKS):
             if (sink, batch) not in self.schedule.empty:
-                rows.update((sink, row) for row in self.source.planned(batch))
+                rows.update((sink, row) for row in (source or self.source).planned(batch))
         return rows
+
+    def shows(self, sink: str, batch: int) -> bool | None:
+        """Return whether a batch's rows show in a sink, None where some do."""
+        shown = [self.applied[sink, row] > 0 for row in self.source.planned(batch)]
+        return shown[0] if len(set(shown)) == 1 else None
 
     def check_exact(self, batches: int) -> None:
         """Raise Violation unless the sinks show the rows of the source's first batches, each once, and no others."""
@@ -248,7 +253,7 @@ class World:
         Of a checkpoint that went back, nothing is seen before its next batch is planned.
         """
         epoch = log.decision.epoch if log.decision else -1
-        if self.went_back and not self.source.anew and +self.applied != self.expected(epoch + 1):
+        if self.went_back and not self.source.anew and +self.applied != self.expected(epoch + 1 - log.base):
             raise Violation(f"a start saw nothing, epoch {epoch} is decided, and shown are {sorted(+self.applied)}")
 
     def is_new(self, token: str, epoch: int) -> bool:

@@ -97,10 +97,17 @@ class Log:
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """The claims under which something may have been begun that nobody has cleaned up yet."""
-        clean = max((anchor.seq for anchor in self.anchors if isinstance(anchor, Clean)), default=-1)
-        unclean = [claim for claim in self.claims if claim.seq > clean]
-        decided_since = self.decision is not None and max(self.decision.seqs, default=-1) > clean
-        return tuple(unclean or (self.claims[-1:] if decided_since else ()))
+        unclean = [claim for claim in self.claims if claim.seq > self._clean]
+        return tuple(unclean or (self.claims[-1:] if self.decision_is_open else ()))
+
+    @property
+    def decision_is_open(self) -> bool:
+        """Whether nobody has recorded since the last decision that all of it is committed."""
+        return self.decision is not None and max(self.decision.seqs, default=-1) > self._clean
+
+    @property
+    def _clean(self) -> int:
+        return max((anchor.seq for anchor in self.anchors if isinstance(anchor, Clean)), default=-1)
 
     @property
     def last_generation(self) -> int:
