@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from exactsink.contract import Committed, Lost, Mark, Retryable, Unknown
+from exactsink.contract import Committed, ExactsinkError, Lost, Mark, Retryable, Unknown
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.protocol import commit, coordinator, marks, sweep, votes
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.marks import Marks
-from tests.simulation import restored, schedules
+from tests.simulation import changes, restored, schedules
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
@@ -288,6 +290,48 @@ def _no_sweep_at_start(patch: Patch) -> None:
     patch.setattr(sweep.Sweep, "older", lambda *_: None)
 
 
+def _clean_ignored(patch: Patch) -> None:
+    patch.setattr(log.Log, "_clean", -1)
+
+
+def _clean_too_early(patch: Patch) -> None:
+    """Record at every end of a driver's own that nothing is in doubt, after errors too."""
+
+    def leave(self: Any) -> None:
+        with suppress(ExactsinkError, OSError, RuntimeError):
+            self._journal.keep(records.Clean())
+
+    patch.setattr(Coordinator, "leave", leave)
+
+
+def _strategy_not_bound(patch: Patch) -> None:
+    real = coordinator.is_bound
+    patch.setattr(coordinator, "is_bound", lambda sinks, d, name: real(_as_decided(sinks, d.sinks), d, name))
+
+
+def _sinks_may_change(patch: Patch) -> None:
+    patch.setattr(coordinator, "check_kept_sinks", lambda *_, **__: None)
+
+
+def _as_decided(sinks: Any, decided: Any) -> Any:
+    """Give sinks the strategies that were decided."""
+    return {
+        name: SimpleNamespace(
+            name=name,
+            kind=sink.kind,
+            backend=SimpleNamespace(
+                target=sink.backend.target,
+                strategy=decided[name].strategy if name in decided else sink.backend.strategy,
+            ),
+        )
+        for name, sink in sinks.items()
+    }
+
+
+def _other_query_proves(patch: Patch) -> None:
+    patch.setattr(Checkpoint, "is_epoch_done", lambda self, epoch, read: self.next_batch() > epoch - read.base)
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -323,5 +367,10 @@ DEFECTS = (
     Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_votes),
     Defect("older generations not swept between epochs", _no_sweep_of_older, schedules.stalls),
     Defect("older generations not swept at start", _no_sweep_at_start, schedules.single_faults),
+    Defect("a clean end ignored", _clean_ignored, changes.changed_configs),
+    Defect("a clean end recorded too early", _clean_too_early, changes.changed_configs),
+    Defect("a decision's sink known without its strategy", _strategy_not_bound, changes.changed_configs),
+    Defect("sinks change under work in doubt", _sinks_may_change, changes.changed_configs),
+    Defect("another query's checkpoint proves an epoch", _other_query_proves, changes.forgotten),
     Defect("no look before a commit", _unread, restored.failovers, Lab(sample=7)),
 )

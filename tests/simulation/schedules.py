@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run, no_defect, run, settle
-from tests.simulation.world import OTHER, SINKS, Fault, Schedule, Violation, World
+from tests.simulation.world import COPY, OTHER, SINKS, Fault, Schedule, Violation, World
 
 T = TypeVar("T")
 FAULTS: tuple[Fault, ...] = ("crash_before", "refused", "answer_lost", "late")
@@ -65,9 +65,9 @@ def crash_pairs(lab: Lab) -> Iterator[Run]:
 
     A crash between two reads leaves the world as the one before the first of them does.
     """
-    for first in (0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"][:-1])):
+    for number, first in enumerate((0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"][:-1]))):
         once = Schedule(faults={("A", first): "crash_before"}, late_tasks=LATE_TASKS[1], recut=True)
-        for second in steps_of(lab, once, "next-0"):
+        for second in lab.thinned(steps_of(lab, once, "next-0"), number):
             yield lab.settled(replace(once, faults={**once.faults, ("next-0", second): "crash_before"}))
 
 
@@ -76,7 +76,7 @@ def stalls(lab: Lab) -> Iterator[Run]:
     for first in steps_of(lab, Schedule()):
         once = Schedule(switches={("A", first): "B"}, late_tasks=LATE_TASKS[1], recut=True)
         yield lab.settled(once)
-        for second in steps_of(lab, once, "B"):
+        for second in lab.thinned(steps_of(lab, once, "B"), first):
             yield lab.settled(replace(once, switches={**once.switches, ("B", second): "A"}))
 
 
@@ -97,14 +97,47 @@ def lost_votes(lab: Lab) -> Iterator[Run]:
     for losses in sets:
         base = Schedule(losses=frozenset(losses))
         yield lab.settled(base)
-        for step, fault in itertools.product(steps_of(lab, base), FAULTS):
+        for step, fault in lab.thinned(itertools.product(steps_of(lab, base), FAULTS)):
             once = replace(base, faults={("A", step): fault})
             yield lab.settled(once)
-        for step in steps_of(lab, base):
+        for step in lab.thinned(steps_of(lab, base)):
             yield lab.settled(replace(base, switches={("A", step): "B"}))
     whole = Schedule(losses=frozenset({("lake", 1, 0), ("lake", 1, 1)}), recut=True)
     for step in steps_of(lab, whole):  # all of a sink lost: the replay may cut its partitions otherwise
         yield lab.settled(replace(whole, faults={("A", step): "crash_before"}))
+
+
+def lost_and_crashed(lab: Lab) -> Iterator[Run]:
+    """Votes are lost, and two drivers die one after the other, at any calls from the loss on."""
+    base = Schedule(losses=frozenset({("lake", 1, 0), ("table", 1, 0), ("table", 1, 1)}))
+    for first in lab.run(base).world.changes["A"][8:]:
+        once = replace(base, faults={("A", first): "crash_before"})
+        for second in lab.thinned(steps_of(lab, once, "next-0"), first):
+            yield lab.settled(replace(once, faults={**once.faults, ("next-0", second): "crash_before"}))
+
+
+def interleaved(lab: Lab) -> Iterator[Run]:
+    """A stalled driver and its successor commit in turns, call by call, each participant by itself, lost votes too."""
+    for losses in (frozenset[tuple[str, int, int]](), frozenset({("lake", 1, 0)})):
+        base = Schedule(losses=losses, looks=True, recut=True)
+        for first in steps_of(lab, base):
+            once = replace(base, switches={("A", first): "B"})
+            for second in lab.thinned(steps_of(lab, once, "B"), first):
+                turns = {("A", first + turn): "B" for turn in range(6)} | {
+                    ("B", second + turn): "A" for turn in range(6)
+                }
+                made = run(replace(base, switches=turns), lab.defect)
+                settle(made, lab.defect)
+                yield made
+
+
+def copies(lab: Lab) -> Iterator[Run]:
+    """A copy of the job is run beside it, on the same targets, from any moment on: no row shows twice."""
+    for first in steps_of(lab, Schedule()):
+        once = Schedule(switches={("A", first): COPY})
+        for second in lab.thinned(steps_of(lab, once, COPY), first):
+            turns = {**once.switches, (COPY, second): "A"}
+            yield lab.run(replace(once, switches=turns))
 
 
 def stale_listings(lab: Lab) -> Iterator[Run]:
