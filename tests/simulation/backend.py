@@ -71,6 +71,7 @@ class SinkCommitter(MemoryCommitter):
         return self._store.call(self._ctx.lineage.encode, reads=True)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        self._store.begin_commit(len(committables))
         if not self._store.one_by_one:
             return super().commit(epoch, committables)
         return [self._store.call(partial(self._store.commit, c.txn, c.payload)) for c in committables]
@@ -130,6 +131,11 @@ class SinkStore(Store):
             written, ref_of(txn), lineage, begun=self._world.clock, flushed=self.flushes, strategy=self.strategy
         )
         return ref_of(txn)
+
+    def begin_commit(self, participants: int) -> None:
+        """Note which of this driver's next calls are a commit's: between them and its look at the mark is nothing."""
+        first, calls = self._world.steps[self._actor], participants if self.one_by_one else 1
+        self._world.commits[self._actor].update(range(first, first + calls))
 
     def commit(self, txn: Txn, payload: bytes) -> Outcome:
         if self.traits.marks and self._session != self._world.sessions[self.target]:

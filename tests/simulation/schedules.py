@@ -119,25 +119,29 @@ def lost_and_crashed(lab: Lab) -> Iterator[Run]:
 def interleaved(lab: Lab) -> Iterator[Run]:
     """A stalled driver and its successor commit in turns, call by call, each participant by itself, lost votes too."""
     for losses in (frozenset[tuple[str, int, int]](), frozenset({("lake", 1, 0)})):
-        base = Schedule(losses=losses, looks=True, recut=True)
+        base = Schedule(losses=losses, looks=True, recut=not losses)
         for first in steps_of(lab, base):
             once = replace(base, switches={("A", first): "B"})
             for second in lab.thinned(steps_of(lab, once, "B"), first):
-                turns = {("A", first + turn): "B" for turn in range(6)} | {
-                    ("B", second + turn): "A" for turn in range(6)
-                }
+                turns = {("A", first + turn): "B" for turn in range(6)}
+                turns |= {("B", second + turn): "A" for turn in range(6)}
                 made = run(replace(base, switches=turns), lab.defect)
                 settle(made, lab.defect)
                 yield made
 
 
 def copies(lab: Lab) -> Iterator[Run]:
-    """A copy of the job is run beside it, on the same targets, from any moment on: no row shows twice."""
-    for first in steps_of(lab, Schedule()):
-        once = Schedule(switches={("A", first): COPY})
-        for second in lab.thinned(steps_of(lab, once, COPY), first):
-            turns = {**once.switches, (COPY, second): "A"}
-            yield lab.run(replace(once, switches=turns))
+    """A copy of the job is run beside it, on the same targets, from any moment on: no row shows twice.
+
+    But for a commit of the one between a look and the commit that follows in the other, which nothing sees.
+    """
+    base = Schedule(looks=True)
+    made = lab.run(base)
+    for first in sorted({*range(made.steps["A"])} - made.world.commits["A"]):
+        once = replace(base, switches={("A", first): COPY})
+        made = lab.run(once)
+        for second in lab.thinned(sorted({*range(made.steps[COPY])} - made.world.commits[COPY]), first):
+            yield lab.run(replace(once, switches={**once.switches, (COPY, second): "A"}))
 
 
 def stale_listings(lab: Lab) -> Iterator[Run]:

@@ -121,6 +121,7 @@ class World:
         self.decided: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         self.steps: Counter[str] = Counter()
         self.changes: defaultdict[str, list[int]] = defaultdict(list)
+        self.commits: defaultdict[str, set[int]] = defaultdict(set)
         self.finishes: defaultdict[str, list[int]] = defaultdict(list)
         self.clock = 0
         self.late: list[tuple[int, Callable[[], Any]]] = []
