@@ -145,7 +145,7 @@ class SinkStore(Store):
             return self._absent(txn)
         if participant.state == "dropped":
             return Lost(f"{txn.id} timed out")
-        if participant.state == "aborted" and self._world.went_back:  # by a history that was given up
+        if participant.state == "aborted" and self._world.is_forked:  # by the other history
             return self._absent(txn)
         if participant.state == "aborted":
             raise Violation(f"{txn.id} is decided, and was aborted")
@@ -166,7 +166,7 @@ class SinkStore(Store):
         """Abort these participants, by the store's own names."""
         for txn, participant in self._participants.items():
             if participant.ref in refs:
-                if participant.state == "committed":
+                if participant.state == "committed" and not self._world.is_forked:
                     raise Violation(f"{txn.id} was committed, and is aborted")
                 if participant.state == "prepared":
                     participant.state = "aborted"

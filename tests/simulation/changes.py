@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from exactsink.protocol.journal.records import BoundSink
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import STOPPED, Driver, Run, run, settle
 from tests.simulation.operators import Person
@@ -39,14 +40,19 @@ def changed_configs(lab: Lab) -> Iterator[Run]:
     """A driver ends, cleanly or at any call, and the next one has other sinks; where that is refused, who runs
     `recover` with the old ones is let through."""
     for before, after in CONFIGS.values():
-        configs = {"A": before, "recover": before, **dict.fromkeys(LATER, after)}
-        base = Schedule(configs=configs, restarts=1, until={"A": 2})
+        base = changing(before, after)
         for step, fault in [(-1, None), *itertools.product(steps_of(lab, base), ("crash_before", "refused"))]:
             faults = {("A", step): fault} if fault else {}
-            yield _changed(lab, replace(base, faults=faults))
+            yield changed(lab, replace(base, faults=faults))
 
 
-def _changed(lab: Lab, schedule: Schedule) -> Run:
+def changing(before: tuple[BoundSink, ...], after: tuple[BoundSink, ...]) -> Schedule:
+    """Let the first driver have other sinks than those that come later."""
+    configs = {"A": before, "recover": before, **dict.fromkeys(LATER, after)}
+    return Schedule(configs=configs, restarts=1, until={"A": 2})
+
+
+def changed(lab: Lab, schedule: Schedule) -> Run:
     commands: list[str] = []
 
     def recover(world: World, number: int) -> None:

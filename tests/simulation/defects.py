@@ -276,6 +276,16 @@ def _claim_forgets_redecides(patch: Patch) -> None:
     patch.setattr(Journal, "_place", place)
 
 
+def _above_is_committed(patch: Patch) -> None:
+    """Take a higher epoch in the target for a newer driver's, before a commit too."""
+    real = Marks._is_unfinished
+
+    def unfinished(self: Any, mark: Mark | None, expected: Any, name: str) -> bool:
+        return real(self, mark, expected, name) or marks.is_above(mark, expected.now)
+
+    patch.setattr(Marks, "_is_unfinished", unfinished)
+
+
 def _no_sweep_of_older(patch: Patch) -> None:
     """Don't sweep older generations between two epochs; a start still does."""
     real = sweep.undecided_losers
@@ -364,7 +374,7 @@ DEFECTS = (
     Defect("where a replayed batch begins not compared", _begin_unread, restored.forks, Lab(sample=3)),
     Defect("where a new batch begins not compared", _no_follows, restored.forks, Lab(sample=3)),
     Defect("a fingerprint of the sources' lines", _sources_only, schedules.rolled_back_checkpoints),
-    Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_votes),
+    Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_and_crashed, Lab(sample=7)),
     Defect("older generations not swept between epochs", _no_sweep_of_older, schedules.stalls),
     Defect("older generations not swept at start", _no_sweep_at_start, schedules.single_faults),
     Defect("a clean end ignored", _clean_ignored, changes.changed_configs),
@@ -372,5 +382,6 @@ DEFECTS = (
     Defect("a decision's sink known without its strategy", _strategy_not_bound, changes.changed_configs),
     Defect("sinks change under work in doubt", _sinks_may_change, changes.changed_configs),
     Defect("another query's checkpoint proves an epoch", _other_query_proves, changes.forgotten),
+    Defect("a higher epoch taken for committed", _above_is_committed, schedules.copies),
     Defect("no look before a commit", _unread, restored.failovers, Lab(sample=7)),
 )

@@ -54,10 +54,10 @@ def forks(lab: Lab) -> Iterator[Run]:
     copies = [0, *(step + 1 for step in world.finishes["A"][:-1])]
     pairs = [(first, step + 1) for first in copies for step in world.changes["A"][-2::-1] if step >= first]
     for number, (first, second) in enumerate(lab.thinned(pairs)):
-        once = _restored_at(base, first, second, PARTS)
+        once = restored_at(base, first, second, PARTS)
         moves = run(once, lab.defect).world.changes["next-0"][-2::-1]
         for third, parts in lab.thinned(itertools.product(moves, SUBSETS), number):
-            yield stopped_or_exact(lab, _back_again(once, third + 1, parts, crash=True))
+            yield stopped_or_exact(lab, back_again(once, third + 1, parts, crash=True))
 
 
 def failbacks(lab: Lab) -> Iterator[Run]:
@@ -65,19 +65,19 @@ def failbacks(lab: Lab) -> Iterator[Run]:
     base = Schedule(epochs=2)
     pairs = itertools.combinations([0, *(step + 1 for step in lab.run(base).world.changes["A"])], 2)
     for number, ((first, second), sink) in enumerate(lab.thinned(itertools.product(pairs, SINKS))):
-        once = _restored_at(base, first, second, [sink])
+        once = restored_at(base, first, second, [sink])
         for third in lab.thinned(range(run(once, lab.defect).steps["next-0"]), number):
-            yield stopped_or_exact(lab, _back_again(once, third, [sink], crash=False))
+            yield stopped_or_exact(lab, back_again(once, third, [sink], crash=False))
 
 
-def _restored_at(base: Schedule, first: int, second: int, parts: Iterable[str]) -> Schedule:
+def restored_at(base: Schedule, first: int, second: int, parts: Iterable[str]) -> Schedule:
     """Let A die at a step, and these parts go back to an earlier one; keep a copy of what was given up."""
     snapshots = {("A", first): "early", ("A", second): "late"}
     back = {("A", second): _to("early", *parts)}
     return replace(base, faults={("A", second): "crash_before"}, snapshots=snapshots, restores=back, recut=True)
 
 
-def _back_again(once: Schedule, third: int, parts: Iterable[str], *, crash: bool) -> Schedule:
+def back_again(once: Schedule, third: int, parts: Iterable[str], *, crash: bool) -> Schedule:
     """Put back under the next driver what was given up, and let that driver die there or not."""
     faults, step = dict(once.faults), ("next-0", third)
     if crash:

@@ -153,6 +153,11 @@ class World:
         return self.sources[JOB]
 
     @property
+    def is_forked(self) -> bool:
+        """Whether there are two histories: one that was given up, or a copy's."""
+        return self.went_back or COPY in self.sources
+
+    @property
     def is_over(self) -> bool:
         """Whether all that the source has is done."""
         return self.source.first + self.source.done >= self.schedule.epochs - 1

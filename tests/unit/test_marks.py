@@ -98,7 +98,7 @@ FITS: dict[str, tuple[Mark, str]] = {
     "the one before": (OLDER, "check_start check_rewrite check_commit"),
     "a part of the one before": (at(5, "b1", participants=0), ""),
     "the empty one between": (at(6, "bb"), ""),
-    "a newer one": (AHEAD, "check_commit"),
+    "a newer one": (AHEAD, ""),
     "a newer one of another journal": (at(8, "cc", lineage="ff"), ""),
     "another history's": (at(7, "bx", participants=2), ""),
     "two histories at once": (at(7, "bb", "bx", participants=2), ""),

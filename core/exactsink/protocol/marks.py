@@ -79,13 +79,12 @@ class Marks:
             self._hold(name, fits)
 
     def check_commit(self, name: str) -> None:
-        """Compare in the session that commits next; a higher epoch is a newer driver's, and all is committed then."""
+        """Compare in the session that commits next.
 
-        def fits(mark: Mark | None, expected: Expected) -> bool:
-            return self._is_unfinished(mark, expected, name) or is_above(mark, expected.now)
-
+        A higher epoch is a newer driver's, which the caller finds in the journal; or that of a copy run beside this job.
+        """
         if name in self.sinks:
-            self._hold(name, fits)
+            self._hold(name, lambda mark, expected: self._is_unfinished(mark, expected, name))
 
     def open_epoch(self) -> None:
         """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
