@@ -81,7 +81,7 @@ class Marks:
     def check_commit(self, name: str) -> None:
         """Compare in the session that commits next.
 
-        A higher epoch is a newer driver's, which the caller finds in the journal; or that of a copy run beside this job.
+        A higher epoch is a newer driver's, as the caller finds in the journal; or a copy's that runs beside this job.
         """
         if name in self.sinks:
             self._hold(name, lambda mark, expected: self._is_unfinished(mark, expected, name))
