@@ -324,7 +324,7 @@ def _sinks_may_change(patch: Patch) -> None:
 
 
 def _as_decided(sinks: Any, decided: Any) -> Any:
-    """Give sinks the strategies that were decided."""
+    """Return sinks with the strategies that were decided."""
     return {
         name: SimpleNamespace(
             name=name,
