@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from exactsink.contract import Committed, Lost, Mark, Retryable, Unknown
+from exactsink.contract import Committed, ExactsinkError, Lost, Mark, Retryable, Unknown
+from exactsink.job.checkpoint import Checkpoint
 from exactsink.protocol import commit, coordinator, marks, sweep, votes
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.marks import Marks
-from tests.simulation import schedules
+from tests.simulation import changes, restored, schedules
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
@@ -126,7 +129,7 @@ def _trust_a_count(patch: Patch) -> None:
 
 
 def _redecide_not_folded(patch: Patch) -> None:
-    patch.setattr(log, "_redecided", lambda decision, record: decision)
+    patch.setattr(log, "_redecided", lambda decision, record, **_: decision)
 
 
 def _trust_other_ids(patch: Patch) -> None:
@@ -164,7 +167,7 @@ def _names_not_read(patch: Patch) -> None:
     patch.setattr(Journal, "read", careless)
 
 
-def _tolerant(decision: Any, record: Any) -> Any:
+def _tolerant(decision: Any, record: Any, **_: Any) -> Any:
     if decision is None or decision.epoch != record.epoch:
         return decision
     sink = replace(decision.sinks[record.sink], committables=record.committables)
@@ -225,6 +228,125 @@ def _newest_claims_only(patch: Patch) -> None:
     patch.setattr(sweep, "knows_all", lambda read, listed: True)
 
 
+def _tokens_unread(patch: Patch) -> None:
+    def part(mark: Mark | None, expected: Mark | None) -> bool:
+        return mark is not None and expected is not None and mark.epoch == expected.epoch
+
+    patch.setattr(marks, "is_part", part)
+
+
+def _no_start_look(patch: Patch) -> None:
+    patch.setattr(Marks, "check_start", lambda self: None)
+    patch.setattr(Marks, "check_committed", lambda self, lost: None)
+
+
+def _no_rewrite_look(patch: Patch) -> None:
+    """Read the mark before lost rows are written again, and don't compare it."""
+    patch.setattr(Marks, "check_rewrite", lambda self, name, lost: self.committers[name].mark())
+
+
+def _old_tokens(patch: Patch) -> None:
+    real = log._remarked
+    patch.setattr(log, "_remarked", lambda expected, sink, resolved: real(expected, sink, resolved=True))
+
+
+def _begin_unread(patch: Patch) -> None:
+    real = coordinator._check_replay
+    patch.setattr(coordinator, "_check_replay", lambda d, batch: real(replace(d, previous=None), batch))
+
+
+def _no_follows(patch: Patch) -> None:
+    patch.setattr(coordinator, "_check_follows", lambda log, batch: None)
+
+
+def _sources_only(patch: Patch) -> None:
+    """Hash the sources' lines of a batch's offsets, not the line with its time and watermark."""
+
+    def fingerprint(self: Any, batch: int) -> str:
+        text = (self._folder / "offsets" / str(batch)).read_text()
+        return "".join(text.splitlines()[2:])
+
+    patch.setattr(Checkpoint, "fingerprint", fingerprint)
+
+
+def _claim_forgets_redecides(patch: Patch) -> None:
+    real = Journal._place
+
+    def place(self: Any, record: Any, seq: int) -> Any:
+        found = real(self, record, seq)
+        if isinstance(record, records.Claim):
+            found |= {"names": found["names"][:1], "name_sums": found["name_sums"][:1]}
+        return found
+
+    patch.setattr(Journal, "_place", place)
+
+
+def _above_is_committed(patch: Patch) -> None:
+    """Take a higher epoch in the target for a newer driver's, before a commit too."""
+    real = Marks._is_unfinished
+
+    def unfinished(self: Any, mark: Mark | None, expected: Any, name: str) -> bool:
+        return real(self, mark, expected, name) or marks.is_above(mark, expected.now)
+
+    patch.setattr(Marks, "_is_unfinished", unfinished)
+
+
+def _no_sweep_of_older(patch: Patch) -> None:
+    """Don't sweep older generations between two epochs; a start still does."""
+    real = sweep.undecided_losers
+
+    def own(read: Any, mine: Any, sink: str, listed: Any) -> Any:
+        return real(read, mine, sink, [p for p in listed if p.generation == mine.generation])
+
+    patch.setattr(sweep, "undecided_losers", own)
+
+
+def _no_sweep_at_start(patch: Patch) -> None:
+    patch.setattr(sweep.Sweep, "older", lambda *_: None)
+
+
+def _clean_ignored(patch: Patch) -> None:
+    patch.setattr(log.Log, "_clean", -1)
+
+
+def _clean_too_early(patch: Patch) -> None:
+    """Record at every end of a driver's own that nothing is in doubt, after errors too."""
+
+    def leave(self: Any) -> None:
+        with suppress(ExactsinkError, OSError, RuntimeError):
+            self._journal.keep(records.Clean())
+
+    patch.setattr(Coordinator, "leave", leave)
+
+
+def _strategy_not_bound(patch: Patch) -> None:
+    real = coordinator.is_bound
+    patch.setattr(coordinator, "is_bound", lambda sinks, d, name: real(_as_decided(sinks, d.sinks), d, name))
+
+
+def _sinks_may_change(patch: Patch) -> None:
+    patch.setattr(coordinator, "check_kept_sinks", lambda *_, **__: None)
+
+
+def _as_decided(sinks: Any, decided: Any) -> Any:
+    """Return sinks with the strategies that were decided."""
+    return {
+        name: SimpleNamespace(
+            name=name,
+            kind=sink.kind,
+            backend=SimpleNamespace(
+                target=sink.backend.target,
+                strategy=decided[name].strategy if name in decided else sink.backend.strategy,
+            ),
+        )
+        for name, sink in sinks.items()
+    }
+
+
+def _other_query_proves(patch: Patch) -> None:
+    patch.setattr(Checkpoint, "is_epoch_done", lambda self, epoch, read: self.next_batch() > epoch - read.base)
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -247,9 +369,25 @@ DEFECTS = (
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
     Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
     Defect("prove orphans by the newest claims alone", _newest_claims_only, schedules.stalls),
-    Defect("take a newer mark", _lenient("newer"), schedules.restores, Lab(sample=3)),
-    Defect("take an older mark", _lenient("older"), schedules.restores, Lab(sample=3)),
-    Defect("take a part for the whole", _lenient("participants"), schedules.failovers, Lab(sample=3)),
-    Defect("no look when an epoch is opened", _bind_only, schedules.failovers, Lab(sample=3)),
-    Defect("no look before a commit", _unread, schedules.failovers, Lab(sample=3)),
+    Defect("take a newer mark", _lenient("newer"), restored.restores, Lab(sample=13)),
+    Defect("take an older mark", _lenient("older"), restored.failovers, Lab(sample=7)),
+    Defect("take a part for the whole", _lenient("participants"), restored.failovers, Lab(sample=7)),
+    Defect("no look when an epoch is opened", _bind_only, restored.failovers, Lab(sample=7)),
+    Defect("tokens of marks not compared", _tokens_unread, restored.forks, Lab(sample=3)),
+    Defect("no look at start", _no_start_look, restored.restores, Lab(sample=13)),
+    Defect("no look before lost rows are written again", _no_rewrite_look, restored.failbacks, Lab(sample=7)),
+    Defect("a replaced set's tokens are expected still", _old_tokens, restored.failbacks, Lab(sample=7)),
+    Defect("where a replayed batch begins not compared", _begin_unread, restored.forks, Lab(sample=3)),
+    Defect("where a new batch begins not compared", _no_follows, restored.forks, Lab(sample=3)),
+    Defect("a fingerprint of the sources' lines", _sources_only, schedules.rolled_back_checkpoints),
+    Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_and_crashed, Lab(sample=7)),
+    Defect("older generations not swept between epochs", _no_sweep_of_older, schedules.stalls),
+    Defect("older generations not swept at start", _no_sweep_at_start, schedules.single_faults),
+    Defect("a clean end ignored", _clean_ignored, changes.changed_configs),
+    Defect("a clean end recorded too early", _clean_too_early, changes.changed_configs),
+    Defect("a decision's sink known without its strategy", _strategy_not_bound, changes.changed_configs),
+    Defect("sinks change under work in doubt", _sinks_may_change, changes.changed_configs),
+    Defect("another query's checkpoint proves an epoch", _other_query_proves, changes.forgotten),
+    Defect("a higher epoch taken for committed", _above_is_committed, schedules.copies),
+    Defect("no look before a commit", _unread, restored.failovers, Lab(sample=7)),
 )

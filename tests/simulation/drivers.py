@@ -6,35 +6,38 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import greenlet
 import pyarrow as pa
 
-from exactsink.contract import ExactsinkError, Fenced, InDoubtError, Retryable
+from exactsink.contract import ExactsinkError, Fenced, InDoubtError, LineageError, Retryable, Txn
 from exactsink.protocol.commit import Retry, SinkCommit
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Identity
 from exactsink.protocol.participant import write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
-from tests.simulation.backend import SinkBackend, SinkStore
+from tests.simulation.backend import SinkBackend, SinkStore, ref_of
+from tests.simulation.files import SourceCheckpoint, Store
 from tests.simulation.world import (
+    CONFIG,
+    COPY,
+    JOB,
     OTHER,
     SCHEMA,
-    SINKS,
     Crash,
     Participant,
     Schedule,
-    Store,
+    Source,
     Violation,
     World,
     partitions_of,
 )
 
-JOB = "sim"
-RESTARTS = 6
-STOPPED = {"LineageError", "InDoubtError", "ConfigError", "gave up"}
+STOPPED = frozenset({"LineageError", "InDoubtError", "ConfigError", "gave up"})
 SUCCESSORS = 8
 
 
@@ -55,6 +58,21 @@ def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommi
     return [call() for call in calls]
 
 
+def ended(work: Callable[[], object]) -> str:
+    """Do some work, and return how it ended; `gave up` is what may be tried again."""
+    try:
+        work()
+    except (Retryable, ConnectionError):
+        return "gave up"
+    except Fenced:
+        return "fenced"
+    except ExactsinkError as error:
+        return "InDoubtError" if isinstance(error, InDoubtError) else type(error).__name__
+    except Crash:
+        return "crashed"
+    return "finished"
+
+
 class Driver:
     """One Spark driver's run: it restarts its query on Retryable, and ends on anything else."""
 
@@ -62,71 +80,78 @@ class Driver:
         self.world = world
         self.name = name
         self.end = "running"
-        stores = {sink: SinkStore(world, name, sink) for sink in SINKS}
-        for store in stores.values():
-            hidden_defect(store)
-        self._backends = {sink: SinkBackend(store) for sink, store in stores.items()}
+        self.history = name if name in (OTHER, COPY) else JOB
+        self.sinks = sinks_of(world, name, hidden_defect)
+        self.backends = {sink: bound.backend for sink, bound in self.sinks.items()}
 
     def run(self) -> None:
-        for _ in range(RESTARTS):
-            try:
-                self._query()
-                self.end = "finished"
+        for _ in range(self.world.schedule.restarts):
+            self.end = ended(self._query)
+            if self.end != "gave up":
                 return
-            except (Retryable, ConnectionError):
-                continue
-            except Fenced:
-                self.end = "fenced"
-                return
-            except ExactsinkError as error:
-                self.end = "InDoubtError" if isinstance(error, InDoubtError) else type(error).__name__
-                return
-            except Crash:
-                self.end = "crashed"
-                return
-        self.end = "gave up"
+
+    @property
+    def source(self) -> Source:
+        return self.world.sources[self.history]
 
     def _query(self) -> None:
-        world = self.world
-        coordinator = self._coordinator()
-        coordinator.start("query", lambda epoch: epoch <= world.done)
-        if self.name == OTHER:
+        if self.history == COPY and COPY not in self.world.sources:
+            self.world.copy_job()
+        if self.history == OTHER:
+            self._coordinator().start("query", lambda epoch: False)
             return
-        batch = world.done + 1
-        while batch < world.schedule.epochs:
-            fingerprint = world.plan_batch(self.name, batch)
-            coordinator.run_epoch(self._batch(batch, fingerprint))
-            world.finish_batch(self.name, batch)
+        coordinator = self._coordinator()
+        try:
+            self._batches(coordinator)
+        except Exception:  # a crash is none: nothing is left to do by then
+            coordinator.leave()
+            raise
+        coordinator.leave()
+
+    def _batches(self, coordinator: Coordinator) -> None:
+        world, name = self.world, self.name
+        checkpoint = SourceCheckpoint(self.source)
+        journal, restored = self._journal, world.restored
+        if not self.source.query:
+            if journal.read().query_id:
+                raise LineageError("the checkpoint is gone")
+            self.source.query = f"query of {name}"
+        lost = coordinator.start(self.source.query, lambda epoch: checkpoint.is_epoch_done(epoch, journal.log))
+        if (
+            not lost
+            and restored == world.restored
+            and world.is_new(journal.log.claims[-1].token, journal.log.next_epoch)
+        ):
+            world.judge_start(journal.log)
+        ends = min(world.schedule.epochs, world.schedule.until.get(name, world.schedule.epochs))
+        batch = self.source.done + 1
+        while self.source.first + batch < ends:
+            world.plan_batch(name, self.source, batch)
+            coordinator.run_epoch(self._batch(batch, checkpoint))
+            world.finish_batch(name, self.source, batch)
             batch += 1
 
     def _coordinator(self) -> Coordinator:
-        sinks = {name: Sink(name, "memory", backend, "") for name, backend in self._backends.items()}
-        journal = Journal(Store(self.world, self.name), keep_epochs=1, most_anchors=2, wait=lambda _: None)
-        return Coordinator(
-            JOB,
-            sinks,
-            journal,
-            Events(JOB),
-            driver=self.name,
-            retry=Retry(2, lambda _: None),
-            save_state=lambda _: None,
-            parallel=_one_by_one,
-            now=_now,
+        self._journal = Journal(
+            Store(self.world, self.name, self.history), keep_epochs=1, most_anchors=2, wait=lambda _: None
         )
+        return coordinator_over(self._journal, self.sinks, self.name)
 
-    def _batch(self, batch: int, fingerprint: str) -> Batch:
+    def _batch(self, batch: int, checkpoint: SourceCheckpoint) -> Batch:
+        rows = self.source.planned(batch)
+
         def write(plan: EpochPlan) -> Sequence[Vote]:
             cut = plan.generation if self.world.schedule.recut else 0
             votes: list[Vote] = []
-            whole = len(plan.sinks) == len(SINKS)  # else lost votes are written again
+            whole = len(plan.sinks) == len(self.backends)  # else lost votes are written again
             if self.world.went_back and whole and self.world.is_new(plan.token, plan.epoch):
                 self.world.check_exact(batch)
-            for partition, rows in partitions_of(batch, fingerprint, cut).items():
-                votes += self._task(plan, partition, rows)
+            for partition, part in partitions_of(rows, cut).items():
+                votes += self._task(plan, partition, part)
             return votes
 
-        previous = self.world.offsets.get(batch - 1, "")
-        return Batch(batch, fingerprint, dict.fromkeys(SINKS, SCHEMA), write, previous=previous)
+        epoch, schemas = self._journal.log.base + batch, dict.fromkeys(self.backends, SCHEMA)
+        return Batch(epoch, checkpoint.fingerprint(batch), schemas, write, previous=checkpoint.previous(batch))
 
     def _task(self, plan: EpochPlan, partition: int, rows: tuple[str, ...]) -> list[Vote]:
         world = self.world
@@ -140,7 +165,34 @@ class Driver:
         attempt = world.attempts
         empty = {sink for sink in plan.sinks if (sink, plan.epoch) in world.schedule.empty}
         batches = [{sink: frame_of(() if sink in empty else rows) for sink in plan.sinks}]
-        return list(write_partition(plan, self._backends, partition, attempt, batches, lambda *_: None))
+        return list(write_partition(plan, self.backends, partition, attempt, batches, lambda *_: None))
+
+
+def sinks_of(world: World, actor: str, hidden_defect: Callable[[SinkStore], None]) -> Mapping[str, Sink]:
+    """Connect an actor to the targets of its config."""
+    stores = [SinkStore(world, actor, bound) for bound in world.schedule.configs.get(actor, CONFIG)]
+    for store in stores:
+        hidden_defect(store)
+    return {store.sink: Sink(store.sink, "memory", SinkBackend(store), "") for store in stores}
+
+
+def coordinator_over(
+    journal: Journal, sinks: Mapping[str, Sink], actor: str, identity: Identity | None = None
+) -> Coordinator:
+    """Make the real coordinator, without threads, clocks and pauses."""
+    job = identity.job if identity is not None else JOB
+    return Coordinator(
+        job,
+        sinks,
+        journal,
+        Events(job),
+        driver=actor,
+        retry=Retry(2, lambda _: None),
+        save_state=lambda _: None,
+        identity=identity,
+        parallel=_one_by_one,
+        now=_now,
+    )
 
 
 @cache
@@ -150,9 +202,9 @@ def frame_of(rows: tuple[str, ...]) -> tuple[pa.RecordBatch, pa.Array]:
     return pa.record_batch({"row": pa.array(rows, pa.string())}), pa.array(hashes, pa.int64())
 
 
-def _late_prepare(world: World, sink: str, txn: object, rows: tuple[str, ...]) -> Callable[[], None]:
+def _late_prepare(world: World, sink: str, txn: Txn, rows: tuple[str, ...]) -> Callable[[], None]:
     def effect() -> None:
-        world.sinks[sink].setdefault(txn, Participant(rows))  # type: ignore[call-overload]
+        world.sinks[sink].setdefault(txn, Participant(rows, ref_of(txn), begun=world.clock))
 
     return effect
 
@@ -167,19 +219,21 @@ def run(
     between: Callable[[World, int], None] = lambda world, number: None,
     *,
     not_idempotent: bool = False,
+    stopping: frozenset[str] = STOPPED,
+    actor: Callable[[World, str, Callable[[SinkStore], None]], Any] = Driver,
 ) -> Run:
-    """Run a schedule to its end: drivers A, B, C as it switches to them, then fresh ones until the source is done.
+    """Run a schedule to its end: actors as it switches to them, then fresh drivers until the source is done.
 
     `between(world, number)` may change the world before a fresh driver. Raises Violation.
     """
     world = World(schedule)
     world.not_idempotent = not_idempotent
-    drivers: dict[str, Driver] = {}
+    drivers: dict[str, Any] = {}
     threads: dict[str, greenlet.greenlet] = {}
 
     def resume(name: str) -> str | None:
         if name not in drivers:
-            drivers[name] = Driver(world, name, defect)
+            drivers[name] = actor(world, name, defect)
             threads[name] = greenlet.greenlet(drivers[name].run)
         if threads[name].dead:
             return None
@@ -194,7 +248,7 @@ def run(
 
     run_all("A")
     for number in range(SUCCESSORS):
-        if world.done >= schedule.epochs - 1 or any(driver.end in STOPPED for driver in drivers.values()):
+        if world.is_over or any(driver.end in stopping for driver in drivers.values()):
             break
         between(world, number)
         run_all(f"next-{number}")
@@ -212,15 +266,14 @@ def last_start(run_: Run, defect: Callable[[SinkStore], None]) -> list[str]:
 def settle(run_: Run, defect: Callable[[SinkStore], None] = no_defect) -> None:
     """Check the end: everything is done, and one more start leaves no participant in doubt."""
     world = run_.world
-    if world.done < world.schedule.epochs - 1:
+    if not world.is_over:
         raise Violation(f"the source is not done: {run_.ends}")
     world.clock += 10_000
-    world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={})
+    world.schedule = replace(world.schedule, faults={}, switches={}, stale_lists={}, until={})
     last = Driver(world, "last", defect)
     last.run()
     if last.end != "finished":
         raise Violation(f"the last start ended {last.end}")
-    held = [txn.id for sink in world.sinks.values() for txn, p in sink.items() if p.state == "prepared"]
-    if held:
+    if held := world.in_doubt():
         raise Violation(f"still in doubt: {held}")
     world.check()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tests.simulation.backend import SinkStore
-from tests.simulation.drivers import STOPPED, Run, last_start, no_defect, run, settle
-from tests.simulation.world import OTHER, PARTS, SINKS, Fault, Schedule, Violation, World
+from tests.simulation.drivers import Run, no_defect, run, settle
+from tests.simulation.world import COPY, OTHER, SINKS, Fault, Schedule, Violation, World
 
+T = TypeVar("T")
 FAULTS: tuple[Fault, ...] = ("crash_before", "refused", "answer_lost", "late")
 LATE_TASKS = ({}, {0: 3, 1: 25, 2: 6})
 
@@ -35,13 +37,17 @@ class Lab:
             raise AssertionError(f"never fired: {planned - made.world.fired}")
         return made
 
+    def thinned(self, schedules: Iterable[T], shift: int = 0) -> Iterator[T]:
+        """Return so many of them as the sample asks for; `shift` makes it others."""
+        return itertools.islice(schedules, shift % self.sample, None, self.sample)
+
     def settled(self, schedule: Schedule) -> Run:
         made = self.run(schedule)
         settle(made, self.defect)
         return made
 
 
-def _steps(lab: Lab, schedule: Schedule, actor: str = "A") -> range:
+def steps_of(lab: Lab, schedule: Schedule, actor: str = "A") -> range:
     return range(lab.run(schedule).steps.get(actor, 0))
 
 
@@ -50,7 +56,7 @@ def single_faults(lab: Lab) -> Iterator[Run]:
     yield lab.settled(Schedule())
     for late_tasks in LATE_TASKS:
         base = Schedule(late_tasks=late_tasks, recut=True)
-        for step, fault in itertools.product(_steps(lab, base), FAULTS):
+        for step, fault in itertools.product(steps_of(lab, base), FAULTS):
             yield lab.settled(replace(base, faults={("A", step): fault}))
 
 
@@ -59,25 +65,25 @@ def crash_pairs(lab: Lab) -> Iterator[Run]:
 
     A crash between two reads leaves the world as the one before the first of them does.
     """
-    for first in (0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"][:-1])):
+    for number, first in enumerate((0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"][:-1]))):
         once = Schedule(faults={("A", first): "crash_before"}, late_tasks=LATE_TASKS[1], recut=True)
-        for second in _steps(lab, once, "next-0"):
+        for second in lab.thinned(steps_of(lab, once, "next-0"), number):
             yield lab.settled(replace(once, faults={**once.faults, ("next-0", second): "crash_before"}))
 
 
 def stalls(lab: Lab) -> Iterator[Run]:
     """A stalls at every call; B claims and runs to every one of its calls; A wakes; both go on."""
-    for first in _steps(lab, Schedule()):
+    for first in steps_of(lab, Schedule()):
         once = Schedule(switches={("A", first): "B"}, late_tasks=LATE_TASKS[1], recut=True)
         yield lab.settled(once)
-        for second in _steps(lab, once, "B"):
+        for second in lab.thinned(steps_of(lab, once, "B"), first):
             yield lab.settled(replace(once, switches={**once.switches, ("B", second): "A"}))
 
 
 def claims_in_holes(lab: Lab) -> Iterator[Run]:
     """B stalls while it claims, A goes on over several epochs and deletes old records, B's claim lands late."""
     base = Schedule(epochs=6, marks=False)  # marks would see many of them a little later
-    total = len(_steps(lab, base)) - 40
+    total = len(steps_of(lab, base)) - 40
     for first, claim_step in itertools.product(range(4, total), range(6)):
         switches = {("A", first): "B", ("B", claim_step): "A"}
         reached = lab.run(replace(base, switches=switches)).steps
@@ -91,21 +97,58 @@ def lost_votes(lab: Lab) -> Iterator[Run]:
     for losses in sets:
         base = Schedule(losses=frozenset(losses))
         yield lab.settled(base)
-        for step, fault in itertools.product(_steps(lab, base), FAULTS):
+        for step, fault in lab.thinned(itertools.product(steps_of(lab, base), FAULTS)):
             once = replace(base, faults={("A", step): fault})
             yield lab.settled(once)
-        for step in _steps(lab, base):
+        for step in lab.thinned(steps_of(lab, base)):
             yield lab.settled(replace(base, switches={("A", step): "B"}))
     whole = Schedule(losses=frozenset({("lake", 1, 0), ("lake", 1, 1)}), recut=True)
-    for step in _steps(lab, whole):  # all of a sink lost: the replay may cut its partitions otherwise
+    for step in steps_of(lab, whole):  # all of a sink lost: the replay may cut its partitions otherwise
         yield lab.settled(replace(whole, faults={("A", step): "crash_before"}))
+
+
+def lost_and_crashed(lab: Lab) -> Iterator[Run]:
+    """Votes are lost, and two drivers die one after the other, at any calls from the loss on."""
+    base = Schedule(losses=frozenset({("lake", 1, 0), ("table", 1, 0), ("table", 1, 1)}))
+    for first in lab.run(base).world.changes["A"][8:]:
+        once = replace(base, faults={("A", first): "crash_before"})
+        for second in lab.thinned(steps_of(lab, once, "next-0"), first):
+            yield lab.settled(replace(once, faults={**once.faults, ("next-0", second): "crash_before"}))
+
+
+def interleaved(lab: Lab) -> Iterator[Run]:
+    """A stalled driver and its successor commit in turns, call by call, each participant by itself, lost votes too."""
+    for losses in (frozenset[tuple[str, int, int]](), frozenset({("lake", 1, 0)})):
+        base = Schedule(losses=losses, looks=True, recut=not losses)
+        for first in steps_of(lab, base):
+            once = replace(base, switches={("A", first): "B"})
+            for second in lab.thinned(steps_of(lab, once, "B"), first):
+                turns = {("A", first + turn): "B" for turn in range(6)}
+                turns |= {("B", second + turn): "A" for turn in range(6)}
+                made = run(replace(base, switches=turns), lab.defect)
+                settle(made, lab.defect)
+                yield made
+
+
+def copies(lab: Lab) -> Iterator[Run]:
+    """A copy of the job is run beside it, on the same targets, from any moment on: no row shows twice.
+
+    But for a commit of the one between a look and the commit that follows in the other, which nothing sees.
+    """
+    base = Schedule(looks=True)
+    made = lab.run(base)
+    for first in sorted({*range(made.steps["A"])} - made.world.commits["A"]):
+        once = replace(base, switches={("A", first): COPY})
+        made = lab.run(once)
+        for second in lab.thinned(sorted({*range(made.steps[COPY])} - made.world.commits[COPY]), first):
+            yield lab.run(replace(once, switches={**once.switches, (COPY, second): "A"}))
 
 
 def stale_listings(lab: Lab) -> Iterator[Run]:
     """Two drivers crash, the second with its claim standing; the third's first listing lacks the entry before it."""
-    for first in _steps(lab, Schedule(marks=False)):
+    for first in steps_of(lab, Schedule(marks=False)):
         once = Schedule(faults={("A", first): "crash_before"}, marks=False)
-        for second in _steps(lab, once, "next-0")[5:9]:
+        for second in steps_of(lab, once, "next-0")[5:9]:
             twice = replace(once, faults={**once.faults, ("next-0", second): "crash_before"})
             made = lab.run(replace(twice, stale_lists={"next-1": 2}))
             if made.ends["next-1"] == "LineageError":
@@ -123,7 +166,7 @@ def dropped_rows(lab: Lab) -> Iterator[Run]:
 
 def expired_evidence(lab: Lab) -> Iterator[Run]:
     """A backend forgets what it committed before Spark records the batch: the job stops, and doubles nothing."""
-    for step in _steps(lab, Schedule(marks=False)):
+    for step in steps_of(lab, Schedule(marks=False)):
         once = Schedule(faults={("A", step): "crash_before"}, marks=False)
 
         def forget(world: World, number: int) -> None:
@@ -134,70 +177,27 @@ def expired_evidence(lab: Lab) -> Iterator[Run]:
         made = lab.run(once, forget)
         made.world.check()
         stopped = [end for end in made.ends.values() if end == "InDoubtError"]
-        if not stopped and made.world.done < once.epochs - 1:
+        if not stopped and made.world.source.done < once.epochs - 1:
             raise Violation(f"neither done nor stopped: {made.ends}")
         yield made
 
 
 def rolled_back_checkpoints(lab: Lab) -> Iterator[Run]:
     """The checkpoint is restored from an older copy, and its source cuts other input: the job stops."""
-    for step, back in itertools.product(_steps(lab, Schedule()), (0, 1)):
+    for step, back in itertools.product(steps_of(lab, Schedule()), (0, 1)):
 
         def restore(world: World, number: int, back: int = back) -> None:
-            world.rolled_back(max(0, world.done + 1 - back))
+            world.rolled_back(max(0, world.source.done + 1 - back))
 
         made = lab.run(Schedule(faults={("A", step): "crash_before"}), restore)
         made.world.check()
         yield made
 
 
-EMPTY = frozenset({("table", 1)})
-SUBSETS = [frozenset(parts) for n in range(1, 5) for parts in itertools.combinations(PARTS, n)]
-
-
-def restores(lab: Lab) -> Iterator[Run]:
-    """A driver dies at any call; any subset of journal, checkpoint and targets goes back to any earlier moment."""
-    moments = [0, *(step + 1 for step in lab.run(Schedule()).world.changes["A"])]
-    pairs = itertools.combinations_with_replacement(moments[:-1], 2)
-    for (first, second), parts in list(itertools.product(pairs, SUBSETS))[:: lab.sample]:
-        back = Schedule(faults={("A", second): "crash_before"}, snapshot=("A", first), restores={("A", second): parts})
-        yield told_or_exact(lab, back, whole=parts == frozenset(PARTS))
-
-
-def failovers(lab: Lab) -> Iterator[Run]:
-    """A target, or the journal, goes back to an earlier moment under a driver that lives, between any two calls."""
-    base = Schedule(snapshot=("A", 0), restores={("A", 0): frozenset()}, empty=EMPTY)
-    made = lab.run(base)
-    copies = [0, *(step + 1 for step in made.world.changes["A"])]
-    pairs = [(first, second) for second in range(made.steps["A"]) for first in copies if first < second]
-    subsets = [frozenset({part}) for part in PARTS if part != "checkpoint"] + [frozenset(SINKS)]
-    for (first, second), parts in list(itertools.product(pairs, subsets))[:: lab.sample]:
-        yield told_or_exact(lab, replace(base, snapshot=("A", first), restores={("A", second): parts}))
-
-
-def told_or_exact(lab: Lab, schedule: Schedule, *, whole: bool = False) -> Run:
-    """Run to the end, and start once more: a driver stops and says why, or every sink has each row once.
-
-    Where all that belongs together went back together (`whole`), nothing may stop.
-    """
-    made = run(replace(schedule, recut=True), lab.defect, not_idempotent=lab.not_idempotent)
-    world, ends = made.world, [end for end in made.ends.values() if end in STOPPED]
-    if not world.went_back:
-        raise AssertionError("nothing went back")
-    if not ends:
-        world.schedule = replace(world.schedule, restores={}, snapshot=None, epochs=schedule.epochs + 1)
-        ends = [end for end in last_start(made, lab.defect) if end in STOPPED]
-    if ends and whole:
-        raise Violation(f"nothing is wrong, and a driver ended {ends[0]}")
-    if not ends:
-        world.check_exact(world.done + 1)
-    return made
-
-
 def two_journals(lab: Lab) -> Iterator[Run]:
     """Another job of the same name starts while this one has work prepared: it stops, and touches nothing."""
     for base in (Schedule(marks=False), Schedule()):
-        for step in _steps(lab, base):
+        for step in steps_of(lab, base):
             made = lab.run(replace(base, switches={("A", step): OTHER}))
             if made.ends[OTHER] not in ("LineageError", "finished"):
                 raise Violation(f"the other job ended {made.ends[OTHER]}")

@@ -10,7 +10,8 @@ import pytest
 from tests.contract.memory import MemoryCommitter
 from tests.simulation.backend import SinkBackend, SinkStore
 from tests.simulation.drivers import frame_of
-from tests.simulation.world import SCHEMA, SINKS, Schedule, Store, World, partitions_of
+from tests.simulation.files import Store
+from tests.simulation.world import CONFIG, SCHEMA, SINKS, Schedule, World, partitions_of, rows_of
 
 from exactsink.contract import ConfigError, Event, Fenced, InDoubtError, JobContext, LineageError, Retryable
 from exactsink.protocol.commit import Retry
@@ -34,7 +35,7 @@ class Bench:
         self.attempts = 0
 
     def sinks(self) -> dict[str, Sink]:
-        return {name: Sink(name, "memory", SinkBackend(SinkStore(self.world, "A", name)), "") for name in SINKS}
+        return {b.name: Sink(b.name, "memory", SinkBackend(SinkStore(self.world, "A", b)), "") for b in CONFIG}
 
     def journal(self) -> Journal:
         return Journal(Store(self.world, "A"), wait=lambda _: None)
@@ -65,7 +66,7 @@ class Bench:
     def batch(self, epoch: int, *, rows: str = "offsets", cut: int = 0, change: Change = lambda vote: vote) -> Batch:
         def write(plan: EpochPlan) -> Sequence[Vote]:
             votes: list[Vote] = []
-            for partition, held in partitions_of(epoch, rows, cut).items():
+            for partition, held in partitions_of(rows_of(epoch, rows), cut).items():
                 self.attempts += 1
                 backends = {name: sink.backend for name, sink in self.sinks().items()}
                 batches = [dict.fromkeys(plan.sinks, frame_of(held))]
@@ -182,7 +183,7 @@ def test_an_epoch_that_has_used_half_of_its_transactions_time_is_reported_aloud(
     bench: Bench, used: float, reported: list[Any]
 ) -> None:
     sinks = bench.sinks()
-    limited = SinkStore(bench.world, "A", "lake")  # the other's store keeps what is prepared for good
+    limited = SinkStore(bench.world, "A", CONFIG[0])  # the other's store keeps what is prepared for good
     limited.traits = replace(limited.traits, prepared_seconds=600.0)
     sinks["lake"] = replace(sinks["lake"], backend=SinkBackend(limited))
     bench.driver(sinks, now=1000.0 + used).run_epoch(bench.batch(0, change=_committable(deadline=1600.0)))

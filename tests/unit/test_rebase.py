@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from tests.simulation.backend import SinkBackend, SinkStore
-from tests.simulation.world import SINKS
+from tests.simulation.world import CONFIG, SINKS
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.test_coordinator import Bench
@@ -31,10 +31,10 @@ def bench() -> Bench:
 def found(bench: Bench) -> list[Expected]:
     """Read what stands in the targets, as an operator's command does."""
     marks = {
-        name: SinkBackend(SinkStore(bench.world, "A", name)).committer(JobContext("sim", name, "")).mark()
-        for name in SINKS
+        bound.name: SinkBackend(SinkStore(bench.world, "A", bound)).committer(JobContext("sim", bound.name, "")).mark()
+        for bound in CONFIG
     }
-    return [Expected(name, "memory:localhost", mark, mark) for name, mark in marks.items() if mark is not None]
+    return [Expected(name, name, mark, mark) for name, mark in marks.items() if mark is not None]
 
 
 def rebased(bench: Bench, next_batch: int) -> Log:
@@ -48,10 +48,10 @@ def test_a_rebase_goes_on_from_what_the_targets_hold(bench: Bench) -> None:
     """One target was put back from a copy: its epochs are gone, and the job goes on above all numbers."""
     driver = bench.driver()
     driver.run_epoch(bench.batch(0))
-    bench.world.copy = {"table": bench.world._copied("table")}
+    bench.world.copies["copy"] = {"table": bench.world._copied("table")}
     for epoch in (1, 2):
         driver.run_epoch(bench.batch(epoch))
-    bench.world.restore(["table"])
+    bench.world.restore({"table": "copy"})
     with pytest.raises(InDoubtError, match="sink table: its target holds epoch 0"):
         bench.driver(done=2)
     log = rebased(bench, 3)

@@ -255,7 +255,7 @@ class Coordinator:
         lost = {c.txn for c in gone}
         kept = tuple(c for c in decision.committables(sink) if c.txn not in lost)
         only = frozenset(c.txn.partition for c in gone) if kept else None
-        self._marks.check_rewrite(sink)
+        self._marks.check_rewrite(sink, len(gone))
         plan = self._open(claim, batch, {sink: only})
         again = self._accept(plan, batch.write(plan))[sink]
         if not same_rows(gone, again, by_partition=bool(kept)):

@@ -60,27 +60,34 @@ class Marks:
         for name in self.sinks:
             self._hold(name, self._stands(name))
 
-    def check_committed(self, lost: Mapping[str, object]) -> None:
-        """Compare once the last decision is committed again: each sink stands there, but for what is lost."""
+    def check_committed(self, lost: Mapping[str, int]) -> None:
+        """Compare once the last decision is committed again: each sink stands there, but for so many that are lost."""
         for name in self.sinks:
             if name in lost:
-                self.check_rewrite(name)
+                self.check_rewrite(name, lost[name])
             else:
                 self._hold(name, self._whole(name))
 
-    def check_rewrite(self, name: str) -> None:
-        """Compare before a sink's lost rows are written again."""
-        if name in self.sinks:
-            self._hold(name, lambda mark, e: self._is_unfinished(mark, e, name))
-
-    def check_commit(self, name: str) -> None:
-        """Compare in the session that commits next; a higher epoch is a newer driver's, and all is committed then."""
+    def check_rewrite(self, name: str, lost: int) -> None:
+        """Compare before a sink's lost rows are written again: no more of its set may show than is not lost."""
+        decision = self.log().decision
 
         def fits(mark: Mark | None, expected: Expected) -> bool:
-            return self._is_unfinished(mark, expected, name) or is_above(mark, expected.now)
+            kept = len(decision.committables(name)) - lost if decision is not None else 0
+            return is_at(mark, expected.before) or (
+                self._is_unfinished(mark, expected, name) and mark is not None and _shows_at_most(mark, kept)
+            )
 
         if name in self.sinks:
             self._hold(name, fits)
+
+    def check_commit(self, name: str) -> None:
+        """Compare in the session that commits next.
+
+        A higher epoch is a newer driver's, as the caller finds in the journal; or a copy's that runs beside this job.
+        """
+        if name in self.sinks:
+            self._hold(name, lambda mark, expected: self._is_unfinished(mark, expected, name))
 
     def open_epoch(self) -> None:
         """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
@@ -185,6 +192,11 @@ def is_part(mark: Mark | None, expected: Mark | None) -> bool:
         return False
     same = (mark.lineage, mark.epoch) == (expected.lineage, expected.epoch)
     return same and mark.tokens <= expected.tokens
+
+
+def _shows_at_most(mark: Mark, participants: int) -> bool:
+    """Return whether no more than so many participants show; a target that can't count shows one at least."""
+    return participants > 0 if mark.participants is None else mark.participants <= participants
 
 
 def is_above(mark: Mark | None, expected: Mark | None) -> bool:

@@ -146,7 +146,7 @@ def check_kept_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) 
     """
     mine = set(bound_sinks(sinks))
     decision = log.decision
-    if decision is not None and not source_done:
+    if decision is not None and log.decision_is_open and not source_done:
         for name, decided in decision.sinks.items():
             bound = BoundSink(name, decided.backend, decided.strategy, decided.target)
             if decided.committables and bound not in mine:

@@ -118,10 +118,17 @@ class Log:
 
         Older ones than the log has may be open, too: then the oldest one here holds all their sinks.
         """
-        clean = max((anchor.seq for anchor in self.anchors if isinstance(anchor, Clean)), default=-1)
-        unclean = [claim for claim in self.claims if claim.seq > clean]
-        decided_since = self.decision is not None and max(self.decision.seqs, default=-1) > clean
-        return tuple(unclean or (self.claims[-1:] if decided_since else ()))
+        unclean = [claim for claim in self.claims if claim.seq > self._clean]
+        return tuple(unclean or (self.claims[-1:] if self.decision_is_open else ()))
+
+    @property
+    def decision_is_open(self) -> bool:
+        """Whether nobody has recorded since the last decision that all of it is committed."""
+        return self.decision is not None and max(self.decision.seqs, default=-1) > self._clean
+
+    @property
+    def _clean(self) -> int:
+        return max((anchor.seq for anchor in self.anchors if isinstance(anchor, Clean)), default=-1)
 
     @property
     def last_generation(self) -> int:
@@ -173,7 +180,7 @@ def extended(log: Log, record: Record) -> Log:
         place = ((record.seq,), (record.sha256,))
         decision = Decision(record.epoch, record.fingerprint, record.sinks, *place, record.previous, record.marks)
         return replace(log, decision=decision)
-    return replace(log, decision=_redecided(log.decision, record))
+    return replace(log, decision=_redecided(log.decision, record, resolved=record.sink in log.resolved))
 
 
 def needed(walk: Iterable[Claim | Kept], names: Sequence[int]) -> tuple[Claim | Kept, ...]:
@@ -212,8 +219,8 @@ def rebased(log: Log) -> Log:
     return replace(log, decision=replace(log.decision, sinks={}, marks=words[-1].rebased))
 
 
-def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
-    """Fold a redecide in: it replaces that sink's whole set."""
+def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = False) -> Decision | None:
+    """Fold a redecide in: it replaces that sink's whole set. `resolved`: an operator gave its word on the old one."""
     if decision is None or decision.epoch != record.epoch:
         raise Fatal(
             f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
@@ -225,16 +232,20 @@ def _redecided(decision: Decision | None, record: Redecide) -> Decision | None:
         sinks={**decision.sinks, record.sink: sink},
         seqs=(*decision.seqs, record.seq),
         sums=(*decision.sums, record.sha256),
-        marks=decision.marks and tuple(_remarked(m, sink) if m.sink == record.sink else m for m in decision.marks),
+        marks=decision.marks
+        and tuple(_remarked(m, sink, resolved=resolved) if m.sink == record.sink else m for m in decision.marks),
     )
 
 
-def _remarked(expected: Expected, sink: DecidedSink) -> Expected:
-    """Return what is expected of a sink whose set was replaced: earlier sets' tokens may show there, too."""
+def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expected:
+    """Return what is expected of a sink whose set was replaced.
+
+    What was proven lost never shows, so only the new set's tokens may; of what an operator took for lost, all may.
+    """
     now = expected.now
     if expected.target != sink.target or now is None:
         return expected
-    tokens = now.tokens.union(c.txn.token for c in sink.committables)
+    tokens = frozenset(c.txn.token for c in sink.committables) | (now.tokens if resolved else frozenset())
     return replace(expected, now=Mark(now.lineage, now.epoch, tokens, len(sink.committables)))
 
 

@@ -1,0 +1,89 @@
+"""Operators in the simulated world: the product's commands, over a journal, a checkpoint and targets in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from exactsink.operate import actions
+from exactsink.operate.actions import Operator, in_words
+from exactsink.protocol.coordinator import Coordinator
+from exactsink.protocol.events import Events
+from exactsink.protocol.journal.journal import Journal
+from tests.simulation.backend import SinkStore
+from tests.simulation.drivers import coordinator_over, ended, sinks_of
+from tests.simulation.files import SourceCheckpoint, Store
+from tests.simulation.world import JOB, Source, World
+
+
+class Person:
+    """An operator who gives one command, whatever driver may live."""
+
+    def __init__(self, world: World, command: str, hidden_defect: Callable[[SinkStore], None]) -> None:
+        self.world = world
+        self.name = command
+        self.end = "running"
+        self._sinks = sinks_of(world, command, hidden_defect)
+
+    def run(self) -> None:
+        command = self.name.partition("-")[0]
+        with patch.object(actions, "coordinator_of", self._coordinator):
+            self.end = ended(lambda: getattr(self, f"_{command}")())
+
+    def _operator(self) -> Operator:
+        history = SimpleNamespace(
+            job=JOB,
+            run=None,
+            checkpoint="checkpoint",
+            folder=SimpleNamespace(mkdir=lambda **_: None),
+            journal=lambda wait: Journal(Store(self.world, self.name), keep_epochs=1, wait=lambda _: None),
+            state=lambda: SimpleNamespace(read=lambda: None, write=lambda state: None),
+        )
+        checkpoint = SourceCheckpoint(self.world.source)
+        return Operator(history, self._sinks, checkpoint, Events(JOB))  # type: ignore[arg-type]
+
+    def _coordinator(self, history: Any, sinks: Any, journal: Journal, *_: object) -> Coordinator:
+        return coordinator_over(journal, sinks, self.name)
+
+    def _recover(self) -> None:
+        self._operator().recover(take_over=True)
+
+    def _adopt(self) -> None:
+        """Let the journal go on with another checkpoint, whose next batch reads on from what is decided."""
+        world, old = self.world, self.world.source
+        other = ("other", 7) if self.name == "adopt-other" else ("", -1)
+        world.sources[JOB] = Source(query=other[0], done=other[1])
+        try:
+            batch, _ = self._operator().adopt(take_over=True)
+        except BaseException:
+            world.sources[JOB] = old  # it is brought back
+            raise
+        decided = sum(1 for job, _ in world.decided if job == JOB)
+        world.sources[JOB].first = decided - batch
+        world.promised, world.first_batch = world.expected(decided, old), batch
+
+    def _rebase(self) -> None:
+        """Go on from what the targets hold, and from the checkpoint's next batch; sweep what another history began."""
+        operator = self._operator()
+        named: Mapping[str, str] = {name: in_words(mark) for name, mark in operator.standing().items()}
+        operator.rebase(named, reason="restored", take_over=True)
+        foreign = {txn.token for _, txn, _ in self.world.in_doubt()}
+        operator.recover(take_over=True, sweep_tokens=frozenset(foreign))
+        self.world.promised, self.world.first_batch = Counter(self.world.applied), self.world.source.done + 1
+
+    def _resolve(self) -> None:
+        """Look at what of the last decision shows in each sink, and give one's word on it."""
+        operator = self._operator()
+        decision = operator.read().decision
+        for name in decision.sinks if decision is not None else ():
+            if self.world.shows(name, decision.epoch) is not None:
+                outcome = "committed" if self.world.shows(name, decision.epoch) else "lost"
+                with_doubt = ended(lambda n=name, o=outcome: self._word(operator, decision.epoch, n, o))
+                if with_doubt not in ("finished", "ConfigError"):
+                    raise AssertionError(with_doubt)
+
+    def _word(self, operator: Operator, epoch: int, sink: str, outcome: Any) -> None:
+        operator.resolve(epoch, sink, outcome, reason="looked", take_over=True)
