@@ -7,7 +7,7 @@ PYTHONS := python3 python3.12 python3.13 python3.11 python3.10 python3.14
 GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 # One run for all: its servers start once. Its own order and groups are in tests/conftest.py; a worker waits often.
-PYTEST_ALL := $(BIN)/pytest -n 3 --dist loadgroup tests
+PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo lint check test proof bench clean

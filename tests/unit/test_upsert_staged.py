@@ -178,17 +178,15 @@ def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> 
 
 EXECUTOR = """
 import pickle, sys
-sessions, rows = pickle.loads(sys.stdin.buffer.read())
-for session in sessions:
-    session.write(1, 0, session.ctx.staging.encode(), rows)
+opened, rows = pickle.loads(sys.stdin.buffer.read())
+for session, ticket in opened:
+    session.write(1, 0, ticket, rows)
 print(sorted({"sqlalchemy", "exactsink_files"} & set(sys.modules)))
 """
 
 
 def test_a_task_needs_no_sqlalchemy(tmp_path: Path) -> None:
     sinks = [upsert(tmp_path, job="other", strategy="direct"), upsert(tmp_path)]
-    for sink in sinks:
-        sink.open(1, SCHEMA)
-    given = pickle.dumps((sinks, rows_of([(1, "a")])))
+    given = pickle.dumps(([(sink, sink.open(1, SCHEMA)) for sink in sinks], rows_of([(1, "a")])))
     done = subprocess.run([sys.executable, "-c", EXECUTOR], input=given, capture_output=True, check=True)
     assert done.stdout == b"[]\n"
