@@ -10,7 +10,7 @@ import pytest
 from tests.unit.fakes import IdleCommitter
 from tests.unit.journals import DRIVER, QUERY, Driver, Store, claimed, decided, redecided, whole
 
-from exactsink.contract import InDoubt, LineageError, Retryable, Txn, Undecided
+from exactsink.contract import InDoubt, LineageError, Mark, Retryable, Txn, Undecided
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, extended
 from exactsink.protocol.journal.records import BoundSink, Claim, Clean, Complete, Expected, Identity, Kept, Resolve
@@ -50,7 +50,7 @@ def act(chance: random.Random, store: Store) -> str:
     elif deed == "decide":
         driver.decide(replace(decided(log.next_epoch), marks=(Expected("lake", "/lake", None, None),)))
     elif deed == "rebase":
-        driver.rebase((), QUERY, 0, DRIVER)
+        driver.rebase([Expected("lake", "/lake", Mark(chance.choice("xyz")), None)], QUERY, 0, DRIVER)
     elif decision is not None and decision.sinks and deed == "redecide":
         driver.redecide(redecided(decision.epoch, chance.randrange(9)))
     elif decision is not None and decision.sinks and deed == "resolve":
@@ -79,7 +79,10 @@ def test_what_a_start_reads_says_what_the_whole_log_does() -> None:
         for _ in range(30):
             deeds.add(act(chance, store))
             log = Driver(store).read()
-            assert known(log) == known(folded(store)), f"seed {seed}, entry {log.last_seq}"
+            every = folded(store)
+            assert known(log) == known(every), f"seed {seed}, entry {log.last_seq}"
+            found = [mark.now for claim in every.claims for mark in claim.rebased or ()]
+            assert log.succeeds == frozenset(mark.lineage for mark in found if mark), f"seed {seed}"
             skipped += not log.is_whole
             summed += not log.is_whole and log.decision is None
         if chance.random() < 0.3:
