@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,22 +85,60 @@ def _stores() -> tuple[Mapping[str, Opener], list[str]]:
     return {**stores, "sqlite": sqlite}, []
 
 
+class _Memory:
+    """Where journals are built, however long: they are copied from here into the store that is measured."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, bytes] = {}
+        self._newest = -1
+
+    def put(self, seq: int, data: bytes) -> None:
+        assert seq > self._newest
+        self._entries[seq], self._newest = data, seq
+
+    def read(self, seq: int) -> bytes | None:
+        return self._entries.get(seq)
+
+    def newest(self) -> int:
+        return self._newest
+
+    def list(self) -> Sequence[int]:
+        return list(self._entries)
+
+    def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
+        return {seq: len(self._entries[seq]) for seq in seqs if seq in self._entries}
+
+    def delete(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._entries.pop(seq, None)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def copy_into(self, store: JournalStore) -> None:
+        for seq, data in self._entries.items():
+            store.put(seq, data)
+        _close(store)
+
+
 def _build(store: JournalStore, epochs: int, keep: int) -> None:
-    journal = Journal(store, keep_epochs=keep, wait=never)
+    memory = _Memory()
+    journal = Journal(memory, keep_epochs=keep, wait=never)
     generation = journal.claim("benchmark", "benchmark").generation
     for epoch in range(epochs):
         _append(journal, epoch, generation)
-    _close(store)
+    memory.copy_into(store)
 
 
 def _build_starts(store: JournalStore, starts: int, keep: int, *, decides: bool) -> None:
     """Start again and again, each time with a handle of its own: one epoch, or none, and a clean end."""
+    memory = _Memory()
     for epoch in range(starts):
-        journal, generation = _start(store, keep)
+        journal, generation = _start(memory, keep)
         if decides:
             _append(journal, epoch, generation)
         journal.keep(Clean())
-    _close(store)
+    memory.copy_into(store)
 
 
 def _start(store: JournalStore, keep: int) -> tuple[Journal, int]:
