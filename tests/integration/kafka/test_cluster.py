@@ -90,9 +90,8 @@ class Job:
         )
 
 
-@pytest.mark.proof
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("rounds", [1, 14])
+@pytest.mark.parametrize("rounds", [1, pytest.param(14, marks=pytest.mark.proof)])
 def test_brokers_are_killed_while_drivers_are(
     cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest, rounds: int
 ) -> None:
