@@ -1,15 +1,17 @@
-"""What unit tests of the command line share."""
+"""What unit tests of the command line share, and those of files on disks without hard links."""
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.manual_job import Job
+from tests.unit.os_faults import refused
 
 from exactsink.cli.main import main
 
@@ -41,3 +43,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+@pytest.fixture(params=["links", "no links"])
+def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Run on a file system with hard links, and on one without."""
+    if request.param == "links":
+        yield
+        return
+    with refused(tmp_path, "link", errno.EPERM):
+        yield

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 from tests.unit.files_sink import EPOCH, SCHEMA, assert_two_files, files, lines, rows, temps, two_files, visible
-from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -30,16 +30,6 @@ from exactsink.contract import (
 )
 
 STANDS = {Committed, AlreadyCommitted}
-
-
-@pytest.fixture(params=["links", "no links"])
-def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """Run on a file system with hard links, and on one without."""
-    if request.param == "links":
-        yield
-        return
-    with refused(tmp_path, "link", errno.EPERM):
-        yield
 
 
 @contextmanager

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.files_sink import EPOCH, Files, files, lines, marks, temps, two_files, visible
-from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
-
-
-@pytest.fixture(params=["links", "no links"])
-def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """Run on a file system with hard links, and on one without."""
-    if request.param == "links":
-        yield
-        return
-    with refused(tmp_path, "link", errno.EPERM):
-        yield
 
 
 def of(sink: Files, lineage: str) -> Files:

@@ -70,10 +70,10 @@ class KafkaCommitter(Committer):
                 self._cluster = self._wire.cluster()
             if self._options.marked_topic is not None:
                 self._marks.renew()
-        joins, keeper = self._cluster.transaction_version > 1, self._wire.keeper(self._marks.group)
-        mark = (self._cluster.id, self._ctx.lineage, joins, keeper)
-        self._rounds += 1
-        return Ticket.of_round(self._rounds - 1, self._options.ids_per_participant, *mark).dump()
+        ids, joins = self._options.ids_per_participant, self._cluster.transaction_version > 1
+        keeper = self._wire.keeper(self._marks.group)
+        number, self._rounds = self._rounds, self._rounds + 1
+        return Ticket.of_round(number, ids, self._cluster.id, self._ctx.lineage, joins=joins, keeper=keeper).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         votes = [Vote.load(committable) for committable in committables]

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 
@@ -147,9 +146,11 @@ class Ticket:
     keeper: int = -1
 
     @classmethod
-    def of_round(cls, round: int, *rest: Any) -> Ticket:
+    def of_round(
+        cls, number: int, ids: int, cluster: str, lineage: str = "", *, joins: bool = False, keeper: int = -1
+    ) -> Ticket:
         """Return the ticket of the n-th round under a claim, counted from 0."""
-        return cls(round % ROUNDS, *rest)
+        return cls(number % ROUNDS, ids, cluster, lineage, joins, keeper)
 
     def id(self, txn: Txn) -> PoolId:
         """Name the transactional id of a task attempt: no other partition of the epoch has it."""

@@ -24,7 +24,7 @@ from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import AnswerLost, Interruption
 from exactsink.testing.processes import KILLED, ask, ask_fresh_process, at_once, ended, start
-from exactsink.testing.scenarios.moments import COUNTED, evenly, spread
+from exactsink.testing.scenarios.moments import COUNTED, evenly, killed_inside_commits, spread
 from exactsink.testing.session import Session
 from exactsink.testing.wrapped import WrappedApplier
 
@@ -138,11 +138,8 @@ def _answer_lost(context: Context) -> None:
 def _killed_inside(context: Context) -> None:
     """Driver after driver is killed inside its commit, each a little later in it; its successor finishes."""
     script = context.script(*([5, 5],) * (COUNTED + _KILLS))
-    moments = spread(context, script, range(COUNTED, COUNTED + _KILLS))
-    kills = Interruption("commit", "kill", script.folder, moments)
-    for epoch, moment in moments.items():
-        context.ends(context.interrupted(script, kills), KILLED, f"a driver inside the commit of epoch {epoch}")
-        context.faults.append(f"kill-inside-commit-e{epoch}-at-{moment}")
+    for _ in killed_inside_commits(context, script, _KILLS):
+        pass
     context.whole(script)
     context.check_rows(range(10 * len(script.batches)))
     context.check_nothing_in_doubt(script)

@@ -13,9 +13,8 @@ from exactsink.testing.capabilities import Capability, Scenario
 from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
-from exactsink.testing.interrupt import Interruption
-from exactsink.testing.processes import KILLED, ask, at_once
-from exactsink.testing.scenarios.moments import COUNTED, spread
+from exactsink.testing.processes import ask, at_once
+from exactsink.testing.scenarios.moments import COUNTED, killed_inside_commits
 from exactsink.testing.session import Session
 
 __all__ = ["SCENARIOS"]
@@ -76,11 +75,7 @@ def _follows(context: Context) -> None:
 def _before_rows(context: Context) -> None:
     """Driver after driver is killed inside its commit; where a row of the epoch shows, the mark says so."""
     script = context.script(*([5, 5],) * (COUNTED + _KILLS))
-    moments = spread(context, script, range(COUNTED, COUNTED + _KILLS))
-    kills = Interruption("commit", "kill", script.folder, moments)
-    for epoch, moment in moments.items():
-        context.ends(context.interrupted(script, kills), KILLED, f"a driver inside the commit of epoch {epoch}")
-        context.faults.append(f"kill-inside-commit-e{epoch}-at-{moment}")
+    for epoch in killed_inside_commits(context, script, _KILLS):
         if not any(row in context.read() for row in range(10 * epoch, 10 * epoch + 10)):
             continue
         mark = _settled(_session(context, script), lambda mark: mark is not None and mark.epoch == epoch)  # noqa: B023

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from exactsink.testing.context import Context
 from exactsink.testing.driver_run import Script
@@ -10,7 +10,7 @@ from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import Interruption
 from exactsink.testing.processes import KILLED
 
-__all__ = ["COUNTED", "spread"]
+__all__ = ["COUNTED", "evenly", "killed_inside_commits", "spread"]
 
 COUNTED = 2
 """So many epochs at the start of a script are played whole, to count the moments of a commit."""
@@ -23,6 +23,16 @@ def spread(context: Context, script: Script, epochs: Iterable[int]) -> Mapping[i
     context.ends(pid, KILLED, "a driver run whose commits are counted")
     count = int(counting.mark(COUNTED - 1).read_text())
     return evenly(list(epochs), count)
+
+
+def killed_inside_commits(context: Context, script: Script, drivers: int) -> Iterator[int]:
+    """Kill so many drivers inside their commits, each a little later in it; yield the epoch after each."""
+    moments = spread(context, script, range(COUNTED, COUNTED + drivers))
+    kills = Interruption("commit", "kill", script.folder, moments)
+    for epoch, moment in moments.items():
+        context.ends(context.interrupted(script, kills), KILLED, f"a driver inside the commit of epoch {epoch}")
+        context.faults.append(f"kill-inside-commit-e{epoch}-at-{moment}")
+        yield epoch
 
 
 def evenly(numbers: list[int], count: int) -> Mapping[int, int]:
