@@ -57,8 +57,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
                     built = Path(memory, name)
                     _build_starts(opener(built), count, keep, decides=epochs == "deciding")
                     variants.append(Variant(name, _Started(opener, built, keep)))
-                most = 5 if kind == "local" else 2  # each look for the newest entry lists the local store's folder
-                bounds.append(Bound("start_ms", of[starts[-1]], of[_FEW], at_most=most))
+                bounds.append(Bound("start_ms", of[starts[-1]], of[_FEW], at_most=2))
         notes.append(f"each epoch decides {_SINKS} sinks with {_PARTITIONS} participants; {keep:,} epochs are kept")
         yield Plan(variants, bounds, notes)
 

@@ -161,7 +161,7 @@ class Play:
         coordinator = Coordinator(
             JOB,
             {"sink": sink},
-            Journal(LocalStore(self.root / "job" / "journal"), wait=lambda attempt: None),
+            Journal(LocalStore(self.root / "job" / "journal", block_entries=2), wait=lambda attempt: None),
             Events(JOB, [self._heard]),
             driver="host:1",
             retry=Retry(3, lambda attempt: None),

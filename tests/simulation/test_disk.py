@@ -16,6 +16,7 @@ import pytest
 
 from exactsink.contract import DurableFile, durable, staged, sync_folders
 from exactsink.contract.idempotent import _ProvenApplier
+from exactsink.protocol.journal.stores import local
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink_files import committer
 from exactsink_files.marks import MarkFolder
@@ -111,19 +112,25 @@ def _nothing(*_: object) -> None:
     """Leave out what is done here."""
 
 
+def _made_unsynced(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def _sync_again(self: LocalStore, seq: int) -> None:
-    sync_folders([self._folder])
+    sync_folders([self._standing(seq).parent])
     self._unsure = -1
 
 
 JOURNAL, STAGING, LAKE = "/job/journal", "/job/staging/sink", "/lake/_exactsink"
-APPENDED = f"fsync {JOURNAL}$"
+APPENDED = f"fsync {JOURNAL}(/.*)?$"
 DEFECTS = (
     Defect("staged pre_commit without folder sync", "table", APPENDED, plant=_set(staged, "sync_folders", _nothing)),
     Defect("staged file not synced", "table", APPENDED, omitted=rf"{STAGING}/.*\.arrow"),
     Defect("make_folder syncs only the first parent", "table", APPENDED, plant=_everywhere("make_folder", _one_parent)),
     Defect("journal entry's file not synced", "table", APPENDED, omitted=rf"{JOURNAL}/.*"),
     Defect("journal entry's name not synced", "table", "unlink", omitted=JOURNAL),
+    Defect("journal block's entry's name not synced", "table", "unlink", omitted=rf"{JOURNAL}/\d*"),
+    Defect("journal block not named durably", "table", "unlink", plant=_set(local, "make_folder", _made_unsynced)),
     Defect("proof's file not synced", "keyed", "unlink", omitted=rf"{STAGING}/.*\.appl.*"),
     Defect("proof's name not synced", "keyed", "unlink", omitted=STAGING),
     Defect("vote's file not synced", "lake", APPENDED, omitted=rf"{LAKE}/.*/\d\.tmp"),

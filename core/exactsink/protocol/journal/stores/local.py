@@ -1,4 +1,4 @@
-"""A journal's entries as files in one folder of a local file system."""
+"""A journal's entries as files in a folder of a local file system, and in blocks below it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,46 @@ from exactsink.protocol.journal.stores import SeqTaken
 __all__ = ["LocalStore"]
 
 _ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
+_BLOCK = re.compile(r"\d{17}")
 _TEMP = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 class LocalStore:
-    """Entries as files in one folder: temp file, fsync, link (which fails where the name exists), fsync the folder.
+    """Entries as files: temp file, fsync, link (which fails where the name exists), fsync the folder.
 
+    The first `block_entries` lie in the folder itself, each as many after them in a block, a folder below it, so that a
+    start lists few names however long the journal is. Entries that an earlier release put into the folder itself stay.
     A writer locks its temp file; the first put of each store removes those that nobody locks: their writers are dead.
     An entry that this store has not made durable itself may be seen and yet be gone after a power cut: its writer died
     before it synced, or a sync failed. It is written again before the next one stands, or before it is taken for own.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, block_entries: int = 1000) -> None:
         self._folder = folder
-        self._made = False
+        self._block_entries = block_entries
+        self._made: Path | None = None
+        """The folder that is there for sure, with its name and its parents' durable."""
         self._durable = -1
         """The last entry that this store has made durable."""
         self._unsure = -1
         """The entry that a put of this store may have linked, and failed to sync."""
 
     def put(self, seq: int, data: bytes) -> None:
+        path = self._path(seq)
         with self._retryable():
-            if not self._made:
-                make_folder(self._folder)
-                self._remove_dead_temps()
-                self._made = True
+            if self._made != path.parent:
+                make_folder(path.parent)
+                if self._made is None:
+                    self._remove_dead_temps()
+                self._made = path.parent
             if seq > 0 and self._durable != seq - 1:
                 self._write_again(seq - 1)
-        with self._sealed(data) as temp:
             self._unsure = seq
-            self._link(temp, seq)
-        sync_folders([self._folder])
+            if self._standing(seq) != path:
+                raise SeqTaken(seq)
+        with self._sealed(data) as temp:
+            self._link(temp, path, seq)
+        sync_folders([path.parent])
         self._durable, self._unsure = seq, -1
 
     def read(self, seq: int) -> bytes | None:
@@ -55,16 +64,17 @@ class LocalStore:
             if seq == self._unsure:
                 self._write_again(seq)
             try:
-                return self._path(seq).read_bytes()
+                return self._standing(seq).read_bytes()
             except FileNotFoundError:
                 return None
 
     def _write_again(self, seq: int) -> None:
         """Make an entry durable that stands, as a new file: of the old one it can't be known."""
+        path = self._standing(seq)
         with suppress(FileNotFoundError):
-            with self._sealed(self._path(seq).read_bytes()) as temp:
-                temp.replace(self._path(seq))
-            sync_folders([self._folder])
+            with self._sealed(path.read_bytes()) as temp:
+                temp.replace(path)
+            sync_folders([path.parent])
             self._durable = seq
         if seq == self._unsure:
             self._unsure = -1
@@ -83,21 +93,23 @@ class LocalStore:
             temp.unlink(missing_ok=True)
 
     def newest(self) -> int:
-        names = self._names()
-        highest = max(names, default="")
-        if not _ENTRY.fullmatch(highest):  # something else's name; a temp file's is lower than any entry's
-            highest = max(filter(_ENTRY.fullmatch, names), default="")
-        return int(highest.removesuffix(".json")) if highest else -1
+        names = self._names(self._folder)
+        for block in sorted(filter(_BLOCK.fullmatch, names), reverse=True):
+            if inside := _seqs(self._names(self._folder / block)):
+                return max(*_seqs(names), *inside)
+        return max(_seqs(names), default=-1)
 
     def list(self) -> Sequence[int]:
-        return [int(found["seq"]) for name in self._names() if (found := _ENTRY.fullmatch(name))]
+        names = self._names(self._folder)
+        blocks = (self._names(self._folder / name) for name in filter(_BLOCK.fullmatch, names))
+        return [seq for part in (names, *blocks) for seq in _seqs(part)]
 
     def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
         found = {}
         with self._retryable():
             for seq in seqs:
                 with suppress(FileNotFoundError):
-                    found[seq] = self._path(seq).stat().st_size
+                    found[seq] = self._standing(seq).stat().st_size
         return found
 
     def close(self) -> None:
@@ -106,17 +118,17 @@ class LocalStore:
     def delete(self, seqs: Iterable[int]) -> None:
         with self._retryable():
             for seq in seqs:
-                self._path(seq).unlink(missing_ok=True)
+                self._standing(seq).unlink(missing_ok=True)
 
     def _retryable(self) -> AbstractContextManager[None]:
         """Name the folder and the way out where the system refuses. Not for what may have been written all the same."""
         fix = "see that its disk is there, has room and lets this user write; then start the job again"
         return disk_errors(f"the journal in {self._folder} can't be read or written", fix)
 
-    def _names(self) -> Sequence[str]:
+    def _names(self, folder: Path) -> Sequence[str]:
         with self._retryable():
             try:
-                return os.listdir(self._folder)
+                return os.listdir(folder)
             except FileNotFoundError:
                 return []
 
@@ -139,9 +151,9 @@ class LocalStore:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     (self._folder / name).unlink()
 
-    def _link(self, temp: Path, seq: int) -> None:
+    def _link(self, temp: Path, path: Path, seq: int) -> None:
         try:
-            os.link(temp, self._path(seq))
+            os.link(temp, path)
         except FileExistsError:
             raise SeqTaken(seq) from None
         except OSError as error:
@@ -150,7 +162,18 @@ class LocalStore:
             raise
 
     def _path(self, seq: int) -> Path:
-        return self._folder / f"{seq:020d}.json"
+        """Return where this release puts an entry."""
+        block = seq // self._block_entries
+        return (self._folder / f"{block:017d}" if block else self._folder) / f"{seq:020d}.json"
+
+    def _standing(self, seq: int) -> Path:
+        """Return where an entry stands: where an earlier release put it, or where this one does."""
+        earlier = self._folder / f"{seq:020d}.json"
+        return earlier if seq >= self._block_entries and earlier.exists() else self._path(seq)
+
+
+def _seqs(names: Iterable[str]) -> list[int]:
+    return [int(found["seq"]) for name in names if (found := _ENTRY.fullmatch(name))]
 
 
 def _no_atomic_create(folder: Path) -> PreflightError:
