@@ -136,10 +136,10 @@ def test_an_entry_whose_name_could_not_be_synced_is_not_read_as_written_until_it
 # blocks of entries
 
 
-def test_entries_after_the_first_thousand_lie_in_blocks_and_a_start_lists_few_names(
+def test_entries_after_the_first_lie_in_blocks_and_a_start_lists_few_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LocalStore(tmp_path)
+    store = LocalStore(tmp_path, block_entries=1000)
     for seq in (998, 999, 1000, 1001, 1999, 2000, 7000):
         store.put(seq, b"x")
     store.delete([7000])
@@ -147,7 +147,7 @@ def test_entries_after_the_first_thousand_lie_in_blocks_and_a_start_lists_few_na
     assert os.listdir(tmp_path / f"{2:017d}") == entries(2000)
     listed, real = list[int](), os.listdir
     monkeypatch.setattr(os, "listdir", lambda folder: listed.append(len(real(folder))) or real(folder))
-    assert LocalStore(tmp_path).newest() == 2000
+    assert LocalStore(tmp_path, block_entries=1000).newest() == 2000
     assert listed == [5, 0, 1]  # its own names, a block that deletion has emptied, the newest
     assert sorted(store.list()) == [998, 999, 1000, 1001, 1999, 2000]
 
@@ -155,7 +155,7 @@ def test_entries_after_the_first_thousand_lie_in_blocks_and_a_start_lists_few_na
 def test_entries_of_an_earlier_release_stay_where_it_put_them_and_are_not_put_again(tmp_path: Path) -> None:
     for name in entries(0, 1000, 4000):
         (tmp_path / name).write_bytes(b"earlier")
-    store = LocalStore(tmp_path)
+    store = LocalStore(tmp_path, block_entries=1000)
     store.put(3000, b"in a hole")  # a stalled driver's: the newest entry is another one
     assert (store.newest(), store.read(1000), store.sizes([4000])) == (4000, b"earlier", {4000: 7})
     with pytest.raises(SeqTaken):
@@ -163,7 +163,7 @@ def test_entries_of_an_earlier_release_stay_where_it_put_them_and_are_not_put_ag
     store.put(4001, b"next")
     assert (store.newest(), store.read(4000), sorted(store.list())) == (4001, b"earlier", [0, 1000, 3000, 4000, 4001])
     store.delete([1000, 4001])
-    assert sorted(LocalStore(tmp_path).list()) == [0, 3000, 4000]
+    assert sorted(LocalStore(tmp_path, block_entries=1000).list()) == [0, 3000, 4000]
 
 
 # temp files of writers that died, or stand still

@@ -31,7 +31,7 @@ class LocalStore:
     before it synced, or a sync failed. It is written again before the next one stands, or before it is taken for own.
     """
 
-    def __init__(self, folder: Path, *, block_entries: int = 1000) -> None:
+    def __init__(self, folder: Path, *, block_entries: int = 200) -> None:
         self._folder = folder
         self._block_entries = block_entries
         self._made: Path | None = None
@@ -93,11 +93,13 @@ class LocalStore:
             temp.unlink(missing_ok=True)
 
     def newest(self) -> int:
-        names = self._names(self._folder)
-        for block in sorted(filter(_BLOCK.fullmatch, names), reverse=True):
-            if inside := _seqs(self._names(self._folder / block)):
-                return max(*_seqs(names), *inside)
-        return max(_seqs(names), default=-1)
+        names = sorted(self._names(self._folder), reverse=True)
+        blocks = (self._names(self._folder / name) for name in filter(_BLOCK.fullmatch, names))
+        inside = (_highest(sorted(block, reverse=True)) for block in blocks)
+        highest = max(
+            _highest(names), next(filter(None, inside), "")
+        )  # below a block there may be an earlier release's
+        return int(highest.removesuffix(".json")) if highest else -1
 
     def list(self) -> Sequence[int]:
         names = self._names(self._folder)
@@ -170,6 +172,11 @@ class LocalStore:
         """Return where an entry stands: where an earlier release put it, or where this one does."""
         earlier = self._folder / f"{seq:020d}.json"
         return earlier if seq >= self._block_entries and earlier.exists() else self._path(seq)
+
+
+def _highest(names: Iterable[str]) -> str:
+    """Return the first entry of names that come from the highest on; the empty string when there is none."""
+    return next(filter(_ENTRY.fullmatch, names), "")
 
 
 def _seqs(names: Iterable[str]) -> list[int]:
