@@ -98,7 +98,7 @@ class LocalStore:
         inside = (_highest(sorted(block, reverse=True)) for block in blocks)
         highest = max(
             _highest(names), next(filter(None, inside), "")
-        )  # below a block there may be an earlier release's
+        )  # an earlier release put all there
         return int(highest.removesuffix(".json")) if highest else -1
 
     def list(self) -> Sequence[int]:
