@@ -1,6 +1,6 @@
 """Charts as inline SVG. Places across are percentages, so that a drawing fits any width and its text keeps its size.
 
-A series is told apart by its marker's shape and its dashes, and by colour besides.
+Markers' shapes and dashes set series apart, and colours besides.
 """
 
 from __future__ import annotations
