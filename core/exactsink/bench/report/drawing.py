@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement
 
 from exactsink.bench.report.model import Bar, Bars, Chart, Line, Lines
@@ -18,9 +19,10 @@ __all__ = ["draw"]
 _SERIES = 6  # colours in style.css
 _MARKERS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-4-4h8v8h-8z", "M0-5.5l5.5 5.5l-5.5 5.5l-5.5-5.5z", "M0-5l5 9h-10z")
 _DASHES = ("none", "8 3", "2 3", "8 3 2 3", "4 2")
+_EXPECTED = ("5 5", "1 4")
 _LEFT, _RIGHT = 13.0, 97.0  # per cent of the width
-_TOP, _BOTTOM, _HEIGHT = 14, 246, 280  # pixels
-_BAR_HEIGHT = 18
+_TOP, _BOTTOM, _HEIGHT = 26, 256, 290  # pixels
+_BAR_HEIGHT = 20
 
 
 def draw(figure: Element, chart: Chart, id: str) -> None:
@@ -62,9 +64,9 @@ def _draw_bars(figure: Element, chart: Bars) -> None:
 def _draw_bar(item: Element, bar: Bar, value: float, most: float, reference: float | None) -> None:
     drawing = SubElement(item, "svg", {"height": str(_BAR_HEIGHT), "aria-hidden": "true"})
     across = [f"{max(0.0, number) / most * 99:.2f}%" for number in (value, bar.low or 0, bar.high or 0, reference or 0)]
-    SubElement(drawing, "rect", {"class": "bar", "y": "3", "height": "12", "width": across[0]})
+    SubElement(drawing, "rect", {"class": "bar", "y": "3", "height": "11", "width": across[0]})
     if bar.low is not None and bar.high is not None:
-        SubElement(drawing, "line", {"class": "range", "x1": across[1], "x2": across[2], "y1": "9", "y2": "9"})
+        SubElement(drawing, "line", {"class": "range", "x1": across[1], "x2": across[2], "y1": "17", "y2": "17"})
     if reference is not None:
         ends = {"y1": "0", "y2": str(_BAR_HEIGHT)}
         SubElement(drawing, "line", {"class": "reference", "x1": across[3], "x2": across[3], **ends})
@@ -83,19 +85,17 @@ def _draw_lines(figure: Element, chart: Lines, id: str) -> None:
     SubElement(drawing, "title", id=f"{id}-title").text = chart.title
     SubElement(drawing, "desc", id=f"{id}-about").text = _about(chart)
     _draw_grid(drawing, x, y, chart)
-    measured = 0
+    seen = {True: 0, False: 0}
     key = SubElement(figure, "ul", {"class": "key"})
     for line in chart.lines:
-        style = "expected" if line.expected else f"s{measured % _SERIES}"
-        _draw_line(drawing, line, x, y, style, measured)
+        style = _Style(line.expected, seen[line.expected])
+        seen[line.expected] += 1
+        _draw_line(drawing, line, x, y, style)
         item = SubElement(key, "li")
         sample = SubElement(item, "svg", {"width": "36", "height": "12", "aria-hidden": "true"})
-        ends = ("0", "6", "36", "6")
-        _stroke(sample, style, measured, ends)
-        if not line.expected:
-            _marker(sample, style, measured, "18", "6")
-        SubElement(item, "span").text = f"{line.name} (expected)" if line.expected else line.name
-        measured += not line.expected
+        style.stroke(sample, ("0", "6", "36", "6"))
+        style.marker(sample, "18", "6")
+        SubElement(item, "span").text = line.name
 
 
 def _about(chart: Lines) -> str:
@@ -103,8 +103,7 @@ def _about(chart: Lines) -> str:
     parts = [f"{chart.y} over {chart.x}, both axes logarithmic."]
     for line in chart.lines:
         (x, y), (last_x, last_y) = line.points[0], line.points[-1]
-        kind = "expected " if line.expected else ""
-        parts.append(f"{kind}{line.name}: {shown(y)} at {tick(x)}, {shown(last_y)} at {tick(last_x)}.")
+        parts.append(f"{line.name}: {shown(y)} at {tick(x)}, {shown(last_y)} at {tick(last_x)}.")
     return " ".join(parts)
 
 
@@ -123,24 +122,36 @@ def _draw_grid(drawing: Element, x: _Axis, y: _Axis, chart: Lines) -> None:
     SubElement(drawing, "text", {"class": "tick end", "x": "100%", "y": str(_HEIGHT - 4)}).text = chart.x
 
 
-def _draw_line(drawing: Element, line: Line, x: _Axis, y: _Axis, style: str, number: int) -> None:
+def _draw_line(drawing: Element, line: Line, x: _Axis, y: _Axis, style: _Style) -> None:
     places = [(f"{x.place(a):.2f}%", f"{y.place(b):.1f}") for a, b in sorted(line.points)]
-    for (x1, y1), (x2, y2) in itertools.pairwise(places):
-        _stroke(drawing, style, number, (x1, y1, x2, y2))
-    if not line.expected:
-        for at_x, at_y in places:
-            _marker(drawing, style, number, at_x, at_y)
+    for start, end in itertools.pairwise(places):
+        style.stroke(drawing, (*start, *end))
+    for at_x, at_y in places:
+        style.marker(drawing, at_x, at_y)
 
 
-def _stroke(drawing: Element, style: str, number: int, ends: Sequence[str]) -> None:
-    dashes = "5 5" if style == "expected" else _DASHES[number % len(_DASHES)]
-    place = dict(zip(("x1", "y1", "x2", "y2"), ends, strict=True))
-    SubElement(drawing, "line", {"class": f"stroke {style}", "stroke-dasharray": dashes, **place})
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How a line looks: the number of its kind. Expected ones have no markers."""
 
+    expected: bool
+    number: int
 
-def _marker(drawing: Element, style: str, number: int, x: str, y: str) -> None:
-    place = SubElement(drawing, "svg", {"x": x, "y": y, "overflow": "visible"})  # takes per cents where a path can't
-    SubElement(place, "path", {"class": f"marker {style}", "d": _MARKERS[number % len(_MARKERS)]})
+    def stroke(self, drawing: Element, ends: Sequence[str]) -> None:
+        dashes = _EXPECTED if self.expected else _DASHES
+        place = dict(zip(("x1", "y1", "x2", "y2"), ends, strict=True))
+        dash = dashes[self.number % len(dashes)]
+        SubElement(drawing, "line", {"class": f"stroke {self._colour}", "stroke-dasharray": dash, **place})
+
+    def marker(self, drawing: Element, x: str, y: str) -> None:
+        if not self.expected:
+            place = SubElement(drawing, "svg", {"x": x, "y": y, "overflow": "visible"})  # a path takes no per cents
+            shape = _MARKERS[self.number % len(_MARKERS)]
+            SubElement(place, "path", {"class": f"marker {self._colour}", "d": shape})
+
+    @property
+    def _colour(self) -> str:
+        return "expected" if self.expected else f"s{self.number % _SERIES}"
 
 
 class _Axis:
@@ -151,7 +162,9 @@ class _Axis:
     def __init__(self, low: int, high: int, first: float, last: float) -> None:
         self._low, self._high, self._first, self._last = low, high, first, last
         step = max(1, math.ceil((high - low) / 8))
-        self.ticks = [10.0**power for power in range(low, high + 1, step)]
+        digits = (1, 2, 5) if high - low <= 2 else (1,)
+        ticks = [digit * 10.0**power for power in range(low, high + 1, step) for digit in digits]
+        self.ticks = [value for value in ticks if value <= 10.0**high]
 
     @classmethod
     def around(cls, values: Sequence[float], first: float, last: float) -> _Axis:

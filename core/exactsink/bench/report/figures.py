@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 from exactsink.bench.report.model import Bars, Cell, Chart, Lines, Table
 
-__all__ = ["figures"]
+__all__ = ["figures", "is_figure"]
 
 
 def figures(chart: Chart) -> Table:
     """Return every figure that a chart draws."""
     return _of_bars(chart) if isinstance(chart, Bars) else _of_lines(chart)
+
+
+def is_figure(table: Table, column: int) -> bool:
+    """Return whether a column has figures, which stand to the right."""
+    return any(isinstance(row[column], int | float) for row in table.rows)
 
 
 def _of_bars(chart: Bars) -> Table:
@@ -29,5 +34,4 @@ def _of_lines(chart: Lines) -> Table:
     places = sorted({x for line in chart.lines for x, _ in line.points})
     values = [dict(line.points) for line in chart.lines]
     rows: list[Sequence[Cell]] = [[x, *(points.get(x) for points in values)] for x in places]
-    names = [f"{line.name} (expected)" if line.expected else line.name for line in chart.lines]
-    return Table(f"{chart.title}: {chart.y}", [chart.x, *names], rows)
+    return Table(f"{chart.title}: {chart.y}", [chart.x, *(line.name for line in chart.lines)], rows)

@@ -8,12 +8,13 @@ from importlib import resources
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from exactsink.bench.report.drawing import draw
-from exactsink.bench.report.figures import figures
+from exactsink.bench.report.figures import figures, is_figure
 from exactsink.bench.report.model import Cell, Chart, Report, Section, Table
-from exactsink.bench.report.numbers import shown
+from exactsink.bench.report.numbers import ABSENT, shown
 
 __all__ = ["to_html"]
 
+_MANY = 4
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -72,29 +73,30 @@ def _chart(part: Element, chart: Chart, id: str) -> None:
 
 
 def _table(part: Element, table: Table) -> None:
+    """Make a table. One with many columns is a list of cards on a phone, so roles keep it a table to screen readers."""
+    many = len(table.columns) > _MANY and any(isinstance(cell, str) for row in table.rows for cell in row[1:])
     scroll = SubElement(part, "div", {"class": "wide", "role": "region", "aria-label": table.caption, "tabindex": "0"})
-    made = SubElement(scroll, "table")
+    made = SubElement(scroll, "table", {"role": "table", **({"class": "many"} if many else {})})
     _text(made, "caption", table.caption)
-    head = SubElement(SubElement(made, "thead"), "tr")
-    figure = [any(not isinstance(row[n], str | None) for row in table.rows) for n in range(len(table.columns))]
-    for name, right in zip(table.columns, figure, strict=True):
-        _text(head, "th", name, scope="col", **({"class": "n"} if right else {}))
-    body = SubElement(made, "tbody")
+    head = SubElement(SubElement(made, "thead", role="rowgroup"), "tr", role="row")
+    columns = [(name, {"class": "n"} if is_figure(table, n) else {}) for n, name in enumerate(table.columns)]
+    for name, style in columns:
+        _text(head, "th", name, scope="col", role="columnheader", **style)
+    body = SubElement(made, "tbody", role="rowgroup")
     for row in table.rows:
-        line = SubElement(body, "tr")
-        for number, (cell, right) in enumerate(zip(row, figure, strict=True)):
-            attributes = {"class": "n"} if right else {}
-            _cell(
-                SubElement(line, "td" if number else "th", attributes if number else {"scope": "row", **attributes}),
-                cell,
-            )
+        line = SubElement(body, "tr", role="row")
+        for place, (cell, (name, style)) in enumerate(zip(row, columns, strict=True)):
+            if place:
+                _cell(SubElement(line, "td", {"role": "cell", "data-column": name, **style}), cell)
+            else:
+                _cell(SubElement(line, "th", {"role": "rowheader", "scope": "row", **style}), cell)
     for note in table.notes:
         _text(part, "p", note, **{"class": "note"})
 
 
 def _cell(place: Element, cell: Cell) -> None:
     """Show a figure shortened, and keep all of it in the page."""
-    if isinstance(cell, str | None):
+    if isinstance(cell, str) or shown(cell) == ABSENT:
         place.text = shown(cell)
     else:
         _text(place, "data", shown(cell), value=repr(cell))

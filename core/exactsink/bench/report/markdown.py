@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from exactsink.bench.report.figures import figures
+from exactsink.bench.report.figures import figures, is_figure
 from exactsink.bench.report.model import Report, Section, Table
 from exactsink.bench.report.numbers import shown
 
 __all__ = ["table_lines", "to_markdown"]
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
 def to_markdown(report: Report) -> str:
@@ -28,10 +28,9 @@ def to_markdown(report: Report) -> str:
 
 def table_lines(table: Table) -> str:
     """Return a table's Markdown, without its caption and notes."""
-    numeric = [any(not isinstance(row[n], str | None) for row in table.rows) for n in range(len(table.columns))]
     lines = [
         [_plain(column) for column in table.columns],
-        ["---:" if right else "---" for right in numeric],
+        ["---:" if is_figure(table, n) else "---" for n in range(len(table.columns))],
         *([_plain(shown(cell)) for cell in row] for row in table.rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

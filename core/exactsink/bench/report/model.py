@@ -64,7 +64,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points from left to right. An expected line was computed, not measured, and is drawn so."""
+    """Points from left to right. An expected line, or a bound, was computed, not measured; it is drawn so."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -73,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines over two logarithmic axes: what grows in proportion is straight and rises at 45 degrees of the grid.
+    """Lines over two logarithmic axes: what grows in proportion rises by a power of ten for each.
 
     All values are above zero.
     """
