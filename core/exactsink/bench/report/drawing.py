@@ -21,7 +21,7 @@ _MARKERS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-4-4h8v8h-8z", "M0-5.5l5.5 5.
 _DASHES = ("none", "8 3", "2 3", "8 3 2 3", "4 2")
 _EXPECTED = ("5 5", "1 4")
 _LEFT, _RIGHT = 13.0, 97.0  # per cent of the width
-_TOP, _BOTTOM, _HEIGHT = 26, 256, 290  # pixels
+_TOP, _BOTTOM, _HEIGHT = 26, 256, 296  # pixels
 _BAR_HEIGHT = 20
 
 
@@ -117,7 +117,7 @@ def _draw_grid(drawing: Element, x: _Axis, y: _Axis, chart: Lines) -> None:
         place = f"{x.place(value):.2f}%"
         ends = {"y1": str(_TOP), "y2": str(_BOTTOM)}
         SubElement(drawing, "line", {"class": "grid", "x1": place, "x2": place, **ends})
-        SubElement(drawing, "text", {"class": "tick middle", "x": place, "y": str(_BOTTOM + 15)}).text = tick(value)
+        SubElement(drawing, "text", {"class": "tick middle", "x": place, "y": str(_BOTTOM + 20)}).text = tick(value)
     SubElement(drawing, "text", {"class": "tick", "x": "0", "y": "9"}).text = chart.y
     SubElement(drawing, "text", {"class": "tick end", "x": "100%", "y": str(_HEIGHT - 4)}).text = chart.x
 
