@@ -14,11 +14,11 @@ from typing import Any
 import click
 
 from benchmarks.catalog import CATALOG, GROWTH
-from benchmarks.growth import growth_report, growth_section
+from benchmarks.growth import growth_report
 from benchmarks.machine import commit, machine
-from benchmarks.plan import Benchmark, Plan, Setting
+from benchmarks.plan import Benchmark, Setting
 from benchmarks.report import Report, figure_line
-from benchmarks.runner import Measured, run_plan
+from benchmarks.runner import run_plan
 from benchmarks.warm_spark import WarmSpark
 from exactsink.bench.report import save
 
@@ -46,7 +46,7 @@ def main(
             click.echo(f"{benchmark.name:<26} {benchmark.about}")
         return
     wanted = [each for name in names or CATALOG for each in (GROWTH if name == "growth" else (name,))]
-    kept, sections = True, []
+    reports = []
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made
     with tempfile.TemporaryDirectory(dir=work, prefix="exactsink-benchmarks-") as scratch:
         folder = Path(scratch)
@@ -54,19 +54,17 @@ def main(
             for name in wanted:
                 place = folder / name
                 place.mkdir()
-                plan, measured = _run(benchmarks[name], Setting(scale, place, spark.session, full), rounds, out)
-                kept &= measured.holds
-                if plan.growths:
-                    sections.append(growth_section(benchmarks[name], plan, measured))
-    if sections:
-        save(growth_report(sections, _command(), machine()), out, "growth")
-    sys.exit(0 if kept else 1)
+                setting = Setting(scale, place, spark.session, full)
+                reports.append(_run(benchmarks[name], setting, rounds, out))
+    if grown := [report for report in reports if report.plan.growths]:
+        save(growth_report(grown), out, "growth")
+    sys.exit(0 if all(report.measured.holds for report in reports) else 1)
 
 
-def _run(benchmark: Benchmark, setting: Setting, rounds: int, out: Path) -> tuple[Plan, Measured]:
+def _run(benchmark: Benchmark, setting: Setting, rounds: int, out: Path) -> Report:
     click.echo(f"{benchmark.name}: {benchmark.about}")
     circumstances: dict[str, Any] = {
-        "command": _command(),
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "scale": setting.scale,
         "rounds": rounds,
         "commit": commit(),
@@ -78,14 +76,11 @@ def _run(benchmark: Benchmark, setting: Setting, rounds: int, out: Path) -> tupl
             click.echo(f"  note: {note}")
         measured = run_plan(plan, rounds, setting.folder, click.echo)
     circumstances["load_average_at_end"] = machine()["load_average"]
-    Report(benchmark, plan, measured, circumstances).save(out)
+    report = Report(benchmark, plan, measured, circumstances)
+    report.save(out)
     for figure in measured.figures:
         click.echo(f"  {figure_line(figure)}")
-    return plan, measured
-
-
-def _command() -> str:
-    return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    return report
 
 
 if __name__ == "__main__":

@@ -7,19 +7,29 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from benchmarks.plan import Benchmark, Growth, Plan
+from benchmarks.plan import Growth
+from benchmarks.report import Report as Reported
 from benchmarks.runner import Figure, Measured
 from exactsink.bench.report import Cell, Line, Lines, Report, Section, Table
 
-__all__ = ["growth_report", "growth_section"]
+__all__ = ["growth_report"]
 
 _FACTS = ("cores", "memory_gib", "kernel")
 
 
-def growth_section(benchmark: Benchmark, plan: Plan, measured: Measured) -> Section:
-    """Return a benchmark's charts, and a table of its bends."""
-    charts = [_chart(growth, measured) for growth in plan.growths]
-    rows = [_row(figure) for figure in measured.figures]
+def growth_report(reports: Sequence[Reported]) -> Report:
+    """Return the charts and bends of some benchmarks of growth, run one after the other."""
+    machine: Mapping[str, Any] = reports[-1].circumstances["machine"]
+    versions = {name: str(value) for name, value in machine.items() if name not in (*_FACTS, "load_average")}
+    facts: dict[str, Cell] = {name: machine[name] for name in _FACTS}
+    facts["load average at the end"] = reports[-1].circumstances["load_average_at_end"][0]
+    versions["commit"] = reports[-1].circumstances["commit"]
+    command = reports[-1].circumstances["command"]
+    return Report("How cost grows", datetime.now(timezone.utc), facts, versions, list(map(_section, reports)), command)
+
+
+def _section(reported: Reported) -> Section:
+    benchmark, plan, measured = reported.benchmark, reported.plan, reported.measured
     columns = [
         "the greatest size's cost over what was foreseen",
         "bend",
@@ -28,16 +38,9 @@ def growth_section(benchmark: Benchmark, plan: Plan, measured: Measured) -> Sect
         "at most",
         "",
     ]
-    table = Table(f"Bends: {benchmark.name}", columns, rows, plan.notes)
+    table = Table(f"Bends: {benchmark.name}", columns, [_row(figure) for figure in measured.figures], plan.notes)
+    charts = [_chart(growth, measured) for growth in plan.growths]
     return Section(benchmark.name.removeprefix("growth_").capitalize(), [benchmark.about], [table], charts)
-
-
-def growth_report(sections: Sequence[Section], command: str, machine: Mapping[str, Any]) -> Report:
-    """Return the report of several."""
-    versions = {name: str(value) for name, value in machine.items() if name not in (*_FACTS, "load_average")}
-    facts: dict[str, Cell] = {name: machine[name] for name in _FACTS}
-    facts["load average at the end"] = machine["load_average"][0]
-    return Report("How cost grows", datetime.now(timezone.utc), facts, versions, sections, command)
 
 
 def _chart(growth: Growth, measured: Measured) -> Lines:

@@ -224,7 +224,7 @@ class Started:
     def _work(self, place: Path) -> None:
         store = self._opener(place)
         _, generation = start(store, self._keep)
-        assert generation > _FEW
+        assert generation > 1
         _close(store)
 
 
