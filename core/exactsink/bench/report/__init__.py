@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from exactsink.bench.report.guide import Criterion, guide
 from exactsink.bench.report.html import to_html
-from exactsink.bench.report.markdown import to_markdown
+from exactsink.bench.report.markdown import table_lines, to_markdown
 from exactsink.bench.report.model import Bar, Bars, Cell, Chart, Line, Lines, Reference, Report, Section, Table
+from exactsink.bench.report.numbers import shown
 from exactsink.bench.report.stored import from_json, save, to_json
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "from_json",
     "guide",
     "save",
+    "shown",
+    "table_lines",
     "to_html",
     "to_json",
     "to_markdown",
