@@ -238,7 +238,7 @@ def _peer_row(line: Mapping[str, typing.Any], figure: Mapping[str, typing.Any]) 
 
 
 def _taken(found: Mapping[str, typing.Any]) -> str:
-    """Say when, where and by which command."""
+    """Return when it was measured, where, and by which command."""
     machine = found["machine"]
     where = f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['kernel']}"
     return f"Measured on {found['started'][:10]} by `{found['command']}` on {where}."
