@@ -36,7 +36,7 @@ def _section(reported: Reported) -> Section:
         "least round",
         "greatest round",
         "at most",
-        "",
+        "bound",
     ]
     table = Table(f"Bends: {benchmark.name}", columns, [_row(figure) for figure in measured.figures], plan.notes)
     charts = [_chart(growth, measured) for growth in plan.growths]
