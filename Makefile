@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof bench clean
+.PHONY: help setup demo lint check test proof browser bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -34,8 +34,12 @@ check: lint  ## The quick loop: the above, unit and contract tests, simulation
 test: lint  ## Before a push: the above, real servers, the conformance kit, Spark, and what the docs show
 	$(PYTEST_ALL) -m "not proof" $(PYTEST_ARGS)
 
-proof: lint  ## Before a release: all of that, and the long tests marked proof
+proof: lint browser  ## Before a release: all of that, and the long tests marked proof
 	$(PYTEST_ALL) $(PYTEST_ARGS)
+
+browser: setup  # where the report is looked at; 300 MB, so not part of setup
+	@command -v chromium chromium-browser >/dev/null || \
+	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends chromium; }
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -6,6 +6,9 @@ from benchmarks.cases import (
     coordinator,
     epoch,
     files,
+    growth_epochs,
+    growth_journal,
+    growth_spark,
     journal,
     kafka,
     kafka_alone,
@@ -18,7 +21,7 @@ from benchmarks.cases import (
 )
 from benchmarks.plan import Benchmark
 
-__all__ = ["CATALOG"]
+__all__ = ["CATALOG", "GROWTH"]
 
 CATALOG: dict[str, Benchmark] = {
     benchmark.name: benchmark
@@ -40,3 +43,18 @@ CATALOG: dict[str, Benchmark] = {
         marks.BENCHMARK,
     )
 }
+
+GROWTH: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        growth_spark.ROWS,
+        growth_spark.PARTITIONS,
+        growth_spark.SINKS,
+        growth_epochs.PARTICIPANTS,
+        growth_epochs.LOST,
+        growth_journal.DECISIONS,
+        growth_journal.EPOCHS,
+        growth_journal.STARTS,
+    )
+}
+"""How cost grows: long, so run by `growth` or by name."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Benchmark", "Bound", "Metrics", "Plan", "Setting", "Variant", "Work"]
+__all__ = ["Benchmark", "Bound", "Growth", "Metrics", "Plan", "Setting", "Variant", "Work"]
 
 Metrics = Mapping[str, float]
 """A run's own figures by name. The runner adds `wall_s` and `cpu_s`, and where `rows` is given the rows per second."""
@@ -28,6 +28,8 @@ class Setting:
     folder: Path
     spark: Callable[[], SparkSession]
     """Return the run's one warm session; started by the first benchmark that asks for it."""
+    full: bool = False
+    """Whether to go as far as sizes go, which takes minutes."""
 
     def scaled(self, count: int, least: int = 1) -> int:
         """Scale a count, never below `least`."""
@@ -70,12 +72,43 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """How a metric grows with a size, as it is drawn, and the bound on its bend.
+
+    `each` is the metric for one unit of the size, where cost may grow in proportion; None: it must not grow at all.
+    """
+
+    title: str
+    x: str
+    metric: str
+    unit: str
+    series: Mapping[str, Mapping[int, str]]
+    """Each line's variants, by size."""
+    at_most: float
+    since: int
+    """The size from which on the cost of the greatest one is foreseen; below it fixed costs weigh."""
+    each: str | None = None
+
+    def bounds(self) -> Sequence[Bound]:
+        """Return what binds each line: the greatest size's cost over what `since` foresees."""
+        return [
+            Bound(self.each or self.metric, names[max(names)], names[self.since], at_most=self.at_most)
+            for names in self.series.values()
+        ]
+
+    def foreseen(self, size: int, cost: float) -> float:
+        """Return the cost of a size, foreseen from the cost of `since`."""
+        return cost * size / self.since if self.each else cost
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A benchmark made ready. `notes` say what a reader must know: sizes, and what was left out and why."""
 
     variants: Sequence[Variant]
     bounds: Sequence[Bound]
     notes: Sequence[str] = ()
+    growths: Sequence[Growth] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,9 @@ class WarmSpark:
             self._session.stop()
 
 
-def row_frame(spark: SparkSession, rows: int) -> DataFrame:
+def row_frame(spark: SparkSession, rows: int, partitions: int = PARTITIONS) -> DataFrame:
     """Make rows of about 130 bytes out of nothing: a long, a short string, a string of 100 characters."""
-    number = spark.range(0, rows, 1, PARTITIONS)
+    number = spark.range(0, rows, 1, partitions)
     return number.select(
         "id",
         F.concat(F.lit("name-"), (F.col("id") % 1000).cast("string")).alias("name"),

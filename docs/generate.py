@@ -1,12 +1,16 @@
 """Write the reference pages from the code: `python docs/generate.py`; with `--check`, say which are stale.
 
 The text is the code's own docstrings. A new config key, command, error, event or metric appears by itself.
+Pages also have figures, between two comments, from `docs/figures`: `--figures FOLDER` takes newer ones from there.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
+import re
+import shutil
 import sys
 import textwrap
 import types
@@ -19,15 +23,19 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from exactsink.bench.report import Cell, Table, from_json, shown, table_lines
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config import model as config
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, metrics_table, points_table
 
-__all__ = ["PAGES", "main", "stale"]
+__all__ = ["BLOCKS", "PAGES", "main", "stale", "with_figures"]
 
 FOLDER = Path(__file__).parent / "reference"
+FIGURES = Path(__file__).parent / "figures"
+_PAGES_WITH_FIGURES = (Path(__file__).parents[1] / "README.md", Path(__file__).parent / "how-to/choose-a-backend.md")
+_BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     "[job]": config.JobSection,
@@ -133,22 +141,111 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
+def peers_block(found: Mapping[str, typing.Any]) -> str:
+    """Return ours beside its peers, from what `make bench-peers` wrote, also where we are behind."""
+    rows: list[Sequence[Cell]] = []
+    for line in found["lines"]:
+        if line["scale"] != 1.0:
+            raise ValueError(f"{line['benchmark']} was measured at scale {line['scale']}: too small for a page")
+        rows += [
+            _peer_row(line, figure) for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS
+        ]
+    columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
+    notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
+    [first, *_] = found["lines"]
+    return f"{_taken(first)} Medians of {first['rounds']} rounds in turns.\n\n{_lines(columns, rows)}" + "".join(notes)
+
+
+def faults_block(found: Mapping[str, typing.Any]) -> str:
+    """Return what each tool lost and doubled, from what `make bench-faults` wrote."""
+    columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
+    rows = [[line[column] for column in columns] for line in found["lines"]]
+    notes = [f"- not played: {what}\n" for what in found["failed"]]
+    about = "Rows lost and doubled for readers, by id, once the tool was started again and had ended.\n\n"
+    return f"{_taken(found)} {about}{_lines(columns, rows)}" + "".join(notes)
+
+
+def ways_block(found: Mapping[str, typing.Any]) -> str:
+    """Return the tables of `exactsink bench`."""
+    report = from_json(json.dumps(found))
+    machine = {name: report.machine.get(name) for name in ("cores", "memory GiB", "kernel")}
+    where = f"{machine['cores']} cores, {machine['memory GiB']} GiB, {machine['kernel']}"
+    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {where}.\n"]
+    for table in (table for section in report.sections for table in section.tables):
+        parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + "".join(f"- {note}\n" for note in table.notes))
+    return "\n".join(parts)
+
+
+BLOCKS: Mapping[str, Callable[[Mapping[str, typing.Any]], str]] = {
+    "peers": peers_block,
+    "peer_faults": faults_block,
+    "bench": ways_block,
+}
+_SPEEDS = {"rows_per_s": "rows/s", "trigger_ms": "ms", "wall_s": "s"}
+
+
+def with_figures(text: str, figures: Path = FIGURES) -> str:
+    """Return a page with the figures that it asks for; what was not measured yet is said."""
+
+    def block(asked: re.Match[str]) -> str:
+        path = figures / f"{asked['name']}.json"
+        made = BLOCKS[asked["name"]](json.loads(path.read_bytes())) if path.exists() else "Not measured yet.\n"
+        return f"{asked['name']} -->\n\n{made}\n"
+
+    return _BLOCK.sub(block, text)
+
+
 def stale(folder: Path = FOLDER) -> list[str]:
-    """Name the pages that are not what the code says now."""
-    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())]
+    """Name the pages that are not what the code and the figures say now."""
+    texts = {page: page.read_text(encoding="utf-8") for page in _PAGES_WITH_FIGURES}
+    figures = [page.name for page, text in texts.items() if with_figures(text) != text]
+    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())] + figures
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or with `--check` look at them; 1 when one is stale."""
-    if "--check" in arguments:
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--check", is_flag=True, help="Write nothing; end with 1 when a page is stale.")
+@click.option(
+    "--figures", type=click.Path(path_type=Path, exists=True), help="A folder of results to take figures from."
+)
+def main(check: bool, figures: Path | None) -> None:
+    """Write the pages from the code, and their figures from measurements."""
+    if check:
         found = stale()
         for name in found:
-            sys.stderr.write(f"docs/reference/{name} is stale\n  next: python docs/generate.py\n")
-        return 1 if found else 0
+            sys.stderr.write(f"{name} is stale\n  next: python docs/generate.py\n")
+        sys.exit(1 if found else 0)
+    if figures is not None:
+        FIGURES.mkdir(exist_ok=True)
+        for path in (path for name in BLOCKS for path in figures.rglob(f"{name}.json")):
+            shutil.copyfile(path, FIGURES / path.name)
     FOLDER.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (FOLDER / name).write_text(_HEAD + page(), encoding="utf-8")
-    return 0
+    for path in _PAGES_WITH_FIGURES:
+        path.write_text(with_figures(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _peer_row(line: Mapping[str, typing.Any], figure: Mapping[str, typing.Any]) -> Sequence[Cell]:
+    """Return ours beside one peer; a ratio of times is turned round, so that more is faster."""
+    faster = figure["value"] if figure["metric"] == "rows_per_s" else 1 / figure["value"]
+    rounds = [value if figure["metric"] == "rows_per_s" else 1 / value for value in figure["rounds"]]
+    sides = [line["variants"][figure[side]] for side in ("of", "over")]
+    speeds = [f"{shown(side[figure['metric']]['median'])} {_SPEEDS[figure['metric']]}" for side in sides]
+    cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
+    place = "ahead" if faster >= 1 else "behind"
+    noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
+    return [line["benchmark"], figure["over"], faster, place, noise, *speeds, *cpu]
+
+
+def _taken(found: Mapping[str, typing.Any]) -> str:
+    """Return when it was measured, where, and by which command."""
+    machine = found["machine"]
+    where = f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['kernel']}"
+    return f"Measured on {found['started'][:10]} by `{found['command']}` on {where}."
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    return table_lines(Table("", columns, rows)) + "\n"
 
 
 def _is(path: Path, text: str) -> bool:
@@ -247,4 +344,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

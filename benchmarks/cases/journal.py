@@ -19,7 +19,19 @@ from exactsink.protocol.journal.records import BoundSink, Clean, Decide, Decided
 from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
 
-__all__ = ["BENCHMARK"]
+__all__ = [
+    "BENCHMARK",
+    "InMemory",
+    "Opener",
+    "Started",
+    "Used",
+    "append",
+    "build",
+    "build_starts",
+    "journal_stores",
+    "memory_folder",
+    "start",
+]
 
 _FEW = 10
 _KEEP = 1_000
@@ -29,7 +41,8 @@ _OPENED = 10
 _APPENDED = 50
 _STARTS = 10_000
 _STARTED = 10
-_BOUND = tuple(BoundSink(f"sink-{n}", "null", "null", "nowhere") for n in range(_SINKS))
+_SINK_NAMES = tuple(f"sink-{n}" for n in range(_SINKS))
+_BOUND = tuple(BoundSink(name, "null", "null", "nowhere") for name in _SINK_NAMES)
 
 Opener = Callable[[Path], JournalStore]
 
@@ -38,14 +51,14 @@ Opener = Callable[[Path], JournalStore]
 def _open(setting: Setting) -> Iterator[Plan]:
     keep = setting.scaled(_KEEP, least=20)
     sizes = [_FEW, keep, 10 * keep, 100 * keep]
-    stores, notes = _stores()
+    openers, notes = journal_stores()
     variants, bounds = [], []
-    with tempfile.TemporaryDirectory(dir=_memory(setting.folder), prefix="exactsink-journals-") as memory:
-        for kind, opener in stores.items():
+    with tempfile.TemporaryDirectory(dir=memory_folder(setting.folder), prefix="exactsink-journals-") as memory:
+        for kind, opener in openers.items():
             for size in sizes:
                 built = Path(memory, f"{kind}-{size}")
-                _build(opener(built), size, keep)
-                variants.append(Variant(f"{kind} {size:,}", _Used(opener, built, keep)))
+                build(opener(built), size, keep)
+                variants.append(Variant(f"{kind} {size:,}", Used(opener, built, keep)))
             few, kept, many = (f"{kind} {sizes[index]:,}" for index in (0, 1, -1))
             # From `keep` epochs on a journal keeps equally many records, so nothing may grow.
             bounds += [Bound(metric, many, kept, at_most=1.5) for metric in ("open_ms", "append_ms", "list_ms")]
@@ -55,20 +68,20 @@ def _open(setting: Setting) -> Iterator[Plan]:
                 of = {count: f"{kind} {count:,} {epochs} starts" for count in starts}
                 for count, name in of.items():
                     built = Path(memory, name)
-                    _build_starts(opener(built), count, keep, decides=epochs == "deciding")
-                    variants.append(Variant(name, _Started(opener, built, keep)))
+                    build_starts(opener(built), count, keep, decides=epochs == "deciding")
+                    variants.append(Variant(name, Started(opener, built, keep)))
                 bounds.append(Bound("start_ms", of[starts[-1]], of[_FEW], at_most=2))
         notes.append(f"each epoch decides {_SINKS} sinks with {_PARTITIONS} participants; {keep:,} epochs are kept")
         yield Plan(variants, bounds, notes)
 
 
-def _memory(folder: Path) -> Path:
+def memory_folder(folder: Path) -> Path:
     """Find where syncs cost nothing: 100,000 epochs are built there, then copied to where they are measured."""
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and os.access(memory, os.W_OK) else folder
 
 
-def _stores() -> tuple[Mapping[str, Opener], list[str]]:
+def journal_stores() -> tuple[Mapping[str, Opener], list[str]]:
     """Return the stores that are there, and say which is not."""
     stores: dict[str, Opener] = {"local": lambda folder: LocalStore(folder)}
     try:
@@ -84,7 +97,7 @@ def _stores() -> tuple[Mapping[str, Opener], list[str]]:
     return {**stores, "sqlite": sqlite}, []
 
 
-class _Memory:
+class InMemory:
     """Where journals are built, however long: they are copied from here into the store that is measured."""
 
     def __init__(self) -> None:
@@ -120,27 +133,27 @@ class _Memory:
         _close(store)
 
 
-def _build(store: JournalStore, epochs: int, keep: int) -> None:
-    memory = _Memory()
+def build(store: JournalStore, epochs: int, keep: int) -> None:
+    memory = InMemory()
     journal = Journal(memory, keep_epochs=keep, wait=never)
     generation = journal.claim("benchmark", "benchmark").generation
     for epoch in range(epochs):
-        _append(journal, epoch, generation)
+        append(journal, epoch, generation)
     memory.copy_into(store)
 
 
-def _build_starts(store: JournalStore, starts: int, keep: int, *, decides: bool) -> None:
+def build_starts(store: JournalStore, starts: int, keep: int, *, decides: bool) -> None:
     """Start again and again, each time with a handle of its own: one epoch, or none, and a clean end."""
-    memory = _Memory()
+    memory = InMemory()
     for epoch in range(starts):
-        journal, generation = _start(memory, keep)
+        journal, generation = start(memory, keep)
         if decides:
-            _append(journal, epoch, generation)
+            append(journal, epoch, generation)
         journal.keep(Clean())
     memory.copy_into(store)
 
 
-def _start(store: JournalStore, keep: int) -> tuple[Journal, int]:
+def start(store: JournalStore, keep: int) -> tuple[Journal, int]:
     """Do what a driver's start does with its journal."""
     journal = Journal(store, keep_epochs=keep, wait=never)
     journal.read()
@@ -149,20 +162,21 @@ def _start(store: JournalStore, keep: int) -> tuple[Journal, int]:
     return journal, claim.generation
 
 
-def _append(journal: Journal, epoch: int, generation: int) -> None:
+def append(journal: Journal, epoch: int, generation: int, partitions: int = _PARTITIONS) -> None:
+    """Decide an epoch of two sinks with so many participants each."""
     sinks = {
-        f"sink-{n}": DecidedSink("null", "null", "nowhere", _committables(f"sink-{n}", epoch)) for n in range(_SINKS)
+        name: DecidedSink("null", "null", "nowhere", _committables(name, epoch, partitions)) for name in _SINK_NAMES
     }
     journal.decide(Decide(epoch, generation, f"input {epoch}", sinks))
     journal.trim()
 
 
-def _committables(sink: str, epoch: int) -> tuple[Committable, ...]:
-    txns = [Txn("benchmark", epoch, sink, 1, "0123456789ab", part, epoch + part) for part in range(_PARTITIONS)]
+def _committables(sink: str, epoch: int, partitions: int) -> tuple[Committable, ...]:
+    txns = [Txn("benchmark", epoch, sink, 1, "0123456789ab", part, epoch + part) for part in range(partitions)]
     return tuple(Committable(txn, 1000, b'{"path": "some/where"}', digest=2**63 + epoch) for txn in txns)
 
 
-class _Used:
+class Used:
     """A copy of a built journal in each round, so that its length stays: opened, listed, and appended to."""
 
     def __init__(self, opener: Opener, built: Path, keep: int) -> None:
@@ -178,22 +192,22 @@ class _Used:
     def _work(self, place: Path) -> Metrics:
         store = self._opener(place)
         store.list()  # the first one also connects
-        listing = _median_ms(_OPENED, lambda n: store.list())
-        opening = _median_ms(_OPENED, lambda n: self._journal(self._opener(place)).read())
+        listing = _medians("list", _OPENED, lambda n: store.list())
+        opening = _medians("open", _OPENED, lambda n: self._journal(self._opener(place)).read())
         journal = self._journal(store)
         generation = journal.claim("benchmark", "benchmark").generation
         decision = journal.log.decision
         assert decision is not None
         first = decision.epoch + 1
-        appending = _median_ms(_APPENDED, lambda n: _append(journal, first + n, generation))
+        appending = _medians("append", _APPENDED, lambda n: append(journal, first + n, generation))
         _close(store)
-        return {"open_ms": opening, "append_ms": appending, "list_ms": listing}
+        return {**opening, **appending, **listing}
 
     def _journal(self, store: JournalStore) -> Journal:
         return Journal(store, keep_epochs=self._keep, wait=never)
 
 
-class _Started:
+class Started:
     """A copy of a built journal in each round, and a few starts more."""
 
     def __init__(self, opener: Opener, built: Path, keep: int) -> None:
@@ -204,22 +218,23 @@ class _Started:
     def __call__(self, folder: Path) -> Work:
         place = folder / "journal"
         shutil.copytree(self._built, place)
-        return lambda: {"start_ms": _median_ms(_STARTED, lambda n: self._work(place))}
+        return lambda: _medians("start", _STARTED, lambda n: self._work(place))
 
     def _work(self, place: Path) -> None:
         store = self._opener(place)
-        _, generation = _start(store, self._keep)
-        assert generation > _FEW
+        _, generation = start(store, self._keep)
+        assert generation > 1
         _close(store)
 
 
-def _median_ms(times: int, call: Callable[[int], object]) -> float:
-    taken = []
+def _medians(name: str, times: int, call: Callable[[int], object]) -> Metrics:
+    walls, cpus = [], []
     for number in range(times):
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         call(number)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken) * 1000
+        cpus.append(time.process_time() - cpu)
+        walls.append(time.perf_counter() - started)
+    return {f"{name}_ms": statistics.median(walls) * 1000, f"{name}_cpu_ms": statistics.median(cpus) * 1000}
 
 
 def _close(store: JournalStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from exactsink.bench.report import to_json
 from tests.docs.pages import ROOT, pages
+from tests.unit.report_sample import SAMPLE
 
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
 
@@ -35,6 +38,40 @@ def test_a_page_that_was_edited_or_is_missing_is_stale(generate: ModuleType, tmp
     events.write_text(events.read_text().replace("`sink`", "`sinks`", 1))
     (tmp_path / "errors.md").unlink()
     assert generate.stale(tmp_path) == ["errors.md", "events.md"]
+
+
+def test_figures_of_a_page_are_those_that_were_measured(generate: ModuleType, tmp_path: Path) -> None:
+    """A ratio of times is turned round; a run too small for a page is refused; what was not measured is said."""
+    machine = {"cores": 2, "memory_gib": 23.5, "kernel": "Linux"}
+    taken = {"command": "make it", "started": "2026-11-22T13:31:57+00:00", "machine": machine}
+    figures = [
+        {"metric": "rows_per_s", "of": "ours", "over": "Flink", "value": 0.5, "rounds": [0.4, 0.6]},
+        {"metric": "trigger_ms", "of": "ours", "over": "Spark", "value": 0.8, "rounds": [0.5, 1.0]},
+        {"metric": "rows_per_cpu_s", "of": "ours", "over": "Spark", "value": 0.8, "rounds": []},
+    ]
+    medians = {name: {"median": 10.0} for name in ("rows_per_s", "trigger_ms", "us_a_row")}
+    line = {"benchmark": "kafka", "scale": 1.0, "rounds": 3, **taken, "figures": figures}
+    line["variants"] = dict.fromkeys(("ours", "Flink", "Spark"), medians)
+    (tmp_path / "peers.json").write_text(json.dumps({"lines": [line], "failed": {"sqlite": "no disk"}}))
+    fault = {"tool": "Flink", "fault": "halted", "target": "topic", "rows": 9, "lost": 3, "doubled": 0, "differ": 0}
+    (tmp_path / "peer_faults.json").write_text(
+        json.dumps({"lines": [{**fault, "reported": "nothing"}], "failed": [], **taken})
+    )
+    (tmp_path / "bench.json").write_text(to_json(SAMPLE))
+    blocks = [f"<!-- figures: {name} -->\nold\n<!-- end of figures -->\n" for name in generate.BLOCKS]
+    page = generate.with_figures("\n".join(blocks), tmp_path)
+    assert page == generate.with_figures(page, tmp_path)
+    assert page.count("Measured on 2026-11-22 by `") == 3
+    assert "| kafka | Flink | 0.5 | behind | 0.4 to 0.6 | 10 rows/s | 10 rows/s | 10 | 10 |" in page
+    assert "| kafka | Spark | 1.25 | ahead | 1 to 2 | 10 ms | 10 ms | 10 | 10 |" in page
+    assert page.count("| kafka |") == 2
+    assert "- not measured: sqlite, no disk" in page
+    assert "| Flink | halted | topic | 9 | 3 | 0 | 0 | nothing |" in page
+    assert "old" not in page.replace("hold", "")
+    assert "Not measured yet." in generate.with_figures(page, tmp_path / "none")
+    (tmp_path / "peers.json").write_text(json.dumps({"lines": [{**line, "scale": 0.1}], "failed": {}}))
+    with pytest.raises(ValueError, match="too small"):
+        generate.with_figures(page, tmp_path)
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in pages()])

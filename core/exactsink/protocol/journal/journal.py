@@ -20,6 +20,7 @@ from exactsink.protocol.journal.records import (
     Record,
     Redecide,
     decode,
+    has_sum,
     sealed,
 )
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
@@ -108,7 +109,7 @@ class Journal:
             return Log()
         record = self._entry(newest)
         if record.prior_sum and newest - 1 not in (record.before, *record.names):
-            self._entry(newest - 1, record.prior_sum, newest)  # what was put past the end of an older copy does not fit
+            self._check_prior(record)  # what was put past the end of an older copy does not fit
         own = (record,) if isinstance(record, Claim | Kept) else ()
         log = Log(anchors=needed(chain(own, self._anchors_before(record)), record.names))
         sums = dict(zip(record.names, record.name_sums, strict=False))
@@ -146,6 +147,12 @@ class Journal:
         if named and record.sha256 != named:
             raise _other_entry(seq, record.sha256, named, by)
         return record
+
+    def _check_prior(self, record: Record) -> None:
+        """Check that the entry before a record is the one it was written after."""
+        data = self._store.read(record.seq - 1)
+        if data is None or not has_sum(data, record.prior_sum):
+            self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises, and says what is wrong
 
     def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:
         """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""

@@ -37,6 +37,7 @@ __all__ = [
     "Redecide",
     "Resolve",
     "decode",
+    "has_sum",
     "sealed",
 ]
 
@@ -253,6 +254,13 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         )
     record: Record = _KINDS[kind](**{name: _read(name, value) for name, value in body.items()})
     return record
+
+
+def has_sum(data: bytes, sha256: str) -> bool:
+    """Return whether these bytes are the record with this sum. It is not decoded, which takes long for many votes."""
+    found = _SUM.search(data)
+    body = data if found is None else data[: found.start()] + b"}"  # format 2 has no sum in it
+    return hashlib.sha256(body).hexdigest() == sha256 and (found is None or found[1].decode() == sha256)
 
 
 def _own_sum(data: bytes, seq: int | None) -> str:

@@ -96,9 +96,7 @@ class LocalStore:
         names = sorted(self._names(self._folder), reverse=True)
         blocks = (self._names(self._folder / name) for name in filter(_BLOCK.fullmatch, names))
         inside = (_highest(sorted(block, reverse=True)) for block in blocks)
-        highest = max(
-            _highest(names), next(filter(None, inside), "")
-        )  # an earlier release put all there
+        highest = max(_highest(names), next(filter(None, inside), ""))  # an earlier release put all there
         return int(highest.removesuffix(".json")) if highest else -1
 
     def list(self) -> Sequence[int]:

@@ -1,0 +1,37 @@
+"""A chart's figures as a table: what is read where no drawing is, and beside each drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exactsink.bench.report.model import Bars, Cell, Chart, Lines, Table
+
+__all__ = ["figures", "is_figure"]
+
+
+def figures(chart: Chart) -> Table:
+    """Return every figure that a chart draws."""
+    return _of_bars(chart) if isinstance(chart, Bars) else _of_lines(chart)
+
+
+def is_figure(table: Table, column: int) -> bool:
+    """Return whether a column has figures, which stand to the right."""
+    return any(isinstance(row[column], int | float) for row in table.rows)
+
+
+def _of_bars(chart: Bars) -> Table:
+    spread = any(bar.low is not None or bar.high is not None for bar in chart.bars)
+    columns = ["", chart.unit, *(["least", "greatest"] if spread else [])]
+    rows: list[Sequence[Cell]] = [
+        [bar.label, bar.value, *([bar.low, bar.high] if spread else [])] for bar in chart.bars
+    ]
+    if chart.reference is not None:
+        rows.append([chart.reference.label, chart.reference.value, *([None, None] if spread else [])])
+    return Table(chart.title, columns, rows)
+
+
+def _of_lines(chart: Lines) -> Table:
+    places = sorted({x for line in chart.lines for x, _ in line.points})
+    values = [dict(line.points) for line in chart.lines]
+    rows: list[Sequence[Cell]] = [[x, *(points.get(x) for points in values)] for x in places]
+    return Table(f"{chart.title}: {chart.y}", [chart.x, *(line.name for line in chart.lines)], rows)

@@ -1,0 +1,31 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+from exactsink.bench.report.model import Cell
+
+__all__ = ["ABSENT", "shown", "tick"]
+
+ABSENT = "-"
+_LARGE = 1000
+_SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def shown(cell: Cell) -> str:
+    """Return a cell's text: counts whole, measured figures to three digits, a dash for what was not measured."""
+    if cell is None or cell != cell:
+        return ABSENT
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int) or abs(cell) >= _LARGE:
+        return f"{cell:,.0f}"
+    rounded = float(f"{cell:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= _LARGE else f"{rounded:g}"
+
+
+def tick(value: float) -> str:
+    """Return an axis label, as short as it can be: `10k`."""
+    for size, letter in _SCALES:
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

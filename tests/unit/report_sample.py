@@ -1,0 +1,62 @@
+"""A report with all that one may hold: long names, markup in text, figures of any size, and absent ones."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from exactsink.bench.report import Bar, Bars, Criterion, Line, Lines, Reference, Report, Section, Table, guide
+
+__all__ = ["EVIL", "SAMPLE"]
+
+EVIL = "</style><script>alert(1)</script> & \"quotes' | a\\b `c` _d_ \x00 <b>"
+_LONG = (
+    "idempotent_upsert, staged, on SQLite, with a name as long as they come and_a_word_that_nothing_breaks_" + "x" * 40
+)
+_ROWS = [10**power for power in range(2, 8)]
+
+SAMPLE = Report(
+    EVIL,
+    datetime(2026, 11, 22, 13, 5, tzinfo=timezone.utc),
+    {"cores": 2, "memory_gib": 23.4, "kernel": EVIL},
+    {"pyspark": "4.3.0"},
+    [
+        Section(
+            "Throughput " + EVIL,
+            [EVIL, "Medians of three rounds."],
+            [
+                Table(
+                    EVIL,
+                    ["strategy", "rows/s", "CPU us/row", "epoch p99 ms", "an abort leaves", EVIL],
+                    [["files", 426123.4567, 4.6123, 512, "hidden files", None], [_LONG, 67000, None, 1e-9, EVIL, "x"]],
+                    [EVIL],
+                )
+            ],
+            [
+                Bars(
+                    "Rows a second " + EVIL,
+                    "rows/s",
+                    [Bar("files", 426123.5, 41e4, 437e3), Bar(_LONG, 67000.0), Bar(EVIL, None), Bar("less", -3.0)],
+                    Reference(EVIL, 534000.25),
+                    "more",
+                )
+            ],
+        ),
+        Section(
+            "Growth",
+            charts=[
+                Lines(
+                    "An epoch over its rows",
+                    "rows in an epoch",
+                    "seconds",
+                    [
+                        *(Line(f"{n} sinks", [(rows, 0.2 * n + rows * 3e-6) for rows in _ROWS]) for n in range(1, 8)),
+                        Line("expected: " + _LONG, [(rows, rows * 3e-6) for rows in _ROWS], expected=True),
+                    ],
+                    "less",
+                )
+            ],
+        ),
+        guide([Criterion("throughput", "rows/s", "more", {"files": 426123.5, _LONG: 67000.0, EVIL: None})]),
+    ],
+    command="exactsink bench --out " + EVIL,
+)
