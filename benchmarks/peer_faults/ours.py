@@ -1,0 +1,115 @@
+"""Ours under each fault: `exactsink run` on a job's file, killed, and started again."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import PARTICIPANTS, SPARK, TWO_FILES, ids, write_job, write_source
+from tests.e2e.kafka_job import kafka_sink_of
+from tests.servers.waiting import wait_until
+
+from benchmarks.peer_faults import held
+from benchmarks.peer_faults.plays import BETWEEN, FILES, IN_BATCH, OURS, TIMED_OUT, Play, Played, Stage, require
+from exactsink.testing import Fault
+
+__all__ = ["PLAYS"]
+
+_TIMEOUT = 30
+_POSTGRES = """
+[sinks.db]
+backend = "postgres"
+conninfo = "{conninfo}"
+table = "{table}"
+columns = ["id", "kind", "amount"]
+strategy = "two_phase"
+"""
+_EVENTS = re.compile(r"\b(vote_lost|redecided|recommitted|in_doubt)\b")
+
+
+def _timed_out(stage: Stage) -> Played:
+    sink = kafka_sink_of(stage.kafka)
+    job = _job(stage, sink.sink(f"transaction_timeout_seconds = {_TIMEOUT}"), 'epoch_budget = "20 seconds"\n')
+    with _drivers(stage) as drivers:
+        drivers.killed(job, Fault("decide", "after", "kill", held.EPOCH), jvm=stage.jvm)
+        require(sink.epochs == 1 and sink.held, "one epoch is committed, and the next decided and open")
+        wait_until(lambda: not sink.held, "the broker to abort what nobody committed")
+        require(sink.epochs == 1 and not sink.open, "the decided transactions are aborted")
+        reported = _reported(drivers.whole(job, jvm=stage.jvm))
+    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic)}, reported)
+
+
+def _in_batch_kafka(stage: Stage) -> Played:
+    sink = kafka_sink_of(stage.kafka)
+    reported = _killed_in_batch(stage, sink.sink(), lambda: sink.held, lambda: sink.epochs == 1)
+    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic)}, reported)
+
+
+def _in_batch_postgres(stage: Stage) -> Played:
+    table = stage.new_table("ours_in_batch")
+
+    def one_is_prepared() -> bool:
+        return len(stage.asked("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")) == 1
+
+    def one_is_committed() -> bool:
+        return stage.in_table(table) == ids(PARTICIPANTS)
+
+    reported = _killed_in_batch(stage, _postgres(stage, table), one_is_prepared, one_is_committed)
+    return Played(ids(FILES), {"Postgres": stage.in_table(table)}, reported)
+
+
+def _killed_in_batch(stage: Stage, sink: str, written: Callable[[], bool], committed: Callable[[], bool]) -> str:
+    """Kill a driver with its JVM and its tasks, once rows of the held batch are `written`; start again."""
+    job = _job(stage, sink, 'transform = "benchmarks.peer_faults.held:hold"\n')
+    with _drivers(stage) as drivers:
+        driver = drivers.start(job)
+        driver.until(lambda: stage.holds and written(), "a task that holds and one that wrote")
+        driver.send(signal.SIGKILL)
+        driver.end()
+        require(committed(), "one epoch is committed, and the next is not")
+        return _reported(drivers.whole(job, jvm=stage.jvm))
+
+
+def _between(stage: Stage) -> Played:
+    sink, table = kafka_sink_of(stage.kafka), stage.new_table("ours_between")
+    job, fault = _job(stage, sink.sink() + _postgres(stage, table)), Fault("commit:db", "before", "kill", held.EPOCH)
+    with _drivers(stage) as drivers:
+        drivers.killed(job, fault, first=f"commit:{sink.name}", jvm=stage.jvm)
+        require(sink.epochs == 2 and stage.in_table(table) == ids(PARTICIPANTS), "Kafka is an epoch ahead of Postgres")
+        reported = _reported(drivers.whole(job, jvm=stage.jvm))
+    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic), "Postgres": stage.in_table(table)}, reported)
+
+
+PLAYS = (
+    Play(OURS, TIMED_OUT, _timed_out),
+    Play(f"{OURS}, kafka", IN_BATCH, _in_batch_kafka),
+    Play(f"{OURS}, postgres two_phase", IN_BATCH, _in_batch_postgres),
+    Play(f"{OURS}, both sinks", BETWEEN, _between),
+)
+
+
+def _job(stage: Stage, sinks: str, job: str = "") -> Path:
+    write_source(stage.folder, FILES)
+    spark = SPARK + "".join(f'"{key}" = "{value}"\n' for key, value in held.CONF.items())
+    return write_job(stage.folder, sinks, job, TWO_FILES, spark)
+
+
+def _postgres(stage: Stage, table: str) -> str:
+    return _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
+
+
+@contextmanager
+def _drivers(stage: Stage) -> Iterator[Drivers]:
+    with ExitStack() as stack:
+        yield Drivers(stage.folder, stack, stage.forks)
+
+
+def _reported(printed: str) -> str:
+    """Return what a job that ended well said about decided rows."""
+    events = Counter(_EVENTS.findall(printed))
+    return "exit 0" + "".join(f"; {name} x {count}" for name, count in sorted(events.items()))
