@@ -1,4 +1,4 @@
-"""A transform that holds one task of one epoch in the middle of its batch until its JVM is killed; a second one goes on.
+"""A transform that holds one task of one epoch in the middle of its batch until its JVM is killed, once.
 
 `spark.faults.folder` of the session is where its mark is left.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,6 @@ from benchmarks.peer_faults import held
 __all__ = [
     "BETWEEN",
     "FILES",
-    "IN_BATCH",
-    "OURS",
-    "TIMED_OUT",
-    "FaultError",
-    "Line",
-    "Play",
-    "Played",
-    "Stage",
-    "lines_of",
-    "require",
-]
-    "BETWEEN",
     "IN_BATCH",
     "OURS",
     "TIMED_OUT",
@@ -72,6 +60,10 @@ class Stage:
     postgres: Served
     forks: ForkServer
     jvm: WarmJvm
+
+    def at(self, folder: Path) -> Stage:
+        """Return it with another folder."""
+        return replace(self, folder=folder)
 
     def new_topic(self) -> str:
         """Make a topic."""
@@ -131,6 +123,11 @@ class Line:
     doubled: int
     differ: int
     reported: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it is held to the promise."""
+        return self.tool.startswith(OURS)
 
     @property
     def holds(self) -> bool:

@@ -24,9 +24,9 @@ class Run:
         self._folder = folder
         self._count = 0
 
-    def killed_when(self, condition: Callable[[], bool], what: str) -> None:
+    def killed_when(self, condition: Callable[[], bool], what: str, *more: str) -> None:
         """Start it, and `kill -9` it with all its children once the condition holds. It must not end before."""
-        with self._started() as process:
+        with self._started(*more) as process:
             process.until(condition, what)
 
     def dies(self, *more: str, code: int = KILLED) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.servers.kafka_jars import JarSet, jars, java
 
-__all__ = ["JVM", "PEER", "VERSIONS", "Flink", "flink"]
+__all__ = ["JVM", "PEER", "VERSIONS", "Flink", "command_of", "flink"]
 
 _FLINK = "2.2.1"
 _GROUP = "org.apache.flink"
@@ -88,12 +88,7 @@ class Flink:
 @contextmanager
 def flink(folder: Path) -> Iterator[Flink]:
     """Compile `Peer.java`, start it, and end it with the block. `folder` is new: classes, log and temporary files."""
-    path = f"{jars(PEER)}/*"
-    classes = folder / "classes"
-    _compile(path, classes)
-    (folder / "log4j2.properties").write_text(_LOGGING)
-    command = [*("setpriv", "--pdeathsig", "KILL", "--"), java(), *JVM, f"-Djava.io.tmpdir={folder}"]
-    command += [f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}", "-cp", f"{classes}:{path}", "Peer"]
+    command = ["setpriv", "--pdeathsig", "KILL", "--", *command_of("Peer", folder, JVM)]
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder, text=True
@@ -105,6 +100,16 @@ def flink(folder: Path) -> Iterator[Flink]:
     finally:
         process.kill()
         process.communicate()
+
+
+def command_of(main: str, folder: Path, jvm: Sequence[str]) -> list[str]:
+    """Compile the jobs into a new folder; return the command that starts a class of theirs, with its log on stderr."""
+    path = f"{jars(PEER)}/*"
+    classes = folder / "classes"
+    _compile(path, classes)
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    logging = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+    return [java(), *jvm, f"-Djava.io.tmpdir={folder}", logging, "-cp", f"{classes}:{path}", main]
 
 
 def _compile(path: str, classes: Path) -> None:

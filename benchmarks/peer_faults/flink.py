@@ -1,0 +1,94 @@
+"""Flink's exactly-once Kafka sink under each fault: halted, and restored from its last complete checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, ids
+from tests.servers.waiting import wait_until
+
+from benchmarks.peer_faults.plays import FILES, IN_BATCH, TIMED_OUT, Play, Played, Stage, require
+from benchmarks.peer_faults.runs import Run
+from benchmarks.peers.flink.session import command_of
+
+__all__ = ["PLAYS"]
+
+_TOOL = "Flink's KafkaSink, EXACTLY_ONCE"
+_JVM = ("-Xmx1g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
+_TIMEOUT_MS = 15_000
+_HALTED = 137
+_PROBLEM = re.compile(r"^\S+ (WARN|ERROR) (KafkaCommitter|CommitterOperator|CommitRequestImpl) (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job into a topic of its own, and its checkpoints."""
+
+    stage: Stage
+    topic: str
+    run: Run
+
+    @property
+    def seen(self) -> Counter[int]:
+        return self.stage.in_topic(self.topic)
+
+    @property
+    def held(self) -> bool:
+        """Return whether an open transaction holds readers."""
+        return self.stage.kafka.held(self.topic)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether the first epoch is committed, and the next open."""
+        return self.seen == ids(PARTICIPANTS) and self.held
+
+    def restored(self) -> str:
+        """Run it to its end, from its last complete checkpoint; return what it reported."""
+        whole = [metadata.parent for metadata in self._checkpoints.glob("*/*/_metadata")]
+        newest = max(whole, key=lambda folder: int(folder.name.removeprefix("chk-")))
+        code, printed = self.run.whole(f"restore={newest}")
+        problems = [f"{level}: {text}" for level, _, text in _PROBLEM.findall(printed)]
+        return "; ".join([f"exit {code}", *dict.fromkeys(problems)])
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.stage.folder / "checkpoints"
+
+
+def _timed_out(stage: Stage) -> Played:
+    job = _job(stage)
+    job.run.dies("place=committing", f"after={2 * ROWS_AN_EPOCH}", code=_HALTED)
+    require(job.is_ahead, "one epoch is committed, and the next open")
+    wait_until(lambda: not job.held, "the broker to abort what nobody committed")
+    reported = job.restored()
+    return Played(ids(FILES), {"Kafka": job.seen}, reported)
+
+
+def _in_batch(stage: Stage) -> Played:
+    job = _job(stage)
+    half = f"after={ROWS_AN_EPOCH + ROWS_AN_EPOCH // 2}"
+    job.run.killed_when(lambda: job.is_ahead, "rows of the second epoch in the topic", "place=writing", half)
+    reported = job.restored()
+    return Played(ids(FILES), {"Kafka": job.seen}, reported)
+
+
+PLAYS = (Play(_TOOL, TIMED_OUT, _timed_out), Play(_TOOL, IN_BATCH, _in_batch))
+
+
+def _job(stage: Stage) -> _Job:
+    topic = stage.new_topic()
+    given = {
+        "sink": "kafka",
+        "brokers": stage.kafka.bootstrap,
+        "topic": topic,
+        "prefix": topic,
+        "producer.transaction.timeout.ms": _TIMEOUT_MS,
+        "rows": len(ids(FILES)),
+        "each": ROWS_AN_EPOCH,
+        "checkpoints": stage.folder / "checkpoints",
+    }
+    command = [*command_of("Faulted", stage.folder, _JVM), *(f"{name}={value}" for name, value in given.items())]
+    return _Job(stage, topic, Run(command, stage.folder))

@@ -1,0 +1,104 @@
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.common.functions.MapFunction;
+import org.apache.flink.api.common.state.CheckpointListener;
+import org.apache.flink.api.connector.source.util.ratelimit.RateLimiterStrategy;
+import org.apache.flink.configuration.CheckpointingOptions;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.RestartStrategyOptions;
+import org.apache.flink.configuration.StateRecoveryOptions;
+import org.apache.flink.connector.datagen.source.DataGeneratorSource;
+import org.apache.flink.runtime.state.FunctionInitializationContext;
+import org.apache.flink.runtime.state.FunctionSnapshotContext;
+import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.table.data.GenericRowData;
+import org.apache.flink.table.data.RowData;
+import org.apache.flink.table.data.StringData;
+
+/**
+ * One job that stops at a named place of its own: its process is halted there, or stands still to be killed.
+ *
+ * <p>Its arguments are `key=value`: those of the sink, see `Sinks`; `rows` in all and `each`, how many between two
+ * checkpoints; `checkpoints` (a folder), and `restore` (a checkpoint's folder to start from). `place` is `committing`
+ * (halt, with exit code 137: a checkpoint with `after` rows is complete, its commits have not begun) or `writing` (stand
+ * still: `after` rows were handed on). One task does all, so that nothing is committed beside the place.
+ */
+public final class Faulted {
+    private Faulted() {}
+
+    public static void main(String[] words) throws Exception {
+        Map<String, String> job = new HashMap<>();
+        for (String word : words) {
+            int end = word.indexOf('=');
+            job.put(word.substring(0, end), word.substring(end + 1));
+        }
+        Configuration settings = new Configuration();
+        settings.set(RestartStrategyOptions.RESTART_STRATEGY, "none");
+        settings.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofSeconds(1));
+        settings.set(CheckpointingOptions.CHECKPOINTS_DIRECTORY, "file://" + job.get("checkpoints"));
+        if (job.containsKey("restore")) {
+            settings.set(StateRecoveryOptions.SAVEPOINT_PATH, "file://" + job.get("restore"));
+        }
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(settings);
+        env.setParallelism(1);
+        Columns columns = new Columns("key text,value text");
+        DataGeneratorSource<RowData> numbers =
+                new DataGeneratorSource<>(
+                        Faulted::row,
+                        Long.parseLong(job.get("rows")),
+                        RateLimiterStrategy.perCheckpoint(Integer.parseInt(job.get("each"))),
+                        columns.rows());
+        env.fromSource(numbers, WatermarkStrategy.<RowData>noWatermarks(), "rows", columns.rows())
+                .map(new Stop(job.getOrDefault("place", ""), Long.parseLong(job.getOrDefault("after", "0"))))
+                .returns(columns.rows())
+                .sinkTo(Sinks.of(job, columns));
+        env.execute();
+    }
+
+    private static RowData row(long number) {
+        return GenericRowData.of(
+                StringData.fromString(Long.toString(number)), StringData.fromString("{\"id\": " + number + "}"));
+    }
+
+    /** Passes rows on. It stands before the sink in the same task, and so hears of a checkpoint before the sink does. */
+    private static final class Stop implements MapFunction<RowData, RowData>, CheckpointedFunction, CheckpointListener {
+        private static final long serialVersionUID = 1;
+        private static final int HALTED = 137;
+        private final String place;
+        private final long after;
+        private transient long passed;
+        private transient long kept;
+
+        Stop(String place, long after) {
+            this.place = place;
+            this.after = after;
+        }
+
+        @Override
+        public RowData map(RowData row) throws InterruptedException {
+            if (place.equals("writing") && passed == after) {
+                Thread.currentThread().join(); // for ever
+            }
+            passed++;
+            return row;
+        }
+
+        @Override
+        public void snapshotState(FunctionSnapshotContext context) {
+            kept = passed;
+        }
+
+        @Override
+        public void initializeState(FunctionInitializationContext context) {}
+
+        @Override
+        public void notifyCheckpointComplete(long checkpoint) {
+            if (place.equals("committing") && kept >= after) {
+                Runtime.getRuntime().halt(HALTED);
+            }
+        }
+    }
+}
