@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, ids
+from tests.e2e.jobs import ROWS_AN_EPOCH, ids
 from tests.servers.waiting import wait_until
 
 from benchmarks.peer_faults.plays import FILES, IN_BATCH, TIMED_OUT, Play, Played, Stage, require
@@ -42,8 +42,9 @@ class _Job:
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether the first epoch is committed, and the next open."""
-        return self.seen == ids(PARTICIPANTS) and self.held
+        """Return whether the first checkpoint's rows are committed, and the next ones' transaction is open."""
+        # Flink's limiter lets a row too many through in the first round.
+        return ROWS_AN_EPOCH <= self.seen.total() < 2 * ROWS_AN_EPOCH and self.held
 
     def restored(self) -> str:
         """Run it to its end, from its last complete checkpoint; return what it reported."""
@@ -61,8 +62,10 @@ class _Job:
 def _timed_out(stage: Stage) -> Played:
     job = _job(stage)
     job.run.dies("place=committing", f"after={2 * ROWS_AN_EPOCH}", code=_HALTED)
-    require(job.is_ahead, "one epoch is committed, and the next open")
+    require(job.is_ahead, f"one checkpoint is committed, the next open: {job.seen.total()} rows, held: {job.held}")
+    committed = job.seen
     wait_until(lambda: not job.held, "the broker to abort what nobody committed")
+    require(job.seen == committed, "the decided transaction is aborted")
     reported = job.restored()
     return Played(ids(FILES), {"Kafka": job.seen}, reported)
 
