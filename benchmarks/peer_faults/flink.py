@@ -52,7 +52,7 @@ class _Job:
         newest = max(whole, key=lambda folder: int(folder.name.removeprefix("chk-")))
         code, printed = self.run.whole(f"restore={newest}")
         problems = [f"{level}: {text}" for level, _, text in _PROBLEM.findall(printed)]
-        return "; ".join([f"exit {code}", *dict.fromkeys(problems)])
+        return "; ".join([f"exit {code}", *(dict.fromkeys(problems) or ["no warning"])])
 
     @property
     def _checkpoints(self) -> Path:
