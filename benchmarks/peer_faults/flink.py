@@ -21,6 +21,7 @@ _JVM = ("-Xmx1g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=ja
 _TIMEOUT_MS = 15_000
 _HALTED = 137
 _PROBLEM = re.compile(r"^\S+ (WARN|ERROR) (KafkaCommitter|CommitterOperator|CommitRequestImpl) (.*)$", re.MULTILINE)
+_REQUEST = r" \(CommitRequestImpl.*\}\)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class _Job:
         whole = [metadata.parent for metadata in self._checkpoints.glob("*/*/_metadata")]
         newest = max(whole, key=lambda folder: int(folder.name.removeprefix("chk-")))
         code, printed = self.run.whole(f"restore={newest}")
-        problems = [f"{level}: {text}" for level, _, text in _PROBLEM.findall(printed)]
+        problems = [f"{level} {re.sub(_REQUEST, '', text)}" for level, _, text in _PROBLEM.findall(printed)]
         return "; ".join([f"exit {code}", *(dict.fromkeys(problems) or ["no warning"])])
 
     @property

@@ -30,7 +30,7 @@ columns = ["id", "kind", "amount"]
 strategy = "two_phase"
 """
 _PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-_EVENTS = re.compile(r"\b(vote_lost|redecided|recommitted|in_doubt)\b")
+_WARNING = re.compile(r"WARNING exactsink (\w+) .*\btxn=(\S+)")
 
 
 def _timed_out(stage: Stage) -> Played:
@@ -96,6 +96,6 @@ def _drivers(stage: Stage) -> Iterator[Drivers]:
 
 
 def _reported(printed: str) -> str:
-    """Return what a job that ended well said about decided rows."""
-    events = Counter(_EVENTS.findall(printed))
-    return "exit 0" + "".join(f"; {name} x {count}" for name, count in sorted(events.items()))
+    """Return what a job that ended well warned of, and for how many participants."""
+    events = Counter(event for event, _ in set(_WARNING.findall(printed)))
+    return "; ".join(["exit 0", *([f"{event} x {count}" for event, count in sorted(events.items())] or ["no warning"])])

@@ -68,7 +68,7 @@ PLAYS = (
 def _run(stage: Stage, **spec: Any) -> Run:
     write_source(stage.folder, FILES)
     program = [sys.executable, "-m", "benchmarks.peer_faults.spark_job", str(stage.folder), json.dumps(spec)]
-    return Run(program, stage.folder)
+    return Run(program, stage.folder, stage.jvm)
 
 
 def _to_topic(stage: Stage, topic: str) -> Mapping[str, str]:
@@ -80,7 +80,7 @@ def _to_table(stage: Stage, table: str) -> Mapping[str, str]:
 
 
 def _whole(run: Run) -> str:
-    """Run to the end; return the exit code, and what it reported about its rows."""
+    """Run to the end; return the exit code, and what it warned of."""
     code, printed = run.whole()
     require(code == 0, f"the job ends well: {code}, {printed[-3000:]}")
     return "; ".join([f"exit {code}", *(dict.fromkeys(_PROBLEM.findall(printed)) or ["no warning"])])
