@@ -10,11 +10,11 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof bench clean
+.PHONY: help setup demo lint check test proof bench bench-peers clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: $(VENV)/.ready  ## Make the virtual environment, and install Python and Java where there is none
 
@@ -39,6 +39,9 @@ proof: lint  ## Before a release: all of that, and the long tests marked proof
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: setup  ## Ours beside Flink, Spark's own sinks and the servers' tools; BENCH_ARGS=--help
+	$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
 
 clean:  ## Remove what the commands above made
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

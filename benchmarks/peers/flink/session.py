@@ -87,8 +87,9 @@ class Flink:
 
 @contextmanager
 def flink(folder: Path) -> Iterator[Flink]:
-    """Compile `Peer.java`, start it, and end it with the block. `folder` is new: classes, log and temporary files."""
+    """Compile `Peer.java`, start it, and end it with the block. `folder` is made: classes, log and temporary files."""
     path = f"{jars(PEER)}/*"
+    folder.mkdir()
     classes = folder / "classes"
     _compile(path, classes)
     (folder / "log4j2.properties").write_text(_LOGGING)
