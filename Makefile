@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof bench bench-faults clean
+.PHONY: help setup demo lint check test proof bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -39,6 +39,10 @@ proof: lint  ## Before a release: all of that, and the long tests marked proof
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: setup  ## Ours beside Flink, Spark's own sinks and the servers' tools; BENCH_ARGS=--help; then bench-faults
+	$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
+	@$(MAKE) --no-print-directory bench-faults
 
 bench-faults: setup  ## The same faults for ours and its peers: rows lost and doubled, counted by id
 	$(BIN)/python -m benchmarks.peer_faults

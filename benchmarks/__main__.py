@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import signal
 import sys
-import tempfile
-from contextlib import closing
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import click
 
 from benchmarks.catalog import CATALOG
-from benchmarks.machine import commit, machine
-from benchmarks.plan import Benchmark, Setting
-from benchmarks.report import Report, figure_line
-from benchmarks.runner import Measured, run_plan
-from benchmarks.warm_spark import WarmSpark
+from benchmarks.command import Sizes, run_all
 
 __all__ = ["main"]
 
@@ -36,37 +26,9 @@ def main(names: tuple[str, ...], listed: bool, rounds: int, scale: float, out: P
         for benchmark in CATALOG.values():
             click.echo(f"{benchmark.name:<26} {benchmark.about}")
         return
-    kept = True
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made
-    with tempfile.TemporaryDirectory(dir=work, prefix="exactsink-benchmarks-") as scratch:
-        folder = Path(scratch)
-        with closing(WarmSpark(folder)) as spark:
-            for name in names or CATALOG:
-                place = folder / name
-                place.mkdir()
-                kept &= _run(CATALOG[name], Setting(scale, place, spark.session), rounds, out).holds
-    sys.exit(0 if kept else 1)
-
-
-def _run(benchmark: Benchmark, setting: Setting, rounds: int, out: Path) -> Measured:
-    click.echo(f"{benchmark.name}: {benchmark.about}")
-    circumstances: dict[str, Any] = {
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "scale": setting.scale,
-        "rounds": rounds,
-        "commit": commit(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine(),
-    }
-    with benchmark.open(setting) as plan:
-        for note in plan.notes:
-            click.echo(f"  note: {note}")
-        measured = run_plan(plan, rounds, setting.folder, click.echo)
-    circumstances["load_average_at_end"] = machine()["load_average"]
-    Report(benchmark, plan, measured, circumstances).save(out)
-    for figure in measured.figures:
-        click.echo(f"  {figure_line(figure)}")
-    return measured
+    sizes = Sizes("benchmarks", rounds, scale, out, work)
+    kept = [report.measured.holds for report in run_all([CATALOG[name] for name in names or CATALOG], sizes)]
+    sys.exit(0 if all(kept) else 1)
 
 
 if __name__ == "__main__":

@@ -67,8 +67,12 @@ def _measure(variant: Variant, folder: Path) -> dict[str, float]:
         wall, cpu = time.perf_counter() - started, cpu_seconds() - cpu
         metrics = {"wall_s": wall, "cpu_s": cpu, **own}
         if "rows" in own:
-            metrics["rows_per_s"] = own["rows"] / wall
-            metrics["rows_per_cpu_s"] = own["rows"] / cpu if cpu else float("nan")
+            metrics.setdefault("rows_per_s", _ratio(own["rows"], metrics["wall_s"]))
+            metrics.setdefault("rows_per_cpu_s", _ratio(own["rows"], metrics["cpu_s"]))
+        if variant.counted is not None:
+            found = variant.counted(Path(scratch))
+            if found != own["rows"]:
+                raise RuntimeError(f"{variant.name}: {found} rows are there, and {own['rows']:.0f} were written")
         return metrics
 
 

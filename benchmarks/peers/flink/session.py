@@ -87,7 +87,8 @@ class Flink:
 
 @contextmanager
 def flink(folder: Path) -> Iterator[Flink]:
-    """Compile `Peer.java`, start it, and end it with the block. `folder` is new: classes, log and temporary files."""
+    """Compile `Peer.java`, start it, and end it with the block. `folder` is made: classes, log and temporary files."""
+    folder.mkdir()
     command = ["setpriv", "--pdeathsig", "KILL", "--", *command_of("Peer", folder, JVM)]
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
