@@ -19,6 +19,7 @@ __all__ = ["PLAYS"]
 _TOOL = "Flink's KafkaSink, EXACTLY_ONCE"
 _JVM = ("-Xmx1g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
 _TIMEOUT_MS = 15_000
+_NEVER_MS = 900_000  # the brokers' longest
 _HALTED = 137
 _PROBLEM = re.compile(r"^\S+ (WARN|ERROR) (KafkaCommitter|CommitterOperator|CommitRequestImpl) (.*)$", re.MULTILINE)
 _REQUEST = r" \(CommitRequestImpl.*\}\)"
@@ -60,7 +61,7 @@ class _Job:
 
 
 def _timed_out(stage: Stage) -> Played:
-    job = _job(stage)
+    job = _job(stage, timeout_ms=_TIMEOUT_MS)
     job.run.dies("place=committing", f"after={2 * ROWS_AN_EPOCH}", code=_HALTED)
     require(job.is_ahead, f"one checkpoint is committed, the next open: {job.seen.total()} rows, held: {job.held}")
     committed = job.seen
@@ -71,9 +72,9 @@ def _timed_out(stage: Stage) -> Played:
 
 
 def _in_batch(stage: Stage) -> Played:
-    job = _job(stage)
-    half = f"after={ROWS_AN_EPOCH + ROWS_AN_EPOCH // 2}"
-    job.run.killed_when(lambda: job.is_ahead, "rows of the second epoch in the topic", "place=writing", half)
+    job, mark = _job(stage, timeout_ms=_NEVER_MS), stage.folder / "stands"
+    place = ("place=writing", f"after={ROWS_AN_EPOCH + ROWS_AN_EPOCH // 2}", f"mark={mark}")
+    job.run.killed_when(lambda: mark.exists() and job.is_ahead, "rows in the topic that no checkpoint has", *place)
     reported = job.restored()
     return Played(ids(FILES), {"Kafka": job.seen}, reported)
 
@@ -81,14 +82,14 @@ def _in_batch(stage: Stage) -> Played:
 PLAYS = (Play(_TOOL, TIMED_OUT, _timed_out), Play(_TOOL, IN_BATCH, _in_batch))
 
 
-def _job(stage: Stage) -> _Job:
+def _job(stage: Stage, timeout_ms: int) -> _Job:
     topic = stage.new_topic()
     given = {
         "sink": "kafka",
         "brokers": stage.kafka.bootstrap,
         "topic": topic,
         "prefix": topic,
-        "producer.transaction.timeout.ms": _TIMEOUT_MS,
+        "producer.transaction.timeout.ms": timeout_ms,
         "rows": len(ids(FILES)),
         "each": ROWS_AN_EPOCH,
         "checkpoints": stage.folder / "checkpoints",

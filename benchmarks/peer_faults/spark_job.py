@@ -19,10 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from tests.e2e.jobs import PARTICIPANTS
 
 from benchmarks.peer_faults import held
+from benchmarks.peers.spark_kafka import COORDINATES
 
 __all__ = ["CONNECTORS", "PACKAGES", "main"]
 
-PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.postgresql:postgresql:42.7.14"
+PACKAGES = f"{COORDINATES},org.postgresql:postgresql:42.7.14"
 _BUNDLED = "com.google.code.findbugs:jsr305,org.scala-lang.modules:scala-parallel-collections_2.13"  # Spark has them
 CONNECTORS = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": _BUNDLED}
 """What a JVM is started with; one that runs has them or not."""

@@ -1,3 +1,5 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
@@ -25,8 +27,9 @@ import org.apache.flink.table.data.StringData;
  *
  * <p>Its arguments are `key=value`: those of the sink, see `Sinks`; `rows` in all and `each`, how many between two
  * checkpoints; `checkpoints` (a folder), and `restore` (a checkpoint's folder to start from). `place` is `committing`
- * (halt, with exit code 137: a checkpoint with `after` rows is complete, its commits have not begun) or `writing` (stand
- * still: `after` rows were handed on). One task does all, so that nothing is committed beside the place.
+ * (halt, with exit code 137: a checkpoint with `after` rows is complete, its commits have not begun) or `writing` (make
+ * the file `mark` and stand still: `after` rows were handed on, and no checkpoint has the last of them). One task does
+ * all, so that nothing is committed beside the place.
  */
 public final class Faulted {
     private Faulted() {}
@@ -55,7 +58,7 @@ public final class Faulted {
                         columns.rows());
         DataStream<RowData> given =
                 env.fromSource(numbers, WatermarkStrategy.<RowData>noWatermarks(), "rows", columns.rows());
-        given.map(new Stop(job.getOrDefault("place", ""), Long.parseLong(job.getOrDefault("after", "0"))))
+        given.map(new Stop(job.getOrDefault("place", ""), Long.parseLong(job.getOrDefault("after", "0")), job.get("mark")))
                 .returns(columns.rows())
                 .sinkTo(new DiscardingSink<>());
         given.sinkTo(Sinks.of(job, columns));
@@ -73,17 +76,21 @@ public final class Faulted {
         private static final int HALTED = 137;
         private final String place;
         private final long after;
+        private final String mark;
         private transient long passed;
         private transient long kept;
+        private transient boolean pending;
 
-        Stop(String place, long after) {
+        Stop(String place, long after, String mark) {
             this.place = place;
             this.after = after;
+            this.mark = mark;
         }
 
         @Override
-        public RowData map(RowData row) throws InterruptedException {
-            if (place.equals("writing") && passed == after) {
+        public RowData map(RowData row) throws Exception {
+            if (place.equals("writing") && passed >= after && passed > kept && !pending) {
+                Files.createFile(Path.of(mark));
                 Thread.currentThread().join(); // for ever
             }
             passed++;
@@ -93,6 +100,7 @@ public final class Faulted {
         @Override
         public void snapshotState(FunctionSnapshotContext context) {
             kept = passed;
+            pending = true;
         }
 
         @Override
@@ -100,6 +108,7 @@ public final class Faulted {
 
         @Override
         public void notifyCheckpointComplete(long checkpoint) {
+            pending = false;
             if (place.equals("committing") && kept >= after) {
                 Runtime.getRuntime().halt(HALTED);
             }
