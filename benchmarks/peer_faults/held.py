@@ -19,7 +19,7 @@ __all__ = ["CONF", "EPOCH", "hold", "mark"]
 
 EPOCH = 1
 CONF = {"spark.faults.folder": "{folder}", "spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
-"""What the session is told, `{folder}` being the play's."""
+"""The session's settings, `{folder}` being the play's."""
 _PARTITION = 1
 
 
