@@ -44,6 +44,7 @@ def main(tool: str, out: Path) -> None:
                 lines += _played(play, stage)
             except Exception as failure:  # the other plays still count; the command ends with 1
                 failed.append(f"{play.tool}: {play.fault}: {failure}")
+                click.echo(f"  NOT PLAYED: {failure}")
     bad = failed + [f"{line.tool} lost or doubled rows" for line in lines if line.is_ours and not line.holds]
     save(lines, failed, {"command": "make bench-faults", "started": started, **_versions()}, out)
     for what in bad:
