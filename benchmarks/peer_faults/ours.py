@@ -22,7 +22,7 @@ __all__ = ["PLAYS"]
 
 _TIMEOUT = 30
 _POSTGRES = """
-[sinks.db]
+[sinks.{table}]
 backend = "postgres"
 conninfo = "{conninfo}"
 table = "{table}"
@@ -46,7 +46,7 @@ def _timed_out(stage: Stage) -> Played:
 
 
 def _in_batch(stage: Stage) -> Played:
-    sink, table = kafka_sink_of(stage.kafka), stage.new_table("ours_in_batch")
+    sink, table = kafka_sink_of(stage.kafka), stage.new_table("batch")
     job = _job(stage, sink.sink() + _postgres(stage, table), 'transform = "benchmarks.peer_faults.held:hold"\n')
 
     def one_task_is_done() -> bool:
@@ -63,8 +63,11 @@ def _in_batch(stage: Stage) -> Played:
 
 
 def _between(stage: Stage) -> Played:
-    sink, table = kafka_sink_of(stage.kafka), stage.new_table("ours_between")
-    job, fault = _job(stage, sink.sink() + _postgres(stage, table)), Fault("commit:db", "before", "kill", held.EPOCH)
+    sink, table = kafka_sink_of(stage.kafka), stage.new_table("halves")
+    job, fault = (
+        _job(stage, sink.sink() + _postgres(stage, table)),
+        Fault(f"commit:{table}", "before", "kill", held.EPOCH),
+    )
     with _drivers(stage) as drivers:
         drivers.killed(job, fault, first=f"commit:{sink.name}", jvm=stage.jvm)
         require(sink.epochs == 2 and stage.in_table(table) == ids(PARTICIPANTS), "Kafka is an epoch ahead of Postgres")
@@ -86,6 +89,7 @@ def _job(stage: Stage, sinks: str, job: str = "") -> Path:
 
 
 def _postgres(stage: Stage, table: str) -> str:
+    """Return the sink, which has its table's name: the database has the marks of all plays, by their sinks."""
     return _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
 
 
