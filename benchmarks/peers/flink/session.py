@@ -33,7 +33,7 @@ VERSIONS = (
 """What is on Flink's class path, beside what these need."""
 
 PEER = JarSet(f"flink-{_FLINK}", (*VERSIONS, _COMPILER, "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"))
-JVM = ("-Xms3g", "-Xmx3g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
+JVM = ("-Xmx3g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
 _LOGGING = """\
 status = ERROR
 appender.err.type = Console
