@@ -12,12 +12,11 @@ from tests.servers.waiting import wait_until
 
 from benchmarks.peer_faults.plays import FILES, IN_BATCH, TIMED_OUT, Play, Played, Stage, require
 from benchmarks.peer_faults.runs import Run
-from benchmarks.peers.flink.session import command_of
+from benchmarks.peers.flink.session import JVM, command_of
 
 __all__ = ["PLAYS"]
 
 _TOOL = "Flink's KafkaSink, EXACTLY_ONCE"
-_JVM = ("-Xmx1g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
 _TIMEOUT_MS = 15_000
 _NEVER_MS = 900_000  # the brokers' longest
 _HALTED = 137
@@ -94,5 +93,5 @@ def _job(stage: Stage, timeout_ms: int) -> _Job:
         "each": ROWS_AN_EPOCH,
         "checkpoints": stage.folder / "checkpoints",
     }
-    command = [*command_of("Faulted", stage.folder, _JVM), *(f"{name}={value}" for name, value in given.items())]
+    command = [*command_of("Faulted", stage.folder, JVM), *(f"{name}={value}" for name, value in given.items())]
     return _Job(stage, topic, Run(command, stage.folder))
