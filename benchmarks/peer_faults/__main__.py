@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -63,14 +63,13 @@ def _played(play: Play, stage: Stage) -> list[Line]:
 
 @contextmanager
 def _stage() -> Iterator[Stage]:
-    with (
-        tempfile.TemporaryDirectory(prefix="exactsink-faults-") as scratch,
-        own_kafka() as kafka,
-        serving() as postgres,
-    ):
-        folder = Path(scratch)
-        with closing(ForkServer()) as forks, closing(WarmJvm(folder / "jvm")) as jvm:
-            yield Stage(folder, kafka, postgres, forks, jvm)
+    connectors = [word for setting in spark_job.CONNECTORS.items() for word in ("--conf", "=".join(setting))]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="exactsink-faults-")))
+        kafka, postgres = stack.enter_context(own_kafka()), stack.enter_context(serving())
+        forks = stack.enter_context(closing(ForkServer()))
+        jvm = stack.enter_context(closing(WarmJvm(folder / "jvm", *connectors)))
+        yield Stage(folder, kafka, postgres, forks, jvm)
 
 
 def _versions() -> dict[str, object]:
