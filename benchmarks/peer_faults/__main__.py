@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import tempfile
@@ -46,7 +47,8 @@ def main(tool: str, out: Path) -> None:
                 failed.append(f"{play.tool}: {play.fault}: {failure}")
                 click.echo(f"  NOT PLAYED: {failure}")
     bad = failed + [f"{line.tool} lost or doubled rows" for line in lines if line.is_ours and not line.holds]
-    save(lines, failed, {"command": "make bench-faults", "started": started, **_versions()}, out)
+    command = shlex.join(["python", "-m", "benchmarks.peer_faults", *sys.argv[1:]])
+    save(lines, failed, {"command": command, "started": started, **_versions()}, out)
     for what in bad:
         click.echo(f"FAILED: {what}", err=True)
     sys.exit(1 if bad else 0)
