@@ -8,40 +8,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["cpu_seconds", "cpu_shares"]
+__all__ = ["Processes", "cpu_reading", "cpu_spent"]
 
-_PPID, _TIMES = 1, slice(11, 15)  # fields of /proc/PID/stat after the name: parent, and utime stime cutime cstime
+_PPID, _OWN, _WAITED = 1, slice(11, 13), slice(13, 15)  # of /proc/PID/stat after the name: the last are of children
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
     name: str
     parent: int
-    ticks: int
+    own: int
+    waited: int
+    """Of children that have ended, and that it has waited for."""
+
+    @property
+    def ticks(self) -> int:
+        return self.own + self.waited
 
 
-def cpu_seconds() -> float:
-    """Sum user and system seconds of this process and its descendants, ended and reaped ones included."""
-    return sum(one.ticks for one in _family().values()) / os.sysconf("SC_CLK_TCK")
+Processes = Mapping[int, _Process]
+"""A reading: processes by id, parents first."""
 
 
-def cpu_shares(named: Mapping[int, str]) -> Mapping[str, float]:
-    """Say whose those seconds are: `driver` is this process, with the tools that it has run and reaped.
+def cpu_spent(before: Processes, after: Processes, named: Mapping[int, str]) -> Mapping[str, float]:
+    """Say whose seconds lie between two readings: `driver` is this process, with the tools that it has run.
 
     `named` processes, by id, and those below them have a name given; of the others `jvm` is Java, `workers` the rest.
+    Who was ended in between is counted where its parent waited for it; pyspark's daemon waits for none of its workers,
+    and what they had before is then not taken off.
     """
     shares = dict.fromkeys(("driver", "jvm", "workers", *named.values()), 0.0)
-    whose = {os.getpid(): "driver"}
-    for pid, one in _family().items():  # a parent comes before its children
-        if pid not in whose:
-            above = whose[one.parent] if whose[one.parent] in named.values() else None
-            whose[pid] = named.get(pid) or above or ("jvm" if one.name == "java" else "workers")
-        shares[whose[pid]] += one.ticks / os.sysconf("SC_CLK_TCK")
+    whose: dict[int, str] = {}
+    for pid, one in after.items():
+        above = whose.get(one.parent)
+        inherited = above if above in named.values() else None
+        default = "driver" if pid == os.getpid() else "jvm" if one.name == "java" else "workers"
+        whose[pid] = named.get(pid) or inherited or default
+        shares[whose[pid]] += _ticks_between(pid, before, after) / os.sysconf("SC_CLK_TCK")
     return shares
 
 
-def _family() -> Mapping[int, _Process]:
-    """Read this process and its descendants, parents first.
+def _ticks_between(pid: int, before: Processes, after: Processes) -> int:
+    one, old = after[pid], before.get(pid, _Process("", 0, 0, 0))
+    waited = one.waited - old.waited
+    for child, ended in before.items():
+        if ended.parent == pid and child not in after and ended.ticks <= waited:
+            waited -= ended.ticks
+    return one.own - old.own + waited
+
+
+def cpu_reading() -> Processes:
+    """Read this process and its descendants.
 
     Who is reaped while it is read is in no reading, its own or its parent's: read again until the family stays.
     """
@@ -53,7 +70,7 @@ def _family() -> Mapping[int, _Process]:
             return family
 
 
-def _reading() -> Mapping[int, _Process]:
+def _reading() -> Processes:
     found: dict[int, _Process] = {}
     children: dict[int, list[int]] = defaultdict(list)
     for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
@@ -63,7 +80,8 @@ def _reading() -> Mapping[int, _Process]:
         except (FileNotFoundError, ProcessLookupError):  # ended since it was listed
             continue
         fields = tail.split()
-        found[pid] = _Process(head.partition("(")[2], int(fields[_PPID]), sum(map(int, fields[_TIMES])))
+        times = (sum(map(int, fields[part])) for part in (_OWN, _WAITED))
+        found[pid] = _Process(head.partition("(")[2], int(fields[_PPID]), *times)
         children[found[pid].parent].append(pid)
     family: dict[int, _Process] = {}
     waiting = [os.getpid()]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.clocks import cpu_shares
+from benchmarks.clocks import cpu_reading, cpu_spent
 
 __all__ = ["shared_out"]
 
 
 def shared_out(broker: int, work: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
     """Do the work, and add to its figures the seconds of CPU time of each; `broker` is a process id."""
-    before = cpu_shares({broker: "broker"})
+    before = cpu_reading()
     reported = work()
-    after = cpu_shares({broker: "broker"})
-    return {**reported, **{f"{name}_cpu_s": seconds - before[name] for name, seconds in after.items()}}
+    spent = cpu_spent(before, cpu_reading(), {broker: "broker"})
+    return {**reported, **{f"{name}_cpu_s": seconds for name, seconds in spent.items()}}

@@ -18,27 +18,20 @@ if TYPE_CHECKING:
 
     from exactsink.spark.job import Job
 
-__all__ = ["Streamed", "job_of_file", "job_of_sink", "triggers"]
+__all__ = ["job_of_file", "job_of_sink", "stream_job", "triggers"]
 
 
-class Streamed:
-    """A source's stream through a job, to its end; keeps what Spark reports of its triggers."""
-
-    def __init__(self, spark: SparkSession, source: Source) -> None:
-        self._spark = spark
-        self._source = source
-
-    def run(self, make: Callable[[], Job]) -> list[int]:
-        """Run a job until all files are read, an epoch a trigger; gives each trigger's milliseconds."""
-        job = make()
-        try:
-            query = job.start(self._source.stream(self._spark))
-            query.awaitTermination()
-            if query.epochs_done != self._source.epochs:
-                raise RuntimeError(f"{query.epochs_done} epochs were done, and there are {self._source.epochs}")
-            return triggers(query.recentProgress, self._source.epochs)
-        finally:
-            job.close()
+def stream_job(spark: SparkSession, source: Source, make: Callable[[], Job]) -> list[int]:
+    """Run a job until all of the source is read, an epoch a trigger; gives each trigger's milliseconds."""
+    job = make()
+    try:
+        query = job.start(source.stream(spark))
+        query.awaitTermination()
+        if query.epochs_done != source.epochs:
+            raise RuntimeError(f"{query.epochs_done} epochs were done, and there are {source.epochs}")
+        return triggers(query.recentProgress, source.epochs)
+    finally:
+        job.close()
 
 
 def triggers(progress: Sequence[Any], epochs: int) -> list[int]:

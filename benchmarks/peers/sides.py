@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.clocks import cpu_shares
+from benchmarks.clocks import cpu_reading, cpu_spent
 from benchmarks.plan import Bound, Metrics, Work
 
 __all__ = ["FLINK", "SPARK", "TOOL", "Sides", "bounded"]
@@ -26,9 +26,9 @@ class Sides:
         """Add each side's CPU time to a work's figures; `cpu_s` is without who stands by, warm, for another variant."""
 
         def run() -> Metrics:
-            before = cpu_shares(self.named)
+            before = cpu_reading()
             own = work() or {}
-            spent = {side: seconds - before[side] for side, seconds in cpu_shares(self.named).items()}
+            spent = cpu_spent(before, cpu_reading(), self.named)
             took = {side: seconds for side, seconds in spent.items() if side in taking_part}
             micros = {f"{side}_us_a_row": seconds / self.rows * 1e6 for side, seconds in took.items()}
             total = sum(took.values())

@@ -11,7 +11,7 @@ from typing import Literal
 import pyarrow.parquet as pq
 
 from benchmarks.peers.flink.session import VERSIONS, Flink, flink
-from benchmarks.peers.ours import Streamed, job_of_file
+from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import FLINK, SPARK, Sides, bounded
 from benchmarks.peers.source import ROWS, Source, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_into
@@ -42,13 +42,16 @@ def _line(
 
 def _variants(setting: Setting, source: Source, peer: Flink, format: Format) -> list[Variant]:
     spark, sides = setting.spark(), Sides(source.rows, {peer.pid: "flink"})
-    streamed = Streamed(spark, source)
 
     def ours(options: dict[str, object]) -> Callable[[Path], Work]:
         def prepare(folder: Path) -> Work:
             def work() -> dict[str, float]:
-                streamed.run(lambda: job_of_file(folder, "files", path=str(folder / "out"), format=format, **options))
-                return _size(folder, format)
+                stream_job(
+                    spark,
+                    source,
+                    lambda: job_of_file(folder, "files", path=str(folder / "out"), format=format, **options),
+                )
+                return _size(folder)
 
             return sides.timed(SPARK, work)
 
@@ -57,7 +60,7 @@ def _variants(setting: Setting, source: Source, peer: Flink, format: Format) -> 
     def spark_sink(folder: Path) -> Work:
         def work() -> dict[str, float]:
             stream_into(spark, source, folder, format, {"path": str(folder / "out")})
-            return _size(folder, format)
+            return _size(folder)
 
         return sides.timed(SPARK, work)
 
@@ -67,7 +70,7 @@ def _variants(setting: Setting, source: Source, peer: Flink, format: Format) -> 
 
             def work() -> dict[str, float]:
                 peer.run(**job)
-                return _size(folder, format)
+                return _size(folder)
 
             return sides.timed(FLINK, work)
 
@@ -91,18 +94,18 @@ def _writers() -> list[str]:
     return [name for name in typing.get_args(field.annotation) if name != "auto"] if field is not None else []
 
 
-def _size(folder: Path, format: Format) -> dict[str, float]:
-    return {"megabytes": sum(file.stat().st_size for file in _visible(folder / "out", format)) / 1e6}
+def _size(folder: Path) -> dict[str, float]:
+    return {"megabytes": sum(file.stat().st_size for file in _visible(folder / "out")) / 1e6}
 
 
-def _visible(target: Path, format: Format) -> list[Path]:
+def _visible(target: Path) -> list[Path]:
     """Name what a reader sees: neither hidden nor of a sink's own log. Flink's files have no suffix."""
     return [file for file in target.iterdir() if file.is_file() and not file.name.startswith((".", "_"))]
 
 
 def count_files(target: Path, format: Format) -> int:
     """Count the rows that a reader sees."""
-    files = _visible(target, format)
+    files = _visible(target)
     if format == "parquet":
         return sum(pq.read_metadata(file).num_rows for file in files)
     return sum(file.read_bytes().count(b"\n") for file in files)

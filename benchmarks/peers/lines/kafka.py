@@ -12,7 +12,7 @@ from tests.servers.kafka_jars import TOOLS, jars
 from benchmarks.kafka_broker import Served, Target, serving
 from benchmarks.kafka_yardsticks import AtLeastOnce
 from benchmarks.peers.flink.session import VERSIONS, Flink, flink
-from benchmarks.peers.ours import Streamed, job_of_file, job_of_sink
+from benchmarks.peers.ours import job_of_file, job_of_sink, stream_job
 from benchmarks.peers.sides import FLINK, SPARK, TOOL, Sides, bounded
 from benchmarks.peers.source import RECORDS, Source, epochs_of, make_source
 from benchmarks.peers.spark_kafka import COORDINATES, why_not
@@ -63,7 +63,6 @@ class _Variants:
         self._served: Served = target.served
         self._peer = peer
         self._sides = Sides(source.rows, {peer.pid: "flink", target.served.server.pid: "server"})
-        self._streamed = Streamed(self._spark, source)
         self._payloads = setting.folder / "payloads"
         first = pq.ParquetFile(next(source.folder.glob("*.parquet")))
         values = next(first.iter_batches(_PAYLOADS)).column("value").to_pylist()
@@ -80,13 +79,17 @@ class _Variants:
 
     def _ours(self, folder: Path) -> Work:
         options = {"bootstrap_servers": self._served.server.bootstrap, "topic": self._target.fresh()}
-        run = self._streamed.run
-        return self._sides.timed(SPARK, lambda: self._filled(run(lambda: job_of_file(folder, "kafka", **options))))
+        spark, source = self._spark, self._source
+        return self._sides.timed(
+            SPARK, lambda: self._filled(stream_job(spark, source, lambda: job_of_file(folder, "kafka", **options)))
+        )
 
     def _once(self, folder: Path) -> Work:
         sink = Sink("target", "kafka", AtLeastOnce(self._served.options(self._target.fresh())), staging="")
-        run = self._streamed.run
-        return self._sides.timed(SPARK, lambda: self._filled(run(lambda: job_of_sink(folder, sink))))
+        spark, source = self._spark, self._source
+        return self._sides.timed(
+            SPARK, lambda: self._filled(stream_job(spark, source, lambda: job_of_sink(folder, sink)))
+        )
 
     def _flink(self, folder: Path) -> Work:
         return self._by_flink(self._source.flink, folder)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.null_backend import null_sinks
-from benchmarks.peers.ours import Streamed, job_of_sink
+from benchmarks.peers.ours import job_of_sink, stream_job
 from benchmarks.peers.sides import SPARK, Sides, bounded
 from benchmarks.peers.source import ROWS, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_into
@@ -20,11 +20,11 @@ __all__ = ["NULL"]
 def _open(setting: Setting) -> Iterator[Plan]:
     source = make_source(ROWS, setting.folder / "source", *epochs_of(setting.scale, 8, 500_000))
     spark = setting.spark()
-    sides, streamed = Sides(source.rows, {}), Streamed(spark, source)
+    sides = Sides(source.rows, {})
 
     def ours(folder: Path) -> Work:
         (sink,) = null_sinks(1).values()
-        return sides.timed(SPARK, lambda: _nothing(streamed.run(lambda: job_of_sink(folder, sink))))
+        return sides.timed(SPARK, lambda: _nothing(stream_job(spark, source, lambda: job_of_sink(folder, sink))))
 
     def noop(folder: Path) -> Work:
         return sides.timed(SPARK, lambda: _nothing(stream_into(spark, source, folder, "noop")))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from benchmarks.cases.postgres import DRIVER
 from benchmarks.cases.postgres_server import Served, serving
 from benchmarks.peers.flink.session import VERSIONS, Flink, flink
-from benchmarks.peers.ours import Streamed, job_of_file
+from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import FLINK, SPARK, TOOL, Sides, bounded
 from benchmarks.peers.source import ROWS, Source, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_through
@@ -54,13 +54,14 @@ def _open(setting: Setting) -> Iterator[Plan]:
 def _variants(setting: Setting, source: Source, served: Served, peer: Flink) -> list[Variant]:
     spark = setting.spark()
     sides = Sides(source.rows, {peer.pid: "flink", served.server.pid: "server"})
-    streamed = Streamed(spark, source)
     text = _as_csv(source, setting.folder / "rows.csv")
 
     def ours(folder: Path) -> Work:
         served.empty(_TABLE)
         options = {"conninfo": served.tcp, "table": _TABLE, "strategy": "two_phase"}
-        return sides.timed(SPARK, lambda: _nothing(streamed.run(lambda: job_of_file(folder, "postgres", **options))))
+        return sides.timed(
+            SPARK, lambda: _nothing(stream_job(spark, source, lambda: job_of_file(folder, "postgres", **options)))
+        )
 
     def flink_sink(rows: dict[str, object], folder: Path) -> Work:
         served.empty(_TABLE)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.peers.lines.files import count_files
-from benchmarks.peers.ours import Streamed, job_of_file
+from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import SPARK, Sides
 from benchmarks.peers.source import ROWS, make_source
 from benchmarks.peers.spark_sinks import stream_into, stream_through
@@ -25,7 +25,7 @@ _SPARK, _EMPTY = "Spark stream sink", "empty foreachBatch"
 def _open(setting: Setting) -> Iterator[Plan]:
     source = make_source(ROWS, setting.folder / "source", _SETTLING + setting.scaled(30, least=5), _ROWS)
     spark = setting.spark()
-    sides, streamed = Sides(source.rows, {}), Streamed(spark, source)
+    sides = Sides(source.rows, {})
 
     def variant(name: str, run: Callable[[Path], list[int]], writes: bool = True) -> Variant:
         def prepare(folder: Path) -> Work:
@@ -37,7 +37,10 @@ def _open(setting: Setting) -> Iterator[Plan]:
         return Variant(name, prepare, (lambda folder: count_files(folder / "out", "parquet")) if writes else None)
 
     variants = [
-        variant("ours", lambda folder: streamed.run(lambda: job_of_file(folder, "files", path=str(folder / "out")))),
+        variant(
+            "ours",
+            lambda folder: stream_job(spark, source, lambda: job_of_file(folder, "files", path=str(folder / "out"))),
+        ),
         variant(_SPARK, lambda at: stream_into(spark, source, at, "parquet", {"path": str(at / "out")})),
         variant(_EMPTY, lambda folder: stream_through(spark, source, folder, lambda frame, number: None), writes=False),
     ]

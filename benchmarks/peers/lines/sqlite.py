@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.ours import Streamed, job_of_file
+from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import SPARK, Sides, bounded
 from benchmarks.peers.source import ROWS, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_through
@@ -27,13 +27,13 @@ _PLAIN = "executemany"
 def _open(setting: Setting) -> Iterator[Plan]:
     source = make_source(ROWS, setting.folder / "source", *epochs_of(setting.scale, 8, 50_000))
     spark = setting.spark()
-    sides, streamed = Sides(source.rows, {}), Streamed(spark, source)
+    sides = Sides(source.rows, {})
 
     def ours(folder: Path) -> Work:
         options = {"url": f"sqlite:///{folder / 'target.db'}", "table": _TABLE, "keys": ["id"], "create": True}
 
         def work() -> None:
-            streamed.run(lambda: job_of_file(folder, "idempotent_upsert", strategy="staged", **options))
+            stream_job(spark, source, lambda: job_of_file(folder, "idempotent_upsert", strategy="staged", **options))
 
         return sides.timed(SPARK, work)
 
