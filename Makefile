@@ -10,11 +10,11 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof browser bench clean
+.PHONY: help setup demo lint check test proof browser bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: $(VENV)/.ready  ## Make the virtual environment, and install Python and Java where there is none
 
@@ -43,6 +43,13 @@ browser: setup  # where the report is looked at; 300 MB, so not part of setup
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: setup  ## Ours beside Flink, Spark's own sinks and the servers' tools; BENCH_ARGS=--help; then bench-faults
+	$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
+	@$(MAKE) --no-print-directory bench-faults
+
+bench-faults: setup  ## The same faults for ours and its peers: rows lost and doubled, counted by id
+	$(BIN)/python -m benchmarks.peer_faults
 
 clean:  ## Remove what the commands above made
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

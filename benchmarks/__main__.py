@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import signal
 import sys
-import tempfile
-from contextlib import closing
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import click
 
 from benchmarks.catalog import CATALOG, GROWTH
+from benchmarks.command import Sizes, run_all
 from benchmarks.growth import growth_report
-from benchmarks.machine import commit, machine
-from benchmarks.plan import Benchmark, Setting
-from benchmarks.report import Report, figure_line
-from benchmarks.runner import run_plan
-from benchmarks.warm_spark import WarmSpark
 from exactsink.bench.report import save
 
 __all__ = ["main"]
@@ -46,41 +36,11 @@ def main(
             click.echo(f"{benchmark.name:<26} {benchmark.about}")
         return
     wanted = [each for name in names or CATALOG for each in (GROWTH if name == "growth" else (name,))]
-    reports = []
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made
-    with tempfile.TemporaryDirectory(dir=work, prefix="exactsink-benchmarks-") as scratch:
-        folder = Path(scratch)
-        with closing(WarmSpark(folder)) as spark:
-            for name in wanted:
-                place = folder / name
-                place.mkdir()
-                setting = Setting(scale, place, spark.session, full)
-                reports.append(_run(benchmarks[name], setting, rounds, out))
+    sizes = Sizes("benchmarks", rounds, scale, out, work, full)
+    reports = list(run_all([benchmarks[name] for name in wanted], sizes))
     if grown := [report for report in reports if report.plan.growths]:
         save(growth_report(grown), out, "growth")
     sys.exit(0 if all(report.measured.holds for report in reports) else 1)
-
-
-def _run(benchmark: Benchmark, setting: Setting, rounds: int, out: Path) -> Report:
-    click.echo(f"{benchmark.name}: {benchmark.about}")
-    circumstances: dict[str, Any] = {
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "scale": setting.scale,
-        "rounds": rounds,
-        "commit": commit(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine(),
-    }
-    with benchmark.open(setting) as plan:
-        for note in plan.notes:
-            click.echo(f"  note: {note}")
-        measured = run_plan(plan, rounds, setting.folder, click.echo)
-    circumstances["load_average_at_end"] = machine()["load_average"]
-    report = Report(benchmark, plan, measured, circumstances)
-    report.save(out)
-    for figure in measured.figures:
-        click.echo(f"  {figure_line(figure)}")
-    return report
 
 
 if __name__ == "__main__":

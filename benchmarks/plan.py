@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["Benchmark", "Bound", "Growth", "Metrics", "Plan", "Setting", "Variant", "Work"]
 
 Metrics = Mapping[str, float]
-"""A run's own figures by name. The runner adds `wall_s` and `cpu_s`, and where `rows` is given the rows per second."""
+"""A run's own figures by name. The runner adds `wall_s` and `cpu_s`, and where `rows` is given the rows per second;
+of what it would add, a figure of the run's own stands."""
 
 Work = Callable[[], Metrics]
 """What is timed."""
@@ -38,10 +39,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One side of a comparison. `prepare` gets an empty folder each round, and gives the work that is timed."""
+    """One side of a comparison. `prepare` gets an empty folder each round, and gives the work that is timed.
+
+    `counted` gets the same folder when the clock stands, and counts the target's rows: as many as `rows`, or it ends.
+    """
 
     name: str
     prepare: Callable[[Path], Work]
+    counted: Callable[[Path], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

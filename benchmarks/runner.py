@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clocks import cpu_seconds
+from benchmarks.clocks import cpu_reading, cpu_spent
 from benchmarks.plan import Bound, Plan, Variant
 
 __all__ = ["Figure", "Measured", "run_plan"]
@@ -62,13 +62,18 @@ def _measure(variant: Variant, folder: Path) -> dict[str, float]:
         work = variant.prepare(Path(scratch))
         gc.collect()
         os.sync()  # nobody pays for what another variant left to be written
-        cpu, started = cpu_seconds(), time.perf_counter()
+        before, started = cpu_reading(), time.perf_counter()
         own = work()
-        wall, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+        wall = time.perf_counter() - started
+        cpu = sum(cpu_spent(before, cpu_reading(), {}).values())
         metrics = {"wall_s": wall, "cpu_s": cpu, **own}
         if "rows" in own:
-            metrics["rows_per_s"] = own["rows"] / wall
-            metrics["rows_per_cpu_s"] = own["rows"] / cpu if cpu else float("nan")
+            metrics.setdefault("rows_per_s", _ratio(own["rows"], metrics["wall_s"]))
+            metrics.setdefault("rows_per_cpu_s", _ratio(own["rows"], metrics["cpu_s"]))
+        if variant.counted is not None:
+            found = variant.counted(Path(scratch))
+            if found != own["rows"]:
+                raise RuntimeError(f"{variant.name}: {found} rows are there, and {own['rows']:.0f} were written")
         return metrics
 
 

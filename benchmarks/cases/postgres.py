@@ -16,9 +16,9 @@ from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, W
 from benchmarks.warm_spark import PARTITIONS, row_frame
 from exactsink.protocol.sinks import Sink
 
-__all__ = ["BENCHMARK"]
+__all__ = ["BENCHMARK", "DRIVER"]
 
-_DRIVER = "org.postgresql:postgresql:42.7.14"
+DRIVER = "org.postgresql:postgresql:42.7.14"
 _BATCH_SIZE = 5_000
 _JDBC = "Spark's JDBC"
 _THREE = "id bigint PRIMARY KEY, name text, text text"
@@ -57,7 +57,7 @@ class _Target:
 def _open(setting: Setting) -> Iterator[Plan]:
     rows = setting.scaled(2_000_000)
     spark = setting.spark()
-    spark.sql(f"ADD JAR 'ivy://{_DRIVER}?transitive=false'")  # from Maven Central, kept in Ivy's cache
+    spark.sql(f"ADD JAR 'ivy://{DRIVER}?transitive=false'")  # from Maven Central, kept in Ivy's cache
     with serving() as served:
         three = _Target(served, "three", _THREE, row_frame(spark, rows), rows)
         ten = _Target(served, "ten", _TEN, _ten_columns(spark, rows), rows)
@@ -79,7 +79,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
             f"{rows:,} rows (long as primary key, string, 100 characters), {PARTITIONS} partitions, two at a time",
             "ten columns: as wide, of numbers, times and texts",
             "rows are made in Spark, as cheaply as it can, and sent over TCP",
-            f"{_JDBC}: {_DRIVER}, batchsize {_BATCH_SIZE}, reWriteBatchedInserts; a transaction a partition",
+            f"{_JDBC}: {DRIVER}, batchsize {_BATCH_SIZE}, reWriteBatchedInserts; a transaction a partition",
             *served.notes,
         ]
         yield Plan(variants, bounds, notes)

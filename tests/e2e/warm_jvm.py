@@ -17,15 +17,18 @@ _CONF = ("--conf", "spark.python.daemon.module=tests.e2e.python_daemon")
 
 
 class WarmJvm:
-    """A `spark-submit pyspark-shell` of the tests' own. It ends with its input, so also when the tests are killed."""
+    """A `spark-submit pyspark-shell` of the tests' own, with further `options` of spark-submit.
 
-    def __init__(self, folder: Path) -> None:
+    It ends with its input, so also when the tests are killed.
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
         self._closed = False
         folder.mkdir(parents=True, exist_ok=True)
         info = folder / "gateway"
         environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder)}
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
-        self._process = Process([*command, "pyspark-shell"], folder / "jvm.log", environment)
+        self._process = Process([*command, *options, "pyspark-shell"], folder / "jvm.log", environment)
         try:
             self._process.until(info.exists, "reporting its port")
         except BaseException:
@@ -39,6 +42,11 @@ class WarmJvm:
     def address(self) -> Mapping[str, str]:
         """What a driver run needs in its environment to attach."""
         return {"PYSPARK_GATEWAY_PORT": str(self._port), "PYSPARK_GATEWAY_SECRET": self._secret}
+
+    @property
+    def reported(self) -> str:
+        """Return what it logged."""
+        return self._process.reported
 
     def wait_idle(self) -> None:
         """Wait until no task runs in it any more."""

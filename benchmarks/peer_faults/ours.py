@@ -1,0 +1,105 @@
+"""Ours under each fault: `exactsink run` on a job's file, killed, and started again."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import PARTICIPANTS, SPARK, TWO_FILES, ids, write_job, write_source
+from tests.e2e.kafka_job import kafka_sink_of
+from tests.servers.waiting import wait_until
+
+from benchmarks.peer_faults import held
+from benchmarks.peer_faults.plays import BETWEEN, FILES, IN_BATCH, OURS, TIMED_OUT, Play, Played, Stage, require
+from exactsink.testing import Fault
+
+__all__ = ["PLAYS"]
+
+_TIMEOUT = 30
+_POSTGRES = """
+[sinks.{table}]
+backend = "postgres"
+conninfo = "{conninfo}"
+table = "{table}"
+columns = ["id", "kind", "amount"]
+strategy = "two_phase"
+"""
+_PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+_WARNING = re.compile(r"WARNING exactsink (\w+) .*\btxn=(\S+)")
+
+
+def _timed_out(stage: Stage) -> Played:
+    sink = kafka_sink_of(stage.kafka)
+    job = _job(stage, sink.sink(f"transaction_timeout_seconds = {_TIMEOUT}"), 'epoch_budget = "20 seconds"\n')
+    with _drivers(stage) as drivers:
+        drivers.killed(job, Fault("decide", "after", "kill", held.EPOCH), jvm=stage.jvm)
+        require(sink.epochs == 1 and sink.held, "one epoch is committed, and the next decided and open")
+        wait_until(lambda: not sink.held, "the broker to abort what nobody committed")
+        require(sink.epochs == 1 and not sink.open, "the decided transactions are aborted")
+        reported = _reported(drivers.whole(job, jvm=stage.jvm))
+    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic)}, reported)
+
+
+def _in_batch(stage: Stage) -> Played:
+    sink, table = kafka_sink_of(stage.kafka), stage.new_table("batch")
+    job = _job(stage, sink.sink() + _postgres(stage, table), 'transform = "benchmarks.peer_faults.held:hold"\n')
+
+    def one_task_is_done() -> bool:
+        return stage.holds and sink.held and len(stage.asked(_PREPARED)) == 1
+
+    with _drivers(stage) as drivers:
+        driver = drivers.start(job)  # with a JVM of its own, which is killed with it
+        driver.until(one_task_is_done, "a task that holds while another has voted")
+        driver.send(signal.SIGKILL)
+        driver.end()
+        require(sink.epochs == 1 and stage.in_table(table) == ids(PARTICIPANTS), "one epoch is committed")
+        reported = _reported(drivers.whole(job, jvm=stage.jvm))
+    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic), "Postgres": stage.in_table(table)}, reported)
+
+
+def _between(stage: Stage) -> Played:
+    sink, table = kafka_sink_of(stage.kafka), stage.new_table("halves")
+    job, fault = (
+        _job(stage, sink.sink() + _postgres(stage, table)),
+        Fault(f"commit:{table}", "before", "kill", held.EPOCH),
+    )
+    with _drivers(stage) as drivers:
+        drivers.killed(job, fault, first=f"commit:{sink.name}", jvm=stage.jvm)
+        require(sink.epochs == 2 and stage.in_table(table) == ids(PARTICIPANTS), "Kafka is an epoch ahead of Postgres")
+        reported = _reported(drivers.whole(job, jvm=stage.jvm))
+    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic), "Postgres": stage.in_table(table)}, reported)
+
+
+PLAYS = (
+    Play(f"{OURS}: kafka", TIMED_OUT, _timed_out),
+    Play(f"{OURS}: kafka, postgres two_phase", IN_BATCH, _in_batch),
+    Play(f"{OURS}: kafka, postgres two_phase", BETWEEN, _between),
+)
+
+
+def _job(stage: Stage, sinks: str, job: str = "") -> Path:
+    write_source(stage.folder, FILES)
+    spark = SPARK + "".join(f'"{key}" = "{value}"\n' for key, value in held.CONF.items())
+    return write_job(stage.folder, sinks, job, TWO_FILES, spark)
+
+
+def _postgres(stage: Stage, table: str) -> str:
+    """Return the sink, which has its table's name: the database has the marks of all plays, by their sinks."""
+    return _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
+
+
+@contextmanager
+def _drivers(stage: Stage) -> Iterator[Drivers]:
+    with ExitStack() as stack:
+        yield Drivers(stage.folder, stack, stage.forks)
+
+
+def _reported(printed: str) -> str:
+    """Return what a job that ended well warned of, and for how many participants."""
+    events = Counter(event for event, _ in set(_WARNING.findall(printed)))
+    return "; ".join(["exit 0", *([f"{event} x {count}" for event, count in sorted(events.items())] or ["no warning"])])

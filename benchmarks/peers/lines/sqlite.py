@@ -1,0 +1,75 @@
+"""Upserts into SQLite: ours, staged, beside an executemany of each batch."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.ours import job_of_file, stream_job
+from benchmarks.peers.sides import SPARK, Sides, bounded
+from benchmarks.peers.source import ROWS, epochs_of, make_source
+from benchmarks.peers.spark_sinks import stream_through
+from benchmarks.plan import Benchmark, Plan, Setting, Variant, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["SQLITE"]
+
+_TABLE = "rows"
+_PLAIN = "executemany"
+
+
+@contextmanager
+def _open(setting: Setting) -> Iterator[Plan]:
+    source = make_source(ROWS, setting.folder / "source", *epochs_of(setting.scale, 8, 50_000))
+    spark = setting.spark()
+    sides = Sides(source.rows, {})
+
+    def ours(folder: Path) -> Work:
+        options = {"url": f"sqlite:///{folder / 'target.db'}", "table": _TABLE, "keys": ["id"], "create": True}
+
+        def work() -> None:
+            stream_job(spark, source, lambda: job_of_file(folder, "idempotent_upsert", strategy="staged", **options))
+
+        return sides.timed(SPARK, work)
+
+    def plain(folder: Path) -> Work:
+        def work() -> None:
+            with closing(sqlite3.connect(folder / "target.db", isolation_level=None, check_same_thread=False)) as there:
+                for statement in ("journal_mode = WAL", "synchronous = FULL"):
+                    there.execute(f"PRAGMA {statement}")
+                there.execute(f"CREATE TABLE {_TABLE} ({', '.join(['id PRIMARY KEY', *ROWS.names[1:]])})")
+                stream_through(spark, source, folder, lambda frame, number: _upsert(there, frame))
+
+        return sides.timed(SPARK, work)
+
+    variants = [Variant(name, prepare, _count) for name, prepare in (("ours", ours), (_PLAIN, plain))]
+    notes = [
+        source.note,
+        f"{_PLAIN}: foreachBatch, toArrow, one INSERT ON CONFLICT DO UPDATE a batch; both WAL and FULL",
+    ]
+    yield Plan(variants, bounded("ours", _PLAIN, 0.5), notes)
+
+
+def _upsert(there: sqlite3.Connection, frame: DataFrame) -> None:
+    names = ROWS.names
+    others = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+    columns = [column.to_pylist() for column in frame.withColumn("moment", frame.moment.cast("string")).toArrow()]
+    there.execute("BEGIN IMMEDIATE")
+    there.executemany(
+        f"INSERT INTO {_TABLE} VALUES ({', '.join('?' * len(names))}) ON CONFLICT (id) DO UPDATE SET {others}",
+        zip(*columns, strict=True),
+    )
+    there.execute("COMMIT")
+
+
+def _count(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / "target.db")) as there:
+        return int(there.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])
+
+
+SQLITE = Benchmark("sqlite", "Upserts into SQLite, staged, beside an executemany of each batch.", _open)

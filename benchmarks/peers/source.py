@@ -1,0 +1,126 @@
+"""The rows that both sides read: Parquet files of about 130 bytes a row, so many files and rows an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["RECORDS", "ROWS", "Rows", "Source", "epochs_of", "make_source"]
+
+_FILES = 2
+"""How many files an epoch has: as many as cores."""
+
+_START = 1_700_000_000_000_000  # microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A kind of rows: its columns as `Peer.java` takes them, and how a file of them is made."""
+
+    columns: str
+    make: Callable[[int, int], pa.Table]
+
+    @property
+    def ddl(self) -> str:
+        """Return the columns as Spark's DDL."""
+        return self.columns.replace(" text", " string")
+
+    @property
+    def table(self) -> str:
+        """Return the columns of a PostgreSQL table, the first of them its primary key."""
+        first, *others = self.columns.split(",")
+        there = [f"{first} PRIMARY KEY", *others]
+        return ", ".join(there).replace(" double", " float8").replace(" timestamp", " timestamptz")
+
+    @property
+    def names(self) -> list[str]:
+        """Return the columns' names."""
+        return [column.split()[0] for column in self.columns.split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A folder of files, `epochs` times two; `rows` were counted in them."""
+
+    kind: Rows
+    folder: Path
+    rows: int
+    epochs: int
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Read it as a stream, an epoch's files a trigger."""
+        reader = spark.readStream.schema(self.kind.ddl).option("maxFilesPerTrigger", _FILES)
+        return reader.parquet(str(self.folder))
+
+    @property
+    def flink(self) -> dict[str, Any]:
+        """Return what a job of Flink's needs to read it."""
+        return {"source": self.folder, "columns": self.kind.columns}
+
+    @property
+    def generator(self) -> dict[str, Any]:
+        """Return what makes as many rows in Flink out of nothing."""
+        return {"rows": self.rows, "columns": self.kind.columns}
+
+    @property
+    def note(self) -> str:
+        """Say what it is."""
+        return (
+            f"{self.rows:,} rows ({self.kind.columns}), about 130 bytes each, {self.rows // self.epochs:,} an epoch; "
+            f"all read the same Parquet files (snappy), {_FILES} an epoch"
+        )
+
+
+def epochs_of(scale: float, epochs: int, rows: int) -> tuple[int, int]:
+    """Scale a number of epochs, two at least, then their rows: epochs keep their size as long as that goes."""
+    count = max(2, round(epochs * scale))
+    return count, max(100, min(rows, round(epochs * rows * scale / count)))
+
+
+def make_source(kind: Rows, folder: Path, epochs: int, rows: int) -> Source:
+    """Write the files of so many epochs of so many rows, and count what is in them."""
+    folder.mkdir()
+    each = max(1, rows // _FILES)
+    for number in range(epochs * _FILES):
+        pq.write_table(kind.make(number * each, each), folder / f"{number:05}.parquet", row_group_size=each)
+    counted = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
+    return Source(kind, folder, counted, epochs)
+
+
+def _rows(start: int, count: int) -> pa.Table:
+    ids = np.arange(start, start + count)
+    columns = {
+        "id": pa.array(ids),
+        "customer": pa.array([f"customer-{number}" for number in range(1000)]).take(pa.array(ids % 1000)),
+        "amount": pa.array(ids * 0.37),
+        "price": pa.array(ids / 7),
+        "moment": pa.array(_START + ids * 1_000_003, pa.timestamp("us", tz="UTC")),
+        "text": _text(start, count, 84),
+    }
+    return pa.table(columns)
+
+
+def _records(start: int, count: int) -> pa.Table:
+    keys = pc.utf8_lpad(pa.array(np.arange(start, start + count)).cast(pa.string()), 8, "0")
+    return pa.table({"key": keys, "value": _text(start, count, 120)})
+
+
+def _text(seed: int, count: int, width: int) -> pa.Array:
+    """Make hexadecimal digits by chance: texts that do not shrink to nothing, the same each time."""
+    digits = np.random.default_rng(seed).bytes(count * width // 2).hex().encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * width
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets.tobytes()), pa.py_buffer(digits))
+
+
+ROWS = Rows("id bigint,customer text,amount double,price double,moment timestamp,text text", _rows)
+RECORDS = Rows("key text,value text", _records)
