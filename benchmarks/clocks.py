@@ -31,7 +31,7 @@ Processes = Mapping[int, _Process]
 
 
 def cpu_spent(before: Processes, after: Processes, named: Mapping[int, str]) -> Mapping[str, float]:
-    """Say whose seconds lie between two readings: `driver` is this process, with the tools that it has run.
+    """Return whose seconds lie between two readings: `driver` is this process, with the tools that it has run.
 
     `named` processes, by id, and those below them have a name given; of the others `jvm` is Java, `workers` the rest.
     Who was ended in between is counted where its parent waited for it; pyspark's daemon waits for none of its workers,

@@ -74,7 +74,7 @@ class Source:
 
     @property
     def note(self) -> str:
-        """Say what it is."""
+        """Return what it is."""
         return (
             f"{self.rows:,} rows ({self.kind.columns}), about 130 bytes each, {self.rows // self.epochs:,} an epoch; "
             f"all read the same Parquet files (snappy), {_FILES} an epoch"
