@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset  # noqa: F401 - here once, not in each process that a bench forks
 import pyarrow.parquet as pq
 
 from exactsink.bench.target import BenchReader, BenchTarget, Place

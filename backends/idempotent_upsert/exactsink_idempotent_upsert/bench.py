@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that a bench forks
+
 from exactsink.bench.target import BenchReader, BenchTarget, Place
 from exactsink.contract import BackendOptions, ConfigError
+from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertOptions
 
 __all__ = ["FileTarget", "targets"]
