@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from confluent_kafka.admin import AdminClient
 
 from exactsink.bench.restarts import EPOCHS, Restarts
