@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from exactsink.bench.restarts import EPOCHS, Killed, Restarts
 from exactsink.bench.rows import Rows
-from exactsink.bench.runs import Copy, MeasuredRun, prepare, run_job
+from exactsink.bench.runs import Copy, MeasuredRun, PreparedJob, prepare, run_job
 from exactsink.bench.target import Place
 from exactsink.bench.watch import Watch, count, views
 from exactsink.bench.ways import Base, Way
@@ -129,30 +129,36 @@ class Bench:
 
     def _alone(self, way: Way) -> _Alone:
         with self._copies([way]) as copies:
-            prepared = prepare(self._base, copies, self._registry)
-            run = run_job(self._spark, self._rows, prepared)
-            [copy], expected = copies, self._expected(way, run)
+            prepared, run = self._counted(copies)
+            [copy], [sink] = copies, prepared.sinks.values()
+            size, written = way.target.size(copy.place), run.written(sink.name)
+            return _Alone(run, sink.backend.traits, None if size is None or not written else size / written)
+
+    def _counted(self, copies: Sequence[Copy]) -> tuple[PreparedJob, MeasuredRun]:
+        """Run a job and count what readers see then. Raises Miscounted."""
+        prepared = prepare(self._base, copies, self._registry)
+        run = run_job(self._spark, self._rows, prepared)
+        for copy in copies:
+            expected = self._expected(copy, run)
             if expected is not None:
-                _check(count(way.target, copy.place, expected), expected, way)
-            size, written = way.target.size(copy.place), run.written(copy.place.sink)
-            traits = prepared.sinks[copy.place.sink].backend.traits
-            return _Alone(run, traits, None if size is None or not written else size / written)
+                _check(count(copy.way.target, copy.place, expected), expected, copy.way)
+        return prepared, run
 
     def _watched(self, way: Way) -> tuple[MeasuredRun, Sequence[tuple[float, float]]]:
         with self._copies([way]) as copies:
             prepared = prepare(self._base, copies, self._registry)
-            place = copies[0].place
-            watch = Watch(way.target, place, self._base.folder)
+            [copy] = copies
+            watch = Watch(way.target, copy.place, self._base.folder)
             with FreshProcess(watch) as reader:
                 watch.wait_ready()
                 run = run_job(self._spark, self._rows, prepared)
-                expected = self._expected(way, run)
+                expected = self._expected(copy, run)
                 watch.stop(expected or 0)
                 seen = reader.answer()
             if expected is None:
                 return run, ()
             _check(seen[-1].rows, expected, way)
-            return run, views(seen, run.epochs, place.sink)[1:]
+            return run, views(seen, run.epochs, copy.place.sink)[1:]
 
     def _killed(self, way: Way) -> Sequence[Killed]:
         with self._copies([way]) as copies:
@@ -185,16 +191,17 @@ class Bench:
             for name, ways in jobs.items():
                 self._progress(f"{name}, in one job: round {number} of {rounds}")
                 with self._copies(ways) as copies:
-                    found[name].append(run_job(self._spark, self._rows, prepare(self._base, copies, self._registry)))
+                    found[name].append(self._counted(copies)[1])
         return found
 
-    def _expected(self, way: Way, run: MeasuredRun) -> int | None:
+    def _expected(self, copy: Copy, run: MeasuredRun) -> int | None:
         """Return how many rows a reader must find; None where rows of several epochs replace each other."""
+        way = copy.way
         if way.target.keys and way.name not in self._unique:
             frame = self._rows.frame(self._spark)
             keys = frame.selectExpr(*(f"`{key}`" for key in way.target.keys)).distinct().count()
             self._unique[way.name] = keys == frame.count()
-        return run.written(_sink(0)) if self._unique.get(way.name, True) else None
+        return run.written(copy.place.sink) if self._unique.get(way.name, True) else None
 
     @contextmanager
     def _copies(self, ways: Sequence[Way]) -> Iterator[Sequence[Copy]]:
@@ -203,8 +210,8 @@ class Bench:
         copies = [Copy(way, Place(job, _sink(number), self._base.folder)) for number, way in enumerate(ways)]
         self._left += copies
         yield copies
-        self._left = [copy for copy in self._left if copy not in copies]
         self._drop(copies)
+        self._left = [copy for copy in self._left if copy not in copies]
 
     def _drop(self, copies: Sequence[Copy]) -> None:
         failed = []

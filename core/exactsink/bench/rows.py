@@ -25,7 +25,7 @@ __all__ = ["Rows", "make_rows"]
 FILES = 2
 """How many files, and so about how many tasks, an epoch has."""
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 1
 _MADE = "id BIGINT, name STRING, text STRING"
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from exactsink.bench.measure import Bench, Measured
@@ -48,15 +48,14 @@ def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured
     runs: Bench | None = None
     try:
         base.folder.mkdir(parents=True)
-        made = make_rows(base, spark, rows, epochs + 1)
-        runs = Bench(base, spark, made, registry, _progress)
+        runs = Bench(base, spark, make_rows(base, spark, rows, epochs + 1), registry, _progress)
         measured = runs.measure(found.measured, rounds)
     finally:
-        with _undisturbed():
-            spark.stop()  # first, so that no task writes to what is removed
-            shutil.rmtree(base.folder, ignore_errors=True)
+        with _undisturbed(), ExitStack() as end:  # all of them, the last one first, though one fails
             if runs is not None:
-                runs.close()
+                end.callback(runs.close)
+            end.callback(shutil.rmtree, base.folder, ignore_errors=True)
+            end.callback(spark.stop)  # so that no task writes to what is removed
     return Measured(measured.rows, measured.ways, measured.together, {**found.skipped, **measured.skipped})
 
 
