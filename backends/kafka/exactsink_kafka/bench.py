@@ -26,7 +26,7 @@ _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
     """Return both writers. Raises ConfigError without a sink, and for rows that name their own topics."""
     if options is None:
-        raise ConfigError("needs brokers", next="name a job that writes to some: --job JOB.toml")
+        raise ConfigError("it needs brokers", why="name a job that writes to some, with --job")
     assert isinstance(options, KafkaOptions)
     if options.topic is None:
         raise ConfigError("rows name their own topics", why="so a copy would not get them", next="give it a `topic`")

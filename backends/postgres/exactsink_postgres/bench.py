@@ -31,7 +31,7 @@ _HELD = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() A
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
     """Return both strategies. Raises ConfigError without a sink, and for a table that draws from a sequence."""
     if options is None:
-        raise ConfigError("needs a server", next="name a job that writes to one: --job JOB.toml")
+        raise ConfigError("it needs a server", why="name a job that writes to one, with --job")
     assert isinstance(options, PostgresOptions)
     with _session(options) as session:
         drawing = session.run(_SEQUENCES, options.name.sql).fetchall()

@@ -13,7 +13,7 @@ from exactsink.bench.rows import Rows
 from exactsink.bench.runs import Copy, MeasuredRun, PreparedJob, prepare, run_job
 from exactsink.bench.target import Place
 from exactsink.bench.watch import Watch, count, views
-from exactsink.bench.ways import Base, Way
+from exactsink.bench.ways import Base, Way, reason
 from exactsink.contract import ExactsinkError, Fatal, Traits
 from exactsink.job.registry import Registry
 from exactsink.spark.one_pass import OnePass
@@ -124,7 +124,7 @@ class Bench:
             except Miscounted:
                 raise
             except ExactsinkError as error:
-                skipped[way.name] = self._base.document.scrubbed(str(error))
+                skipped[way.name] = self._base.document.scrubbed(reason(error))
         return found
 
     def _alone(self, way: Way) -> _Alone:

@@ -18,8 +18,8 @@ __all__ = ["report_of"]
 
 _PACKAGES = ("exactsink", "pyspark", "pyarrow", "confluent-kafka", "psycopg", "SQLAlchemy")
 _PHASES = (
-    "`open` prepares the sinks; `write` is the Spark job, with the tasks' pre-commits; `vote` checks what they wrote; "
-    "`decide` is the journal's one record; `commit` ends with the last sink's; `complete` writes state.json."
+    "open prepares the sinks; write is the Spark job, with the tasks' pre-commits; vote checks what they wrote; "
+    "decide is the journal's one record; commit ends with the last sink's; complete writes state.json."
 )
 
 
@@ -134,7 +134,7 @@ def _several(measured: Measured) -> Section | None:
     prose = [
         (
             "Sinks of one job share one pass over its rows. They are decided at one moment and committed side by side: "
-            "in between, for as long as they `differ`, one shows an epoch and another does not yet."
+            "in between, for as long as they differ, one shows an epoch and another does not yet."
         )
     ]
     return Section(

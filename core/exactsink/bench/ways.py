@@ -17,7 +17,7 @@ from exactsink.job.config.model import JobSection, SinkSection, SparkSection
 from exactsink.job.config.toml import Document
 from exactsink.job.registry import Registry
 
-__all__ = ["PREFIX", "Base", "Ways", "Way", "base_of", "find_ways"]
+__all__ = ["PREFIX", "Base", "Ways", "Way", "base_of", "find_ways", "reason"]
 
 PREFIX = "bench-exactsink-"
 """What the name of all that a bench makes begins with."""
@@ -103,7 +103,7 @@ def _embedded(kind: str, registry: Registry) -> _Found:
     try:
         targets = _targets(kind, registry, None)
     except ExactsinkError as error:
-        return _Found(kind, skipped=str(error))
+        return _Found(kind, skipped=reason(error))
     section = SinkSection(backend=kind)
     return _Found(kind, [Way(f"{kind} {name}", kind, target, section, {}, {}) for name, target in targets.items()])
 
@@ -113,7 +113,7 @@ def _of_sink(base: Base, name: str, backend: Backend, registry: Registry) -> _Fo
     try:
         targets = _targets(section.backend, registry, backend.options)
     except ExactsinkError as error:
-        return _Found(name, skipped=document.scrubbed(str(error)))
+        return _Found(name, skipped=document.scrubbed(reason(error)))
     core = SinkSection.model_fields
     options = base.config.options[name]
     task_options = {key: value for key, value in document.task_values["sinks"][name].items() if key not in core}
@@ -124,6 +124,11 @@ def _of_sink(base: Base, name: str, backend: Backend, registry: Registry) -> _Fo
             for way, target in targets.items()
         ],
     )
+
+
+def reason(error: ExactsinkError) -> str:
+    """Return why something is left out: what the error says, without the command that would come next."""
+    return f"{error.what}: {error.why}" if error.why else error.what
 
 
 def _targets(kind: str, registry: Registry, options: BackendOptions | None) -> Mapping[str, BenchTarget]:
