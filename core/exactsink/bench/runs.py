@@ -91,7 +91,7 @@ def run_job(spark: SparkSession, rows: Rows, prepared: PreparedJob) -> MeasuredR
 
 
 def _route(base: Base, copies: Sequence[Copy]) -> Route | None:
-    """Give each copy the frame that the job's route has for the sink it stands for."""
+    """Return a route by which each copy gets the frame of the sink that it stands for."""
     route = load_route(base.config.job.route)
     if route is None:
         return None
