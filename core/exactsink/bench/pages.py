@@ -158,7 +158,8 @@ def _restarts(measured: Measured) -> Section | None:
         ),
         (
             "In doubt is what the dead driver left begun or prepared; the next one ends it. Left for good is "
-            "by how much more the target grew than in an epoch without a kill: what an abort leaves."
+            "by how much more the target grew than in an epoch without a kill, what an abort leaves; rows that "
+            "compress differently make a little more or less of it."
         ),
     ]
     return Section("After a kill", prose, [Table("Restarts", columns, rows)])

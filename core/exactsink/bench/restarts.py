@@ -5,6 +5,7 @@ Played as the conformance kit plays it: the driver's process kills itself where 
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ class Restarts:
 
     def __call__(self) -> Sequence[Killed]:
         """Kill a driver at each point, one epoch after the other, and count the rows at the end."""
+        importlib.import_module("pandas")  # pyarrow may: here once, as in Spark's processes, not in each fork
         sizes = [self._size()]
         for epochs in (1, 2):
             self._whole(epochs)
