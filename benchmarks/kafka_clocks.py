@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.clocks import cpu_reading, cpu_spent
+from exactsink.bench.clocks import cpu_reading, cpu_spent
 
 __all__ = ["shared_out"]
 

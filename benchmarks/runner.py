@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clocks import cpu_reading, cpu_spent
 from benchmarks.plan import Bound, Plan, Variant
+from exactsink.bench.clocks import cpu_reading, cpu_spent
 
 __all__ = ["Figure", "Measured", "run_plan"]
 

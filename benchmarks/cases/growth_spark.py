@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.clocks import cpu_seconds
 from benchmarks.epochs import EpochDriver, FrameEpoch
 from benchmarks.null_backend import null_sinks
 from benchmarks.plan import Benchmark, Growth, Metrics, Plan, Setting, Variant, Work
 from benchmarks.warm_spark import row_frame
+from exactsink.bench.clocks import cpu_reading, cpu_seconds_since
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,12 +89,12 @@ def _work(frame: DataFrame, sinks: int, rows: int, size: int, folder: Path) -> W
     epochs = [FrameEpoch(driver, frame) for _ in range(_EPOCHS)]
 
     def work() -> Metrics:
-        cpu, started = cpu_seconds(), time.perf_counter()
+        before, started = cpu_reading(), time.perf_counter()
         for epoch in epochs:
             written = epoch()
             if list(written.values()) != [rows] * sinks:
                 raise RuntimeError(f"{rows} rows were to be written to {sinks} sinks: {dict(written)}")
-        seconds, cpu = (time.perf_counter() - started) / _EPOCHS, (cpu_seconds() - cpu) / _EPOCHS
+        seconds, cpu = (time.perf_counter() - started) / _EPOCHS, cpu_seconds_since(before) / _EPOCHS
         return {"epoch_ms": seconds * 1e3, "cpu_ms": cpu * 1e3, "cpu_us_each": cpu / size * 1e6}
 
     return work

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.clocks import cpu_reading, cpu_spent
 from benchmarks.plan import Bound, Metrics, Work
+from exactsink.bench.clocks import cpu_reading, cpu_spent
 
 __all__ = ["FLINK", "SPARK", "TOOL", "Sides", "bounded"]
 

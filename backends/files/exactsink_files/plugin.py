@@ -21,5 +21,6 @@ def exactsink_backends() -> Sequence[BackendSpec]:
                 "rename": "tasks write hidden files into the target's file system; the decision gives them their names"
             },
             conformance="exactsink_files.conformance:targets",
+            bench="exactsink_files.bench:targets",
         )
     ]

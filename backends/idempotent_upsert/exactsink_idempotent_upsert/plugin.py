@@ -19,5 +19,6 @@ def exactsink_backends() -> list[BackendSpec]:
             install="pip install 'exactsink[idempotent-upsert]'",
             strategies={"staged": staged, "direct": direct},
             conformance="exactsink_idempotent_upsert.conformance:targets",
+            bench="exactsink_idempotent_upsert.bench:targets",
         )
     ]

@@ -18,5 +18,6 @@ def exactsink_backends() -> list[BackendSpec]:
             install="pip install 'exactsink[kafka]'",
             strategies={"transactions": transactions},
             conformance="exactsink_kafka.conformance:targets",
+            bench="exactsink_kafka.bench:targets",
         )
     ]

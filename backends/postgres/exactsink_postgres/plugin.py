@@ -19,5 +19,6 @@ def exactsink_backends() -> list[BackendSpec]:
             install="pip install 'exactsink[postgres]'",
             strategies={"two_phase": two_phase, "staged": staged},
             conformance="exactsink_postgres.conformance:targets",
+            bench="exactsink_postgres.bench:targets",
         )
     ]

@@ -71,6 +71,20 @@ def check(job: str, as_json: bool) -> None:
 
 
 @cli.command()
+@click.option("--job", metavar="JOB.toml", type=click.Path(dir_okay=False), help="Measure copies of this job's sinks.")
+@click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows an epoch.")
+@click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs a run.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Runs of each way, in turns.")
+@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write bench.html, .md and .json there.")
+def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
+    """Measure every way to write that a job could choose, on copies of its targets that are removed again.
+
+    Without a job, those that need no server.
+    """
+    _spark_command("bench").bench(job, rows, epochs, rounds, out)
+
+
+@cli.command()
 @_job_file
 @_run
 @_as_json

@@ -270,7 +270,8 @@ class BackendSpec:
     `name` is what a job's config calls it; `load` is "module:Class", imported when a job first uses it; `install` is
     the command that brings what it needs; `contract` is the version of the contract it was written for; `strategies`
     says each strategy in a line. `conformance` is "module:function" that gives the targets on which the conformance kit
-    can try the backend (see `exactsink.testing`); empty when it ships none.
+    can try the backend (see `exactsink.testing`), `bench` one that gives those of `exactsink bench` (see
+    `exactsink.bench.target`); empty when it ships none.
     """
 
     name: str
@@ -279,6 +280,7 @@ class BackendSpec:
     contract: int = 1
     strategies: Mapping[str, str] = field(default_factory=dict)
     conformance: str = ""
+    bench: str = ""
 
 
 @dataclass(frozen=True, slots=True)

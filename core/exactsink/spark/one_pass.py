@@ -48,6 +48,12 @@ class OnePass:
         """Each sink's shaped frame as an Arrow schema."""
         return {name: shape.schema for name, shape in self._shapes.items()}
 
+    def rows(self, frame: DataFrame, name: str) -> pa.Table:
+        """Collect a sink's rows of a small frame, shaped as its writer gets them."""
+        shape = self._shapes[name]
+        kept = frame if shape.where is None else frame.where(shape.where)
+        return kept.select(*shape.columns()).toArrow().cast(shape.schema)
+
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition.
 

@@ -11,14 +11,25 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from exactsink.contract import EXIT_BUG, Retryable
 
-__all__ = ["KILLED", "ask", "ask_fresh_process", "at_once", "ended", "start", "stopped_or_ended", "wait_gone", "wake"]
+__all__ = [
+    "KILLED",
+    "FreshProcess",
+    "ask",
+    "ask_fresh_process",
+    "at_once",
+    "ended",
+    "start",
+    "stopped_or_ended",
+    "wait_gone",
+    "wake",
+]
 
 KILLED = -signal.SIGKILL
 """How a process ends that was killed, in `ended`'s words."""
@@ -112,13 +123,34 @@ def ask(work: Callable[[], _Answer]) -> _Answer:
 
 def ask_fresh_process(work: Callable[[], _Answer]) -> _Answer:
     """Do `work`, which must pickle, in a fresh interpreter: what it needs is in the pickle, or it is not there."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "answer")
-        asked = pickle.dumps(sys.path) + pickle.dumps((work, str(answer)))
-        done = subprocess.run([sys.executable, "-m", "exactsink.testing.fresh_process"], input=asked, check=False)
-        if not answer.exists():
-            raise RuntimeError(f"a fresh interpreter ended {done.returncode} without an answer")
-        return _unpacked(answer.read_bytes())  # type: ignore[no-any-return]
+    with FreshProcess(work) as process:
+        return process.answer()
+
+
+class FreshProcess(AbstractContextManager["FreshProcess[_Answer]"], Generic[_Answer]):
+    """A fresh interpreter at `work`, which must pickle. At the end of the `with` it is gone, and all that it forked."""
+
+    def __init__(self, work: Callable[[], _Answer]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._place = Path(self._folder.name, "answer")
+        command = [sys.executable, "-m", "exactsink.testing.fresh_process"]
+        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        assert self._popen.stdin is not None
+        with self._popen.stdin as asked, suppress(BrokenPipeError):
+            asked.write(pickle.dumps(sys.path) + pickle.dumps((work, str(self._place))))
+
+    def answer(self) -> _Answer:
+        """Wait for what `work` gives; raise what it raises."""
+        code = self._popen.wait()
+        if not self._place.exists():
+            raise RuntimeError(f"a fresh interpreter ended {code} without an answer")
+        return _unpacked(self._place.read_bytes())  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+        self._folder.cleanup()
 
 
 def answer_in_fresh_process(asked: Any) -> None:

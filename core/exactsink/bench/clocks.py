@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Processes", "cpu_reading", "cpu_spent"]
+__all__ = ["Processes", "cpu_reading", "cpu_seconds_since", "cpu_spent"]
 
 _PPID, _OWN, _WAITED = 1, slice(11, 13), slice(13, 15)  # of /proc/PID/stat after the name: the last are of children
 
@@ -46,6 +46,11 @@ def cpu_spent(before: Processes, after: Processes, named: Mapping[int, str]) -> 
         whose[pid] = named.get(pid) or inherited or default
         shares[whose[pid]] += _ticks_between(pid, before, after) / os.sysconf("SC_CLK_TCK")
     return shares
+
+
+def cpu_seconds_since(before: Processes) -> float:
+    """Return the seconds that this process and all below it have taken since a reading."""
+    return sum(cpu_spent(before, cpu_reading(), {}).values())
 
 
 def _ticks_between(pid: int, before: Processes, after: Processes) -> int:

@@ -1,0 +1,237 @@
+"""Measure every way to write, one after the other in rounds, and leave nothing behind."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from exactsink.bench.restarts import EPOCHS, Killed, Restarts
+from exactsink.bench.rows import Rows
+from exactsink.bench.runs import Copy, MeasuredRun, PreparedJob, prepare, run_job
+from exactsink.bench.target import Place
+from exactsink.bench.watch import Watch, count, views
+from exactsink.bench.ways import Base, Way, reason
+from exactsink.contract import ExactsinkError, Fatal, Traits
+from exactsink.job.registry import Registry
+from exactsink.spark.one_pass import OnePass
+from exactsink.testing.processes import FreshProcess
+
+if TYPE_CHECKING:
+    SparkSession = Any  # pyspark's own, which only exactsink.spark imports
+
+__all__ = ["Bench", "Measured", "WayFigures"]
+
+_PARTITIONS = 2
+_MOST_ROWS_KILLED = 1_000
+_Found = TypeVar("_Found")
+
+
+class Miscounted(Fatal):
+    """A reader does not see the rows that were decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    run: MeasuredRun
+    traits: Traits
+    bytes_per_row: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WayFigures:
+    """What one way came to: a run in each round, one run beside a reader, and one job whose drivers were killed."""
+
+    way: Way
+    traits: Traits
+    runs: Sequence[MeasuredRun]
+    bytes_per_row: float | None
+    watched: MeasuredRun
+    views: Sequence[tuple[float, float]]
+    """When, after the begin of each epoch, a reader saw its first and last row; none where rows replace each other."""
+    killed: Sequence[Killed]
+
+    def median(self, figure: Callable[[MeasuredRun], float]) -> float:
+        return statistics.median(figure(run) for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All figures; `together` are jobs of several sinks, `skipped` what could not be measured, and why."""
+
+    rows: Rows
+    ways: Sequence[WayFigures]
+    together: Mapping[str, Sequence[MeasuredRun]]
+    skipped: Mapping[str, str]
+
+
+class Bench:
+    """Runs jobs over copies. Each copy is dropped when its run is over; after an error, once Spark is stopped."""
+
+    def __init__(
+        self,
+        base: Base,
+        spark: SparkSession,
+        rows: Rows,
+        registry: Registry,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._base = base
+        self._spark = spark
+        self._rows = rows
+        self._registry = registry
+        self._progress = progress
+        self._jobs = 0
+        self._left: list[Copy] = []
+        self._unique: dict[str, bool] = {}
+
+    def measure(self, ways: Sequence[Way], rounds: int) -> Measured:
+        """Measure all of them. A way that one of our errors stops is skipped, with that error."""
+        skipped: dict[str, str] = {}
+        self._each(ways[:1], "warming up", self._alone, skipped)
+        found = [
+            self._each(ways, f"round {number} of {rounds}", self._alone, skipped) for number in range(1, rounds + 1)
+        ]
+        watched = self._each(ways, "beside a reader", self._watched, skipped)
+        killed = self._each(ways, "with drivers that are killed", self._killed, skipped)
+        figures = []
+        for way in ways:
+            if way.name not in skipped:
+                alone = [one[way.name] for one in found]
+                run, seen = watched[way.name]
+                runs = [one.run for one in alone]
+                figures.append(
+                    WayFigures(way, alone[0].traits, runs, alone[-1].bytes_per_row, run, seen, killed[way.name])
+                )
+        return Measured(self._rows, figures, self._together(figures, rounds), skipped)
+
+    def close(self) -> None:
+        """Drop the copies that an error has left, once no task can write to them any more. Raises Fatal."""
+        self._drop(self._left)
+
+    def _each(
+        self, ways: Sequence[Way], what: str, work: Callable[[Way], _Found], skipped: dict[str, str]
+    ) -> dict[str, _Found]:
+        found = {}
+        for way in ways:
+            if way.name in skipped:
+                continue
+            self._progress(f"{way.name}: {what}")
+            try:
+                found[way.name] = work(way)
+            except Miscounted:
+                raise
+            except ExactsinkError as error:
+                skipped[way.name] = self._base.document.scrubbed(reason(error))
+        return found
+
+    def _alone(self, way: Way) -> _Alone:
+        with self._copies([way]) as copies:
+            prepared, run = self._counted(copies)
+            [copy], [sink] = copies, prepared.sinks.values()
+            size, written = way.target.size(copy.place), run.written(sink.name)
+            return _Alone(run, sink.backend.traits, None if size is None or not written else size / written)
+
+    def _counted(self, copies: Sequence[Copy]) -> tuple[PreparedJob, MeasuredRun]:
+        """Run a job and count what readers see then. Raises Miscounted."""
+        prepared = prepare(self._base, copies, self._registry)
+        run = run_job(self._spark, self._rows, prepared)
+        for copy in copies:
+            expected = self._expected(copy, run)
+            if expected is not None:
+                _check(count(copy.way.target, copy.place, expected), expected, copy.way)
+        return prepared, run
+
+    def _watched(self, way: Way) -> tuple[MeasuredRun, Sequence[tuple[float, float]]]:
+        with self._copies([way]) as copies:
+            prepared = prepare(self._base, copies, self._registry)
+            [copy] = copies
+            watch = Watch(way.target, copy.place, self._base.folder)
+            with FreshProcess(watch) as reader:
+                watch.wait_ready()
+                run = run_job(self._spark, self._rows, prepared)
+                expected = self._expected(copy, run)
+                watch.stop(expected or 0)
+                seen = reader.answer()
+            if expected is None:
+                return run, ()
+            _check(seen[-1].rows, expected, way)
+            return run, views(seen, run.epochs, copy.place.sink)[1:]
+
+    def _killed(self, way: Way) -> Sequence[Killed]:
+        with self._copies([way]) as copies:
+            prepared = prepare(self._base, copies, self._registry)
+            [(name, sink)] = prepared.sinks.items()
+            frame = self._rows.frame(self._spark)
+            parts = EPOCHS * _PARTITIONS
+            few = min(_MOST_ROWS_KILLED, self._rows.an_epoch * self._rows.epochs // parts)
+            frame = frame.limit(few * parts)
+            if prepared.route is not None:
+                frame = prepared.route(frame)[name]
+            table = OnePass(frame, prepared.sinks).rows(frame, name)
+            each = max(1, table.num_rows // parts)
+            cuts = [table.slice(number * each, each) for number in range(parts)]
+            batches = [cuts[number : number + _PARTITIONS] for number in range(0, parts, _PARTITIONS)]
+            with FreshProcess(Restarts(way.target, copies[0].place, sink, batches)) as played:
+                return played.answer()
+
+    def _together(self, figures: Sequence[WayFigures], rounds: int) -> Mapping[str, Sequence[MeasuredRun]]:
+        """Run jobs of one, two and four sinks of the first exact way, and one of the first way of each kind of sink."""
+        exact = [one.way for one in figures if not one.traits.visible_early]
+        if not exact:
+            return {}
+        kinds = list({way.sink or way.kind: way for way in reversed(exact)}.values())[::-1]
+        jobs = {f"{number} x {exact[0].name}": [exact[0]] * number for number in (1, 2, 4)}
+        if len(kinds) > 1:
+            jobs[" and ".join(way.name for way in kinds)] = kinds
+        found: dict[str, list[MeasuredRun]] = {name: [] for name in jobs}
+        for number in range(1, rounds + 1):
+            for name, ways in jobs.items():
+                self._progress(f"{name}, in one job: round {number} of {rounds}")
+                with self._copies(ways) as copies:
+                    found[name].append(self._counted(copies)[1])
+        return found
+
+    def _expected(self, copy: Copy, run: MeasuredRun) -> int | None:
+        """Return how many rows a reader must find; None where rows of several epochs replace each other."""
+        way = copy.way
+        if way.target.keys and way.name not in self._unique:
+            frame = self._rows.frame(self._spark)
+            keys = frame.selectExpr(*(f"`{key}`" for key in way.target.keys)).distinct().count()
+            self._unique[way.name] = keys == frame.count()
+        return run.written(copy.place.sink) if self._unique.get(way.name, True) else None
+
+    @contextmanager
+    def _copies(self, ways: Sequence[Way]) -> Iterator[Sequence[Copy]]:
+        self._jobs += 1
+        job = f"{self._base.prefix}-{self._jobs}"
+        copies = [Copy(way, Place(job, _sink(number), self._base.folder)) for number, way in enumerate(ways)]
+        self._left += copies
+        yield copies
+        self._drop(copies)
+        self._left = [copy for copy in self._left if copy not in copies]
+
+    def _drop(self, copies: Sequence[Copy]) -> None:
+        failed = []
+        for copy in copies:
+            try:
+                copy.way.target.drop(copy.place)
+            except Exception as error:  # of whatever a store's client has: the others are dropped all the same
+                failed.append(f"{copy.place.name}: {self._base.document.scrubbed(str(error))}")
+        if failed:
+            raise Fatal("what the bench made could not be removed", why="; ".join(failed), next="remove it yourself")
+
+
+def _sink(number: int) -> str:
+    return f"sink-{number}"
+
+
+def _check(found: int, expected: int, way: Way) -> None:
+    if found != expected:
+        raise Miscounted(
+            f"{way.name}: {expected:,} rows were decided, and a reader sees {found:,}",
+            why="the promise does not hold here, or the bench's reader is wrong",
+            next="report it",
+        )

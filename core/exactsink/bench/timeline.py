@@ -1,0 +1,96 @@
+"""When an epoch's steps happened, as the job's events report them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from exactsink.contract import Event
+
+__all__ = ["PHASES", "Epoch", "Timeline", "quantile"]
+
+PHASES = ("open", "write", "vote", "decide", "commit", "complete")
+"""What an epoch's time is cut into. `write` is the Spark job: reading, shaping, writing, pre-commits."""
+
+_WHOLE = {("vote", "before"), ("return", "before")}
+
+
+@dataclass(slots=True)
+class _Marks:
+    at: dict[tuple[str, str], float] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch that this driver ran from its start to its end. Times are seconds; moments are the system's clock."""
+
+    number: int
+    began: float
+    ended: float
+    phases: Mapping[str, float]
+    commits: Mapping[str, tuple[float, float]]
+    """When each sink's commit began and ended."""
+    rows: Mapping[str, int]
+    cpu: float
+    """CPU seconds of all own processes until its end."""
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    @property
+    def window(self) -> float:
+        """How long sinks differed: from the first sink's commit to the last one's."""
+        ends = [end for _, end in self.commits.values()]
+        return max(ends) - min(ends)
+
+    def held(self, sink: str) -> float:
+        """How long the sink's rows stood between their tasks and their commit, at most."""
+        return self.commits[sink][1] - self.began - self.phases["open"]
+
+
+class Timeline:
+    """Hears a job's events. `cpu` is read at the end of each epoch."""
+
+    def __init__(self, cpu: Callable[[], float]) -> None:
+        self._cpu = cpu
+        self._epochs: dict[int, _Marks] = {}
+
+    def __call__(self, event: Event) -> None:
+        if not event.edge or event.epoch is None:
+            return
+        marks = self._epochs.setdefault(event.epoch, _Marks())
+        marks.at[event.name, event.edge] = time.monotonic()
+        if (event.name, event.edge) == ("return", "before"):
+            marks.rows, marks.cpu = event.fields["rows"], self._cpu()
+
+    def epochs(self) -> Sequence[Epoch]:
+        """Return the epochs in their order; one that was only finished, or has not ended, is left out."""
+        return [_epoch(n, marks) for n, marks in sorted(self._epochs.items()) if marks.at.keys() >= _WHOLE]
+
+
+def _epoch(number: int, marks: _Marks) -> Epoch:
+    at = marks.at
+    names = [name for name, edge in at if name.startswith("commit:") and edge == "after"]
+    commits = {name.partition(":")[2]: (at[name, "before"], at[name, "after"]) for name in names}
+    moments = [
+        at["open_epoch", "before"],
+        at["open_epoch", "after"],
+        at["vote", "before"],
+        at["vote", "after"],
+        at["decide", "after"],
+        max(end for _, end in commits.values()),
+        at["return", "before"],
+    ]
+    steps = [after - before for before, after in itertools.pairwise(moments)]
+    return Epoch(number, moments[0], moments[-1], dict(zip(PHASES, steps, strict=True)), commits, marks.rows, marks.cpu)
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Return the smallest value that at least this part of the values don't exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]

@@ -1,0 +1,93 @@
+"""A reader in a process of its own, which looks at a target all the time and remembers when it saw how many rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from exactsink.bench.target import BenchTarget, Place
+from exactsink.bench.timeline import Epoch
+from exactsink.contract import Fatal, replace_file
+from exactsink.toolkit.waiting import attempts_within
+
+__all__ = ["Seen", "Watch", "count", "views"]
+
+_PAUSE_SECONDS = 0.002
+_PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """At this moment, and not before, this many rows were seen."""
+
+    moment: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a reader process does until it is stopped; two files in `folder` say how far it is, and how far it goes."""
+
+    target: BenchTarget
+    place: Place
+    folder: Path
+
+    def wait_ready(self) -> None:
+        """Wait until the reader has looked once. Raises Fatal."""
+        for _ in attempts_within(_PATIENCE_SECONDS, first_seconds=0.01, longest_seconds=0.05):
+            if self._ready.exists():
+                return
+        raise Fatal(f"the reader of {self.place.name} did not start", why="its own lines say why")
+
+    def stop(self, rows: int) -> None:
+        """Let the reader end as soon as it sees so many rows, or no more come."""
+        replace_file(self._enough, str(rows).encode())
+
+    @property
+    def _ready(self) -> Path:
+        return self.folder / f"{self.place.name}.ready"
+
+    @property
+    def _enough(self) -> Path:
+        return self.folder / f"{self.place.name}.enough"
+
+    def __call__(self) -> Sequence[Seen]:
+        seen: list[Seen] = []
+        most = end = None
+        with closing(self.target.reader(self.place)) as reader:
+            while True:
+                rows = reader.rows()
+                if not seen or rows != seen[-1].rows:
+                    seen.append(Seen(time.monotonic(), rows))
+                self._ready.touch()
+                if most is None and self._enough.exists():
+                    most, end = int(self._enough.read_text()), time.monotonic() + _PATIENCE_SECONDS
+                if most is not None and end is not None and (rows >= most or time.monotonic() > end):
+                    return seen
+                time.sleep(_PAUSE_SECONDS)
+
+
+def views(seen: Sequence[Seen], epochs: Sequence[Epoch], sink: str) -> Sequence[tuple[float, float]]:
+    """Return, for each epoch, how long after its begin a reader saw its first row and its last one."""
+    found, before = [], 0
+    for epoch in epochs:
+        whole = before + epoch.rows[sink]
+        if epoch.rows[sink]:
+            first = next(one.moment for one in seen if one.rows > before)
+            last = next(one.moment for one in seen if one.rows >= whole)
+            found.append((first - epoch.began, last - epoch.began))
+        before = whole
+    return found
+
+
+def count(target: BenchTarget, place: Place, expected: int) -> int:
+    """Count a copy's rows as a reader sees them; wait for those that are to come, until no more do."""
+    with closing(target.reader(place)) as reader:
+        rows, end = reader.rows(), time.monotonic() + _PATIENCE_SECONDS
+        while rows < expected and time.monotonic() < end:
+            time.sleep(_PAUSE_SECONDS)
+            rows = reader.rows()
+        return rows

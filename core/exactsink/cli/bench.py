@@ -1,0 +1,98 @@
+"""`exactsink bench`: the same rows through every way to write that a job could choose, measured side by side."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from exactsink.bench.measure import Bench, Measured
+from exactsink.bench.pages import report_of
+from exactsink.bench.report import Report, save
+from exactsink.bench.report.numbers import shown
+from exactsink.bench.rows import make_rows
+from exactsink.bench.ways import base_of, find_ways
+from exactsink.cli.table import print_table
+from exactsink.contract import ConfigError
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.spark.session import make_session
+
+__all__ = ["bench"]
+
+
+def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
+    """Measure, print the tables, and write them into `out`. Raises ConfigError when nothing can be measured."""
+    with _terminated_as_interrupted():
+        measured = _measured(job, rows, epochs, rounds)
+    command = f"exactsink bench --rows {rows} --epochs {epochs} --rounds {rounds}" + (" --job JOB.toml" if job else "")
+    report = report_of(measured, command)
+    _print(report)
+    if out is not None:
+        for path in save(report, Path(out), "bench"):
+            _progress(f"written: {path}")
+    if not measured.ways:
+        raise ConfigError("nothing could be measured", why="see `Left out`", next="exactsink check JOB.toml")
+
+
+def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured:
+    registry, base = Registry(installed_plugins()), base_of(path)
+    found = find_ways(base, registry)
+    for name, why in found.skipped.items():
+        _progress(f"left out: {name}: {why}")
+    _progress(f"{len(found.measured)} ways to write; the name of all that is made begins with {base.prefix}")
+    spark = make_session(base.config, Path(path or ".").absolute().parent)
+    runs: Bench | None = None
+    try:
+        base.folder.mkdir(parents=True)
+        runs = Bench(base, spark, make_rows(base, spark, rows, epochs + 1), registry, _progress)
+        measured = runs.measure(found.measured, rounds)
+    finally:
+        with _undisturbed(), ExitStack() as end:  # all of them, the last one first, though one fails
+            if runs is not None:
+                end.callback(runs.close)
+            end.callback(shutil.rmtree, base.folder, ignore_errors=True)
+            end.callback(spark.stop)  # so that no task writes to what is removed
+    return Measured(measured.rows, measured.ways, measured.together, {**found.skipped, **measured.skipped})
+
+
+def _print(report: Report) -> None:
+    for section in report.sections:
+        print(f"\n{section.title}")
+        for table in section.tables:
+            print(f"\n{table.caption}")
+            print_table(table.columns, [[shown(cell) for cell in row] for row in table.rows], sys.stdout)
+            for note in table.notes:
+                print(f"  {note}")
+
+
+def _progress(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: with all removed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore further signals while things are removed."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,65 @@
+"""Copies that `exactsink bench` makes beside a sink's own target on a server: played with kills, counted, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka.admin import AdminClient
+
+from exactsink.bench.restarts import EPOCHS, Restarts
+from exactsink.bench.runs import Copy, prepare
+from exactsink.bench.target import Place
+from exactsink.bench.ways import Base, base_of, find_ways
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.testing.processes import FreshProcess
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
+from tests.servers.waiting import wait_until
+
+_JOB = '[job]\nname = "shop"\ncheckpoint = "{folder}/checkpoint"\n[sinks.out]\n'
+_PLACES = "SELECT nspname FROM pg_namespace UNION ALL SELECT gid FROM pg_prepared_xacts"
+
+
+def _play(base: Base, row: Callable[[int], dict[str, Any]]) -> dict[str, list[int]]:
+    """Play a job with kills on a copy for each way, drop it (twice); return what each point left in doubt."""
+    registry, found = Registry(installed_plugins()), {}
+    ways = find_ways(base, registry)
+    assert ways.skipped == {}
+    parts = [pa.Table.from_pylist([row(5 * part + number) for number in range(5)]) for part in range(2 * EPOCHS)]
+    batches = [parts[number : number + 2] for number in range(0, len(parts), 2)]
+    for number, way in enumerate(ways.measured):
+        place = Place(f"{base.prefix}-{number}", "sink-0", base.folder)
+        try:
+            [sink] = prepare(base, [Copy(way, place)], registry).sinks.values()
+            with FreshProcess(Restarts(way.target, place, sink, batches)) as played:
+                found[way.name] = [killed.in_doubt for killed in played.answer()]
+        finally:
+            for _ in range(2):
+                way.target.drop(place)
+    return found
+
+
+def test_tables(postgres: Postgres, tmp_path: Path) -> None:
+    name = postgres.new_database("bench")
+    postgres.execute("CREATE TABLE flights (id bigint PRIMARY KEY, kind text)", name)
+    sink = f'backend = "postgres"\nconninfo = "{postgres.conninfo(name)}"\ntable = "flights"\n'
+    (tmp_path / "job.toml").write_text(_JOB.format(folder=tmp_path) + sink)
+    before = sorted(postgres.execute(_PLACES, name))
+    found = _play(base_of(str(tmp_path / "job.toml")), lambda number: {"id": number, "kind": "k"})
+    assert found == {"out two_phase": [0, 2, 2, 0], "out staged": [0, 2, 2, 0]}
+    assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
+
+
+def test_topics(kafka: Kafka, tmp_path: Path) -> None:
+    topic = kafka.new_topic("bench", partitions=2)
+    sink = f'backend = "kafka"\nbootstrap_servers = "{kafka.bootstrap}"\ntopic = "{topic}"\n'
+    (tmp_path / "job.toml").write_text(_JOB.format(folder=tmp_path) + sink)
+    base = base_of(str(tmp_path / "job.toml"))
+    found = _play(base, lambda number: {"value": str(number)})
+    assert found == {"out plain": [0, 2, 2, 0], "out fast": [0, 2, 2, 0]}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    wait_until(lambda: not any(base.prefix in name for name in admin.list_topics(timeout=30).topics), "no topic")
+    assert not [one for one in admin.list_consumer_groups().result(30).valid if base.prefix in one.group_id]
