@@ -65,11 +65,11 @@ def _measure(variant: Variant, folder: Path) -> dict[str, float]:
         cpu, started = cpu_seconds(), time.perf_counter()
         own = work()
         wall, cpu = time.perf_counter() - started, cpu_seconds() - cpu
-        metrics = {"wall_s": wall, "cpu_s": cpu, **own}
+        made = {"wall_s": wall, "cpu_s": cpu}
         if "rows" in own:
-            metrics["rows_per_s"] = own["rows"] / wall
-            metrics["rows_per_cpu_s"] = own["rows"] / cpu if cpu else float("nan")
-        return metrics
+            made["rows_per_s"] = own["rows"] / wall
+            made["rows_per_cpu_s"] = own["rows"] / cpu if cpu else float("nan")
+        return {**made, **own}
 
 
 def _figure(bound: Bound, samples: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
