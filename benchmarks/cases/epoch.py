@@ -37,10 +37,8 @@ def _open(setting: Setting) -> Iterator[Plan]:
     variants = [
         variant("ours", lambda folder: _job(frame, folder, null_sinks(1))),
         variant("ours, a file", lambda folder: _job(frame, folder, _file_sink(folder))),
-        variant(
-            "Spark's file sink", lambda folder: spark_query(frame, "parquet", folder, {"processingTime": _AT_ONCE})
-        ),
-        variant("bare", lambda folder: bare_query(frame, folder, {"processingTime": _AT_ONCE})),
+        variant("Spark's file sink", lambda folder: spark_query(frame, "parquet", folder, _AT_ONCE)),
+        variant("bare", lambda folder: bare_query(frame, folder, _AT_ONCE)),
         variant("ours, 2 sinks", lambda folder: _job(frame, folder, null_sinks(2))),
     ]
     bounds = [
