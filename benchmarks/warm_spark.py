@@ -10,6 +10,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 
+from exactsink.spark.arrow_settings import UNCHECKED
+
 __all__ = ["PARTITIONS", "WarmSpark", "row_frame", "varied_frame"]
 
 PARTITIONS = 4
@@ -38,6 +40,8 @@ class WarmSpark:
         """Return the session."""
         if self._session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            for name, value in UNCHECKED.items():  # as `exactsink run` sets it
+                os.environ.setdefault(name, value)
             # The workers import the null backend from here.
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
             for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):

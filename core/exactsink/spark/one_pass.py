@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from exactsink.contract import Backend, ConfigError
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.spark.arrow_settings import BatchLimit
 from exactsink.spark.errors import first_line
 from exactsink.spark.row_hash import row_hash
 from exactsink.toolkit.spark_sql import quoted_name
@@ -42,6 +44,14 @@ class OnePass:
                 self._shapes[name] = _shape(frame, sink)
             except PySparkException as error:
                 raise _unshaped(name, error) from error
+        self._cuts: list[_Shape] = []
+        for shape in self._shapes.values():  # sinks that want the same rows share them
+            if shape not in self._cuts:
+                self._cuts.append(shape)
+        # Made once: each costs calls into the JVM, which a small epoch would notice.
+        self._sent = [column for index, cut in enumerate(self._cuts) for column in cut.sent(index)]
+        self._hashed = [cut.hashed(index) for index, cut in enumerate(self._cuts)]
+        self._limit = BatchLimit(frame)
 
     @property
     def schemas(self) -> Mapping[str, pa.Schema]:
@@ -60,21 +70,16 @@ class OnePass:
         Columns of the job's other sinks travel, too: with less of them Spark might cut the frame into other partitions
         (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be found again in theirs.
         """
-        cuts: list[_Shape] = []
-        for shape in self._shapes.values():  # sinks that want the same rows share them
-            if shape not in cuts:
-                cuts.append(shape)
-        wide = _distributed(frame, self._sinks)
-        wide = wide.select(*(column for index, cut in enumerate(cuts) for column in cut.sent(index)))
-        wide = wide.select("*", *(cut.hashed(index) for index, cut in enumerate(cuts)))
+        wide = _distributed(frame, self._sinks).select(*self._sent).select("*", *self._hashed)
         task = _Task(
             plan,
             {name: self._sinks[name].for_tasks for name in plan.sinks},
-            {name: cuts.index(self._shapes[name]) for name in plan.sinks},
-            [(cut.names, cut.where is not None) for cut in cuts],
+            {name: self._cuts.index(self._shapes[name]) for name in plan.sinks},
+            [(cut.names, cut.where is not None) for cut in self._cuts],
         )
-        rows = wide.mapInArrow(task, "vote binary").collect()
-        return [pickle.loads(row["vote"]) for row in rows]
+        rows = wide.mapInArrow(task, "votes binary, row_bytes double").collect()
+        self._limit.adapt(frame.sparkSession, max((row["row_bytes"] for row in rows), default=0.0))
+        return [vote for row in rows for vote in pickle.loads(row["votes"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +132,15 @@ class _Task:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        rows = (self._split(batch) for batch in batches)
+        width = _Width()
+        rows = (self._split(batch) for batch in width.of(batches))
         backends = {name: resolved(backend, os.environ) for name, backend in self.backends.items()}
-        votes = write_partition(self.plan, backends, context.partitionId(), context.taskAttemptId(), rows, no_probe)
-        yield pa.record_batch({"vote": pa.array([pickle.dumps(v) for v in votes], pa.binary())})
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        votes = list(write_partition(self.plan, backends, partition, attempt, rows, no_probe))
+        if not gc.get_freeze_count():
+            gc.freeze()  # what is imported by now stays; pyspark collects garbage after every task, 50 ms for nothing
+        columns = [pa.array([pickle.dumps(votes)], pa.binary()), pa.array([width.widest], pa.float64())]
+        yield pa.record_batch(columns, ["votes", "row_bytes"])
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
         """Cut a wide batch into each sink's rows, dropping those that its `where` left NULL."""
@@ -146,6 +156,19 @@ class _Task:
             fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
             cuts.append((pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields)), hashes))
         return {name: cuts[index] for name, index in self.cuts.items()}
+
+
+class _Width:
+    """Watches how wide rows are: the mean bytes of a row, in the batch where that is most."""
+
+    def __init__(self) -> None:
+        self.widest = 0.0
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                self.widest = max(self.widest, batch.nbytes / batch.num_rows)
+            yield batch
 
 
 def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:

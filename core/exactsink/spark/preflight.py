@@ -21,6 +21,7 @@ from exactsink.job.config import JobConfig
 from exactsink.job.guarantees import check_guarantee
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.spark.arrow_settings import advice
 from exactsink.spark.errors import task_error
 from exactsink.spark.routes import Passes, Route
 
@@ -29,11 +30,15 @@ __all__ = ["Preflight", "passes_of", "preflight"]
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was found: how frames reach the sinks, each sink's findings, and what else refuses the job."""
+    """What was found: how frames reach the sinks, each sink's findings, and what else refuses the job.
+
+    `advice` is a setting that would make it faster, None where it is set.
+    """
 
     passes: Passes
     findings: Mapping[str, Sequence[Finding]]
     refusals: Sequence[PreflightError]
+    advice: str | None = None
 
     @property
     def errors(self) -> Sequence[tuple[str, Finding]]:
@@ -53,6 +58,8 @@ class Preflight:
         for name, found in self.findings.items():
             for finding in found:
                 events.report("preflight_warning", sink=name, message=finding.message, fix=finding.fix)
+        if self.advice is not None:
+            events.report("setting_advised", setting=self.advice)
         for name, sink in sinks.items():
             events.report(
                 "sink",
@@ -79,7 +86,7 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
         check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
     except PreflightError as refusal:
         refusals.append(refusal)
-    result = Preflight(passes, findings, refusals)
+    result = Preflight(passes, findings, refusals, advice(frame.sparkSession))
     if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
         try:
             _try_executors(frame.sparkSession, sinks)

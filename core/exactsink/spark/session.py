@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
+from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.routes import Route
 
@@ -26,7 +27,8 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     """Make or get the session. `folder`, the job file's, and the working folder can hold the transform's module.
 
     Workers run the driver's own interpreter unless PYSPARK_PYTHON says otherwise: the `python3` they would take by
-    themselves may lack this package.
+    themselves may lack this package. Arrow is spared its checks where neither the environment nor `[spark.conf]` wants
+    them.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):  # they repeat, at length, what is raised here
@@ -35,6 +37,8 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     sys.path.extend(place for place in places if place not in sys.path)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *places]))
     builder = SparkSession.builder.appName(config.job.name).config("spark.ui.showConsoleProgress", "false")
+    for name, said in UNCHECKED.items():
+        builder = builder.config(f"spark.executorEnv.{name}", os.environ.setdefault(name, said))
     if config.spark.master is not None:
         builder = builder.master(config.spark.master)
     if config.spark.packages:
