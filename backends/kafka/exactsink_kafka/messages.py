@@ -32,6 +32,7 @@ __all__ = [
     "described",
     "fetch_request",
     "join_request",
+    "leaders",
     "marker_request",
     "metadata_request",
     "offset_request",
@@ -221,6 +222,12 @@ def metadata_request(*, names: Iterable[str] = (), ids: Iterable[str] = ()) -> A
     entry = MetadataRequest.MetadataRequestTopic
     topics = [entry(name=name) for name in names] + [entry(name=None, topic_id=uuid.UUID(one)) for one in ids]
     return MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=12)
+
+
+def leaders(metadata: Any) -> dict[tuple[str, int], int]:
+    """Read who leads the partitions of a Metadata answer, those that nobody does left out."""
+    known = {(topic.name, p.partition_index): p.leader_id for topic in metadata.topics for p in topic.partitions}
+    return {place: leader for place, leader in known.items() if leader >= 0}
 
 
 def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
