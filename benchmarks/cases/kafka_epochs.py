@@ -85,11 +85,11 @@ def _open_epoch(setting: Setting) -> Iterator[Plan]:
             Variant(name, lambda folder, name=name: _epochs(target, name, times))  # type: ignore[misc]
             for name in ("plain", "fast", "fast, no mark")
         ]
-        parts = ("open_ms", "slowest_open_ms", "write_ms", "flush_ms", "mark_ms", "vote_ms", "look_ms", "commit_ms")
+        parts = ("open_ms", "slowest_open_ms", "write_ms", "flush_ms", "vote_ms", "look_ms", "commit_ms")
         bounds = [Bound(part, variant.name) for variant in variants for part in (*parts, "epoch_ms")]
         notes = [
             f"2 participants of {SMALL} rows, one after the other, in one process; medians of a round's {times} epochs",
-            "open: a writer is made, its transactional id taken; flush, mark and vote: the parts of pre_commit",
+            "open: a writer is made, its transactional id taken; flush and vote (with the mark): parts of pre_commit",
             "look: the driver reads the mark, before the epoch and before its commit",
             "epoch: the slower participant's parts, the looks and the commit",
             *served.notes,
@@ -146,8 +146,8 @@ def _participant(job: HandJob, epoch: int, ticket: bytes) -> tuple[Committable, 
     vote = writer.pre_commit()
     moments.append(time.perf_counter())
     opened, wrote, pre_committed = ((b - a) * 1000 for a, b in pairwise(moments))
-    parts = {"open_ms": opened, "write_ms": wrote, "mark_ms": writer.mark_ms, "vote_ms": writer.vote_ms}
-    return vote, {**parts, "flush_ms": pre_committed - writer.vote_ms - writer.mark_ms}
+    parts = {"open_ms": opened, "write_ms": wrote, "vote_ms": writer.vote_ms}
+    return vote, {**parts, "flush_ms": pre_committed - writer.vote_ms}
 
 
 COMMIT = Benchmark("kafka_commit", "Committing 16 participants of an epoch in Kafka.", _open_commit)

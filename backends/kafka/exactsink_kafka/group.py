@@ -72,6 +72,8 @@ class MarkKeeper:
         self.group = group_of(ctx.job, ctx.sink)
         self._id = f"{ctx.job}.{ctx.sink}.mark"
         self._renewed = float("-inf")
+        self.place: tuple[str, int] | None = None
+        """Which partition of Kafka's own topic keeps it, once a transaction was seen to write there."""
 
     def read(self) -> Mark | None:
         """Read the mark as it is committed. It lags the answer to a commit by some ms."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from exactsink_kafka.messages import Cluster, Described, Offset, OpenProducer, S
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 
-__all__ = ["END_TXN_VERSION", "Place", "Wire"]
+__all__ = ["END_TXN_VERSION", "Place", "Wire", "Writers"]
 
 END_TXN_VERSION = 5
 """Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
@@ -32,6 +31,9 @@ depend on the version of the first end, and a stale commit can look like a succe
 
 Place = tuple[str, int]
 """A topic's name and the number of one of its partitions."""
+
+Writers = Mapping[Place, Sequence[OpenProducer]]
+"""Who has open transactions in partitions."""
 
 _TAKEN_SECONDS = 60.0
 """How long a transaction lives that `take` begins, where the options allow it no less: it is ended at once."""
@@ -186,11 +188,11 @@ class Wire:
         found = self.describe(sorted(one for one in listed if one.startswith(prefix)))
         return [one for one in found.values() if one.state in _OPEN]
 
-    def open_in(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
+    def open_in(self, partitions: Iterable[Place]) -> Writers:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
         doing = "ask who writes"
 
-        def read(found: Answers) -> Mapping[Place, Sequence[OpenProducer]]:
+        def read(found: Answers) -> Writers:
             return {
                 one: messages.open_producers(partition)
                 for one, (code, partition) in found.items()
@@ -198,18 +200,18 @@ class Wire:
             }
 
         question = Question(doing, partitions, errors.LEADERLESS, self._producers, read)
-        found: Mapping[Place, Sequence[OpenProducer]] = self.ask(question)[0]
+        found: Writers = self.ask(question)[0]
         return found
 
-    def open_now(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
+    def open_now(self, partitions: Iterable[Place]) -> Writers:
         """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
-        found: Mapping[Place, Sequence[OpenProducer]] = self.ask(self.about_writers(partitions))[0]
+        found: Writers = self.ask(self.about_writers(partitions))[0]
         return found
 
-    def about_writers(self, partitions: Iterable[Place]) -> Question[Mapping[Place, Sequence[OpenProducer]]]:
+    def about_writers(self, partitions: Iterable[Place]) -> Question[Writers]:
         """Return the question of `open_now`."""
 
-        def read(found: Answers) -> Mapping[Place, Sequence[OpenProducer]]:
+        def read(found: Answers) -> Writers:
             return {one: messages.open_producers(partition) for one, (code, partition) in found.items() if code == 0}
 
         return Question("ask who writes", partitions, _NEVER, self._producers, read)
@@ -223,6 +225,10 @@ class Wire:
             for active in writers
             if (active.id, active.epoch) == producer
         }
+
+    def find(self, id: str) -> None:
+        """Connect, and find out who coordinates a transactional id, for requests to come."""
+        self._asker.use("find a coordinator", lambda channel: self._asker.coordinators(channel, [id]))
 
     def take(self, id: str) -> Transaction:
         """Take a transactional id, once what its last user left open is ended."""
@@ -255,30 +261,19 @@ class Wire:
         request, code_of = partial(messages.offset_request, one, offset, joins), _taken
         again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
         asked = self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)
-        return replace(asked, read=lambda answers: answers[offset.group][0])
+        return Question(asked.doing, asked.keys, again, asked.once, lambda answers: int(answers[offset.group][0]))
 
     def keeper(self, group: str) -> int:
         """Return the broker that was last asked for a group's offsets, -1 where none was."""
         return self._asker.known.get((_GROUP, group), -1)
 
-    def about_text(self, group: str, topic: str, partition: int) -> Question[tuple[int, str]]:
-        """Return the question for the text beside a group's committed offset, after the error code.
-
-        The text is empty where nothing is committed.
-        """
-
-        def read(answers: Answers) -> tuple[int, str]:
-            code, answer = answers[group]
-            return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
-
-        request = partial(messages.read_request, group, topic, partition)
-        asked = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, _read)
-        return replace(asked, read=read)
-
     def read_offset(self, group: str, topic: str, partition: int) -> tuple[int, str]:
         """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
-        found: tuple[int, str] = self.ask(self.about_text(group, topic, partition))[0]
-        return found
+        request = partial(messages.read_request, group, topic, partition)
+        [(code, answer)] = self.ask(
+            self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, _read)
+        )
+        return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
 
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
