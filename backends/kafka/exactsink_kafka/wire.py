@@ -9,13 +9,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
-from kafka.protocol.admin.transactions import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import CoordinatorType
-from kafka.protocol.producer.transaction import EndTxnRequest
 
 from exactsink_kafka import errors, messages
 from exactsink_kafka.channel import Answers, Asker, Channel, Question, Talk
@@ -23,11 +18,7 @@ from exactsink_kafka.messages import Cluster, Described, Offset, OpenProducer, S
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 
-__all__ = ["END_TXN_VERSION", "Place", "Wire", "Writers"]
-
-END_TXN_VERSION = 5
-"""Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
-depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
+__all__ = ["Place", "Wire", "Writers"]
 
 Place = tuple[str, int]
 """A topic's name and the number of one of its partitions."""
@@ -127,7 +118,7 @@ class Wire:
         def once(channel: Channel, left: Sequence[Transaction]) -> Talk:
             brokers, lost = self._asker.coordinators(channel, [one.id for one in left])
             sent = [one for one in left if one.id in brokers]
-            answers = yield [(_end_request(one, commit), brokers[one.id]) for one in sent]
+            answers = yield [(messages.end_request(one, commit), brokers[one.id]) for one in sent]
             codes: Answers = {one: (lost[one.id], None) for one in left if one.id in lost}
             codes |= {one: (answer.error_code, None) for one, answer in zip(sent, answers, strict=True)}
             self._asker.forget((one.id, code) for one, (code, _) in codes.items())
@@ -258,7 +249,7 @@ class Wire:
         """Return the question that writes a group's offset in a transaction which the group has joined."""
         if keeper >= 0:
             self._asker.known.setdefault((_GROUP, offset.group), keeper)
-        request, code_of = partial(messages.offset_request, one, offset, joins), _taken
+        request, code_of = partial(messages.offset_request, one, offset, joins), messages.taken
         again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
         asked = self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)
         return Question(asked.doing, asked.keys, again, asked.once, lambda answers: int(answers[offset.group][0]))
@@ -271,7 +262,7 @@ class Wire:
         """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
         request = partial(messages.read_request, group, topic, partition)
         [(code, answer)] = self.ask(
-            self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, _read)
+            self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, messages.read)
         )
         return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
 
@@ -377,33 +368,9 @@ class Wire:
         return True
 
 
-def _end_request(one: Transaction, commit: bool) -> Any:
-    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
-    return EndTxnRequest(**messages.use_of(one), committed=commit, **version)
-
-
-def _taken(answer: Any) -> int:
-    """Return the error code of a written offset."""
-    return int(answer.topics[0].partitions[0].error_code)
-
-
-def _read(answer: Any) -> int:
-    """Return the error code of an offset that was read."""
-    [group] = answer.groups
-    return int(group.error_code or group.topics[0].partitions[0].error_code)
-
-
-def _producers_request(partitions: Iterable[Place]) -> Any:
-    of_topic = defaultdict(list)
-    for topic, partition in partitions:
-        of_topic[topic].append(partition)
-    entry = DescribeProducersRequest.TopicRequest
-    return DescribeProducersRequest(topics=[entry(name=name, partition_indexes=of) for name, of in of_topic.items()])
-
-
 def _asked_who_writes(leaders: Mapping[Place, int]) -> Talk:
     codes: Answers = {}
-    for answer in (yield [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]):
+    for answer in (yield [(messages.producers_request(of), leader) for leader, of in _grouped(leaders).items()]):
         for topic in answer.topics:
             codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
     return codes
