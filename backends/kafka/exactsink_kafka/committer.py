@@ -29,7 +29,7 @@ from exactsink.contract import (
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
 from exactsink_kafka.group import MarkKeeper, report_offsets
-from exactsink_kafka.messages import Cluster, Described
+from exactsink_kafka.messages import Cluster, Described, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
@@ -56,6 +56,8 @@ class KafkaCommitter(Committer):
         self._marks = MarkKeeper(options, ctx, self._wire)
         self._marked_in: object = None
         self._rounds = 0
+        self._between_epochs = False
+        self._topics: Mapping[str, Topic] | None = None  # as they were when the mark was read, for the next epoch
         self._cluster: Cluster | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
@@ -65,7 +67,8 @@ class KafkaCommitter(Committer):
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._doing(f"open epoch {epoch}", "the epoch has not begun"):
-            self._check_topics()
+            topics, self._topics, self._between_epochs = self._topics, None, False
+            self._check_topics(self._wire.topics(self._wanted) if topics is None else topics)
             if self._cluster is None:
                 self._cluster = self._wire.cluster()
             if self._options.marked_topic is not None:
@@ -82,6 +85,7 @@ class KafkaCommitter(Committer):
             here, known = self._wire.ask(self._wire.about_cluster(), wanted)
             self._check_session()
             ended = self._commit([vote for vote in votes if vote.cluster == here], known)
+        self._between_epochs = True
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
     def abort(self, undecided: Undecided) -> None:
@@ -110,8 +114,10 @@ class KafkaCommitter(Committer):
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
 
     def mark(self) -> Mark | None:
+        beside = [self._wire.about_topics(self._wanted)] if self._between_epochs else []
         with self._doing("read its mark", ""):
-            found = self._marks.read()
+            found, topics = self._marks.read_beside(*beside)
+        self._topics = topics[0] if topics else None
         self._marked_in = self._wire.session
         return found
 
@@ -198,10 +204,13 @@ class KafkaCommitter(Committer):
             what = "the connection to the brokers was lost after the mark was read"
             raise Retryable(what, why="nothing was committed", next="start the job again")
 
-    def _check_topics(self) -> None:
-        wanted = [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]
-        there = self._wire.topics(wanted) if wanted else {}
-        for topic in (topic for topic in wanted if topic not in there):
+    @property
+    def _wanted(self) -> Sequence[str]:
+        """The topics that have to be there."""
+        return [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]
+
+    def _check_topics(self, there: Mapping[str, Topic]) -> None:
+        for topic in (topic for topic in self._wanted if topic not in there):
             why = f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics"
             fix = self._fixes.make_topic(topic, len(self._wire.brokers()))
             raise Fatal(f"there is no topic {topic}", why=why, next=fix)

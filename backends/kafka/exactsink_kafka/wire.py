@@ -258,13 +258,16 @@ class Wire:
         """Return the broker that was last asked for a group's offsets, -1 where none was."""
         return self._asker.known.get((_GROUP, group), -1)
 
-    def read_offset(self, group: str, topic: str, partition: int) -> tuple[int, str]:
-        """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
+    def about_text(self, group: str, topic: str, partition: int) -> Question[tuple[int, str]]:
+        """Return the question for the text beside a group's committed offset, after the error code; "" is none."""
+
+        def read(answers: Answers) -> tuple[int, str]:
+            code, answer = answers[group]
+            return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
+
         request = partial(messages.read_request, group, topic, partition)
-        [(code, answer)] = self.ask(
-            self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, messages.read)
-        )
-        return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
+        asked = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, messages.read)
+        return Question(asked.doing, asked.keys, asked.again, asked.once, read)
 
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
