@@ -63,15 +63,9 @@ class HandJob:
 
 
 class TimedWriter(KafkaWriter):
-    """The writer as it is, with the times that the mark and the vote took, after all rows are there."""
+    """The writer as it is, with the time that the vote took, and the mark in it, after all rows are there."""
 
-    mark_ms = 0.0
     vote_ms = 0.0
-
-    def _mark(self) -> None:
-        started = time.perf_counter()
-        super()._mark()
-        self.mark_ms = ms_since(started)
 
     def _vote(self) -> Vote:
         started = time.perf_counter()

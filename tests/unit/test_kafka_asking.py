@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from kafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, SaslAuthenticationFailedError
+from kafka.protocol.metadata import MetadataRequest
 
 from exactsink.contract import Fatal, Retryable
+from exactsink_kafka.messages import OpenProducer
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -136,3 +138,50 @@ def test_what_another_try_can_not_help_is_reported_at_once(brokers: Brokers, fai
     with pytest.raises(Fatal):
         ended()
     assert (brokers.made, brokers.closed) == (1, 1)
+
+
+class Leaders(Brokers):
+    """Brokers of which `leader` leads the one partition; `asked` names each step's requests."""
+
+    leader = 1
+    steps: list[list[str]]
+
+    def ask(self, requests: Sequence[tuple[Any, int | None]]) -> list[Any]:
+        self.steps.append([type(request).__name__.removesuffix("Request") for request, _ in requests])
+        return [self._answer(request, broker) for request, broker in requests]
+
+    def _answer(self, request: Any, broker: int | None) -> Any:
+        if isinstance(request, MetadataRequest):
+            led = SimpleNamespace(partition_index=0, leader_id=self.leader)
+            topic = SimpleNamespace(name="rows", topic_id="id", error_code=0, partitions=[led])
+            return SimpleNamespace(topics=[topic], cluster_id="c")
+        writer = SimpleNamespace(
+            producer_id=7, producer_epoch=1, current_txn_start_offset=4, last_sequence=0, coordinator_epoch=0
+        )
+        code = 0 if broker == self.leader else 6
+        found = SimpleNamespace(partition_index=0, error_code=code, active_producers=[] if code else [writer])
+        return SimpleNamespace(topics=[SimpleNamespace(name="rows", partitions=[found])])
+
+
+def test_questions_are_asked_side_by_side_and_a_leader_is_trusted_until_it_leads_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, place = Leaders(), ("rows", 0)
+    made.steps = []
+    monkeypatch.setattr("exactsink_kafka.channel.Channel", made)
+    wire = Wire(KafkaOptions(bootstrap_servers="b:9092"), "me")
+
+    def asked() -> tuple[Any, list[list[str]]]:
+        made.steps.clear()
+        _, cluster, writers = wire.ask(wire.about_topics(["rows"]), wire.about_cluster(), wire.about_writers([place]))
+        assert cluster == "c"
+        return [one.id for one in writers[place]], [*made.steps]
+
+    both = ["Metadata", "Metadata"]
+    assert asked() == ([7], [[*both, "Metadata"], ["DescribeProducers"]])
+    assert asked() == ([7], [[*both, "DescribeProducers"]])
+    made.leader = 2
+    assert wire.open_now([place]) == {place: (OpenProducer(7, 1, 4, 0, 0),)}, "also where another try is not worth it"
+    assert asked() == ([7], [[*both, "DescribeProducers"]])
+    made.leader = -1
+    assert wire.open_now([place]) == {}, "nobody leads it, and no one else is believed"

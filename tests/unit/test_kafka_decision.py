@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -56,8 +57,20 @@ class Scripted:
     ended: list[tuple[Transaction, bool]] = field(default_factory=list)
     looked: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def cluster_id(self) -> str:
-        return "here"
+    def ask(self, *questions: Callable[[], Any]) -> list[Any]:
+        return [question() for question in questions]
+
+    def about_cluster(self) -> Callable[[], Any]:
+        return lambda: "here"
+
+    def about_transactions(self, ids: Iterable[str]) -> Callable[[], Any]:
+        return partial(self.describe, list(ids))
+
+    def about_topics(self, names: Iterable[str]) -> Callable[[], Any]:
+        return partial(self.topics, names)
+
+    def about_writers(self, partitions: Iterable[tuple[str, int]]) -> Callable[[], Any]:
+        return partial(self.open_now, partitions)
 
     def close(self) -> None:
         """Nothing is open."""

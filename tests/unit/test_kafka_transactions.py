@@ -12,6 +12,7 @@ from exactsink.contract import Committable, Fatal, Txn
 from exactsink_kafka.transactions import (
     PAYLOAD_VERSION,
     ROUNDS,
+    Marking,
     PoolId,
     Ticket,
     Transaction,
@@ -29,8 +30,8 @@ VOTE = Vote(
 
 
 def test_an_id_and_a_ticket_are_read_back_as_they_were_written() -> None:
-    ticket = Ticket.of_round(5, 4, "a cluster's id", "a journal's")
-    assert ticket == Ticket(2, 4, "a cluster's id", "a journal's")
+    ticket = Ticket.of_round(5, 4, "a cluster's id", Marking("a journal's", True, 3, ("__consumer_offsets", 7)))
+    assert (ticket.round, ticket.ids, ticket.cluster) == (2, 4, "a cluster's id")
     assert Ticket.load(ticket.dump()) == ticket
     pooled = ticket.id(TXN)
     assert str(pooled) == "orders.out.g3-0123456789abcdef.s29"

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
@@ -23,7 +25,7 @@ from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka.errors import MOVING, explained, is_refusal
 from exactsink_kafka.options import KafkaOptions, kafka_python_settings
 
-__all__ = ["Asker", "Channel"]
+__all__ = ["Answers", "Asker", "Channel", "Question", "Talk"]
 
 ANSWER_SECONDS = 10.0
 """How long one request waits for its answer, and one connection for its set-up, before another try."""
@@ -44,8 +46,45 @@ _CHATTY = (
 )
 
 
-Key = TypeVar("Key")
 Answer = TypeVar("Answer")
+Read = TypeVar("Read")
+
+Answers = dict[Any, tuple[int, Any]]
+"""Error code and answer by key."""
+
+Talk = Generator[Sequence[tuple[Any, "int | None"]], list[Any], Answers]
+"""Yields requests, each with the broker to ask (None: any), for their answers in order, until it knows all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question(Generic[Read]):
+    """What is asked of a cluster about some keys, as often as codes in `again` say that another try may help.
+
+    `once` asks about the keys that are left; `read` makes the result of all answers.
+    """
+
+    doing: str
+    keys: Iterable[Any]
+    again: frozenset[int]
+    once: Callable[[Channel, Sequence[Any]], Talk]
+    read: Callable[[Answers], Read]
+
+
+def _side_by_side(channel: Channel, asked: Mapping[Question[Any], Sequence[Any]]) -> dict[Question[Any], Answers]:
+    """Send what all questions ask at each step at once, until the last one is answered."""
+    answers: dict[Question[Any], Answers] = {}
+    talks = {question: question.once(channel, keys) for question, keys in asked.items()}
+    given: dict[Question[Any], list[Any] | None] = dict.fromkeys(talks)
+    while given:
+        wanted = {}
+        for question, known in given.items():
+            try:
+                wanted[question] = talks[question].send(known)  # type: ignore[arg-type]
+            except StopIteration as done:
+                answers[question] = done.value
+        answered = iter(channel.ask([one for requests in wanted.values() for one in requests]) if wanted else ())
+        given = {question: list(islice(answered, len(requests))) for question, requests in wanted.items()}
+    return answers
 
 
 class Asker:
@@ -58,6 +97,8 @@ class Asker:
         self._channel: Channel | None = None
         self.known: dict[tuple[CoordinatorType, str], int] = {}
         """Coordinators; one that is no longer it says so, or can't be reached, and is forgotten."""
+        self.leaders: dict[tuple[str, int], int] = {}
+        """Leaders of partitions as they were last heard of; forgotten alike."""
 
     def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
         """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
@@ -78,25 +119,23 @@ class Asker:
         assert failed is not None
         raise failed
 
-    def persist(
-        self,
-        doing: str,
-        keys: Iterable[Key],
-        again: frozenset[int],
-        once: Callable[[Channel, Sequence[Key]], dict[Key, tuple[int, Answer]]],
-    ) -> dict[Key, tuple[int, Answer]]:
-        """Ask `once` for (code, answer) of each key, and again for those with a code that another try may change.
+    def persist(self, questions: Sequence[Question[Any]]) -> list[Any]:
+        """Ask all questions side by side, and again for their keys with a code that another try may change.
 
-        What is left after the patience keeps its last code.
+        Gives what each question reads in its answers; what is left after the patience keeps its last code.
         """
-        until, left = time.monotonic() + self._patience, list(dict.fromkeys(keys))
-        answers: dict[Key, tuple[int, Answer]] = {}
-        for _ in attempts_within(self._patience, first_seconds=_FIRST, longest_seconds=_LONGEST) if left else ():
-            answers |= self.use(doing, lambda channel, left=left: once(channel, left), until)  # type: ignore[misc]
-            left = [key for key in left if answers[key][0] in again]
-            if not left:
+        until, left = time.monotonic() + self._patience, {q: list(dict.fromkeys(q.keys)) for q in questions}
+        answers: dict[Question[Any], Answers] = {question: {} for question in questions}
+        doing = " and ".join(question.doing for question in questions if left[question])
+        for _ in attempts_within(self._patience, first_seconds=_FIRST, longest_seconds=_LONGEST) if doing else ():
+            asked = {question: keys for question, keys in left.items() if keys}
+            found = self.use(doing, lambda channel, asked=asked: _side_by_side(channel, asked), until)  # type: ignore[misc]
+            for question, codes in found.items():
+                answers[question] |= codes
+                left[question] = [key for key in left[question] if codes[key][0] in question.again]
+            if not any(left.values()):
                 break  # at once: the iterator waits before its next step
-        return answers
+        return [question.read(answers[question]) for question in questions]
 
     def coordinators(
         self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
@@ -126,6 +165,7 @@ class Asker:
         """Let go of the connections. Idempotent; the next use opens others."""
         channel, self._channel = self._channel, None
         self.known.clear()
+        self.leaders.clear()
         if channel is not None:
             channel.close()
 

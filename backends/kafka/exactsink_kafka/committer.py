@@ -29,13 +29,13 @@ from exactsink.contract import (
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
 from exactsink_kafka.group import MarkKeeper, report_offsets
-from exactsink_kafka.messages import Cluster, Described
+from exactsink_kafka.messages import Cluster, Described, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.remedies import Remedies
-from exactsink_kafka.transactions import PoolId, Ticket, Transaction, Vote, prefix
-from exactsink_kafka.wire import Wire
+from exactsink_kafka.transactions import Marking, PoolId, Ticket, Transaction, Vote, prefix
+from exactsink_kafka.wire import Place, Wire, Writers
 
 __all__ = ["KafkaCommitter"]
 
@@ -56,6 +56,8 @@ class KafkaCommitter(Committer):
         self._marks = MarkKeeper(options, ctx, self._wire)
         self._marked_in: object = None
         self._rounds = 0
+        self._between_epochs = False
+        self._topics: Mapping[str, Topic] | None = None  # as they were when the mark was read, for the next epoch
         self._cluster: Cluster | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
@@ -65,22 +67,25 @@ class KafkaCommitter(Committer):
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._doing(f"open epoch {epoch}", "the epoch has not begun"):
-            self._check_topics()
+            topics, self._topics, self._between_epochs = self._topics, None, False
+            self._check_topics(self._wire.topics(self._wanted) if topics is None else topics)
             if self._cluster is None:
                 self._cluster = self._wire.cluster()
             if self._options.marked_topic is not None:
                 self._marks.renew()
         ids, joins = self._options.ids_per_participant, self._cluster.transaction_version > 1
-        keeper = self._wire.keeper(self._marks.group)
+        marking = Marking(self._ctx.lineage, joins, self._wire.keeper(self._marks.group), self._marks.place)
         number, self._rounds = self._rounds, self._rounds + 1
-        return Ticket.of_round(number, ids, self._cluster.id, self._ctx.lineage, joins=joins, keeper=keeper).dump()
+        return Ticket.of_round(number, ids, self._cluster.id, marking).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         votes = [Vote.load(committable) for committable in committables]
         with self._doing(f"commit epoch {epoch}", _DECIDED):
-            here = self._wire.cluster_id()
+            wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
+            here, known = self._wire.ask(self._wire.about_cluster(), wanted)
             self._check_session()
-            ended = self._commit([vote for vote in votes if vote.cluster == here])
+            ended = self._commit([vote for vote in votes if vote.cluster == here], known)
+        self._between_epochs = True
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
     def abort(self, undecided: Undecided) -> None:
@@ -93,13 +98,14 @@ class KafkaCommitter(Committer):
             for one, code in codes.items():
                 if code not in errors.NOT_OPEN:
                     raise self._refused(one, code)
-            self._await_markers(wanted, "PrepareAbort")
+            places = {place for one in before.values() for place in one.partitions + one.offsets}
+            seen = self._await_markers(wanted, "PrepareAbort", places)
             ended = [
                 Ended(known.transaction, known.partitions + known.offsets, commit=False, sure=True)
                 for known in before.values()
                 if codes.get(known.transaction) == 0 and known.state == "Ongoing"
             ]
-            write_missing_markers(self._wire, ended, self._fixes)
+            write_missing_markers(self._wire, ended, self._fixes, seen)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._doing("list open transactions", ""):
@@ -108,8 +114,10 @@ class KafkaCommitter(Committer):
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
 
     def mark(self) -> Mark | None:
+        beside = [self._wire.about_topics(self._wanted)] if self._between_epochs else []
         with self._doing("read its mark", ""):
-            found = self._marks.read()
+            found, topics = self._marks.read_beside(*beside)
+        self._topics = topics[0] if topics else None
         self._marked_in = self._wire.session
         return found
 
@@ -133,21 +141,22 @@ class KafkaCommitter(Committer):
     def close(self) -> None:
         self._wire.close()
 
-    def _commit(self, votes: Sequence[Vote]) -> Mapping[Transaction, Outcome]:
-        before = self._wire.describe(vote.transaction.id for vote in votes)
+    def _commit(self, votes: Sequence[Vote], before: Mapping[str, Described]) -> Mapping[Transaction, Outcome]:
         were_open = {vote.transaction for vote in votes if _is_open(vote, before)}
+        self._marks.place = next((place for one in before.values() for place in one.offsets), self._marks.place)
         lacking = incomplete(self._wire, [vote for vote in votes if vote.transaction in were_open])
         whole = [vote for vote in votes if vote.transaction not in lacking]
         ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
-        self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit")
+        places = {place for vote in whole for place in _places(vote)}
+        seen = self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit", places)
         outcomes = {
             vote.transaction: self._outcome(vote, codes[vote.transaction], vote.transaction in were_open)
             for vote in whole
         }
         sure = {one for one in ended if codes[one] == 0 and one in were_open}
         known = [vote for vote in whole if not isinstance(outcomes[vote.transaction], Unknown)]
-        write_missing_markers(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._fixes)
+        write_missing_markers(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._fixes, seen)
         return lacking | outcomes
 
     def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
@@ -167,17 +176,22 @@ class KafkaCommitter(Committer):
             raise self._refused(one, code)
         return resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
 
-    def _await_markers(self, ended: Iterable[Transaction], state: str) -> None:
-        """Wait until readers see the end: EndTxn's success says only that it can't be undone."""
+    def _await_markers(self, ended: Iterable[Transaction], state: str, places: Iterable[Place]) -> Writers:
+        """Wait until readers see the end: EndTxn's success says only that it can't be undone.
+
+        Gives who has open transactions in the places when it is there.
+        """
         left = {one.id: one.producer_id for one in ended}
-        for _ in attempts_within(_MARKERS_SECONDS, first_seconds=0.001, longest_seconds=0.05):
+        for _ in attempts_within(_MARKERS_SECONDS, first_seconds=0.0005, longest_seconds=0.05):
+            known, writers = self._wire.ask(self._wire.about_transactions(left), self._wire.about_writers(places))
             left = {
-                known.transaction.id: known.transaction.producer_id
-                for known in self._wire.describe(left).values()
-                if known.state == state and known.transaction.producer_id == left[known.transaction.id]
+                one.transaction.id: one.transaction.producer_id
+                for one in known.values()
+                if one.state == state and one.transaction.producer_id == left[one.transaction.id]
             }
             if not left:
-                return
+                seen: Writers = writers
+                return seen
         raise Retryable(
             f"transaction {next(iter(left))} is ended, and not yet for readers",
             why=f"its markers are not in all partitions after {_MARKERS_SECONDS:.0f} s (state {state})",
@@ -190,10 +204,13 @@ class KafkaCommitter(Committer):
             what = "the connection to the brokers was lost after the mark was read"
             raise Retryable(what, why="nothing was committed", next="start the job again")
 
-    def _check_topics(self) -> None:
-        wanted = [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]
-        there = self._wire.topics(wanted) if wanted else {}
-        for topic in (topic for topic in wanted if topic not in there):
+    @property
+    def _wanted(self) -> Sequence[str]:
+        """The topics that have to be there."""
+        return [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]
+
+    def _check_topics(self, there: Mapping[str, Topic]) -> None:
+        for topic in (topic for topic in self._wanted if topic not in there):
             why = f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics"
             fix = self._fixes.make_topic(topic, len(self._wire.brokers()))
             raise Fatal(f"there is no topic {topic}", why=why, next=fix)
@@ -247,9 +264,13 @@ def _is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
 
 def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSet[Transaction]) -> Ended:
     one = vote.transaction
+    return Ended(one, _places(vote), commit=not isinstance(outcomes[one], Lost), sure=one in sure)
+
+
+def _places(vote: Vote) -> tuple[Place, ...]:
+    """Return all partitions that the transaction's end has to reach."""
     places = tuple((written.topic, number) for written in vote.written for number in written.first_offsets)
-    places += (vote.marked,) if vote.marked is not None else ()
-    return Ended(one, places, commit=not isinstance(outcomes[one], Lost), sure=one in sure)
+    return places + ((vote.marked,) if vote.marked is not None else ())
 
 
 def _said(one: Transaction, known: Described | None) -> Outcome | None:

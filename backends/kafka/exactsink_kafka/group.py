@@ -18,6 +18,7 @@ from kafka.structs import OffsetAndMetadata
 
 from exactsink.contract import Fatal, Finding, JobContext, Mark, Retryable
 from exactsink_kafka import errors
+from exactsink_kafka.channel import Question
 from exactsink_kafka.messages import Offset
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies
@@ -72,12 +73,18 @@ class MarkKeeper:
         self.group = group_of(ctx.job, ctx.sink)
         self._id = f"{ctx.job}.{ctx.sink}.mark"
         self._renewed = float("-inf")
+        self.place: tuple[str, int] | None = None
+        """Which partition of Kafka's own topic keeps it, once a transaction was seen to write there."""
 
     def read(self) -> Mark | None:
         """Read the mark as it is committed. It lags the answer to a commit by some ms."""
-        code, text = self._wire.read_offset(self.group, self._topic, 0)
+        return self.read_beside()[0]
+
+    def read_beside(self, *questions: Question[Any]) -> tuple[Mark | None, list[Any]]:
+        """Read the mark, and ask questions at the same time; gives what they are answered."""
+        (code, text), *answers = self._wire.ask(self._wire.about_text(self.group, self._topic, 0), *questions)
         self._check("read the sink's mark", code)
-        return _mark(self.group, text)
+        return _mark(self.group, text), answers
 
     def put_birth(self) -> Mark:
         """Put the birth of the context's lineage where there is no mark; return what stands."""
@@ -108,7 +115,7 @@ class MarkKeeper:
         if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
             yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
         joined = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self.group)  # refused: it never was
-        read, _ = self._wire.read_offset(self.group, self._topic, 0)
+        [(read, _)] = self._wire.ask(self._wire.about_text(self.group, self._topic, 0))
         if errors.GROUP_NOT_AUTHORIZED in (joined, read):
             message = f"{fixes.principal} may have no offsets in group {self.group}: the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self.group))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kafka.protocol.admin.transactions import DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer.transaction import (
@@ -21,6 +23,7 @@ from kafka.record import MemoryRecords
 from exactsink_kafka.transactions import Transaction
 
 __all__ = [
+    "END_TXN_VERSION",
     "Cluster",
     "Described",
     "Offset",
@@ -30,19 +33,28 @@ __all__ = [
     "bounds_requests",
     "cluster_of",
     "described",
+    "end_request",
     "fetch_request",
     "join_request",
+    "leaders",
     "marker_request",
     "metadata_request",
     "offset_request",
     "open_producers",
+    "producers_request",
+    "read",
     "read_request",
     "seen",
     "seen_beyond",
     "take_request",
+    "taken",
     "use_of",
     "versions_request",
 ]
+
+END_TXN_VERSION = 5
+"""Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
+depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
 
 _OFFSETS = "__consumer_offsets"
 
@@ -206,6 +218,32 @@ def read_request(group: str, topic: str, partition: int) -> Any:
     return OffsetFetchRequest(groups=[entry(group_id=group, topics=topics)], require_stable=False, **version)
 
 
+def end_request(one: Transaction, commit: bool) -> Any:
+    """End a transaction."""
+    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
+    return EndTxnRequest(**use_of(one), committed=commit, **version)
+
+
+def taken(answer: Any) -> int:
+    """Return the error code of a written offset."""
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def read(answer: Any) -> int:
+    """Return the error code of an offset that was read."""
+    [group] = answer.groups
+    return int(group.error_code or group.topics[0].partitions[0].error_code)
+
+
+def producers_request(partitions: Iterable[tuple[str, int]]) -> Any:
+    """Ask who writes into partitions."""
+    of_topic = defaultdict(list)
+    for topic, partition in partitions:
+        of_topic[topic].append(partition)
+    entry = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(topics=[entry(name=name, partition_indexes=of) for name, of in of_topic.items()])
+
+
 def use_of(one: Transaction) -> dict[str, Any]:
     """Name a use of a transactional id, as requests of it do."""
     return {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
@@ -221,6 +259,12 @@ def metadata_request(*, names: Iterable[str] = (), ids: Iterable[str] = ()) -> A
     entry = MetadataRequest.MetadataRequestTopic
     topics = [entry(name=name) for name in names] + [entry(name=None, topic_id=uuid.UUID(one)) for one in ids]
     return MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=12)
+
+
+def leaders(metadata: Any) -> dict[tuple[str, int], int]:
+    """Read who leads the partitions of a Metadata answer, those that nobody does left out."""
+    known = {(topic.name, p.partition_index): p.leader_id for topic in metadata.topics for p in topic.partitions}
+    return {place: leader for place, leader in known.items() if leader >= 0}
 
 
 def fetch_request(topic_id: str, partition: int, offset: int) -> Any:

@@ -16,7 +16,7 @@ from exactsink_kafka.errors import CLUSTER_NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, nam
 from exactsink_kafka.messages import OpenProducer, Seen, Topic
 from exactsink_kafka.remedies import Remedies
 from exactsink_kafka.transactions import Transaction, Vote
-from exactsink_kafka.wire import Place, Wire
+from exactsink_kafka.wire import Place, Wire, Writers
 
 __all__ = ["Ended", "incomplete", "read_back", "resolve", "write_missing_markers"]
 
@@ -32,9 +32,8 @@ def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Outcome]:
     `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted
     or made again. A partition that can't be asked now holds no commit up: what it answers later is the same.
     """
-    topics = wire.topics({topic.topic for vote in votes for topic in vote.written}) if votes else {}
-    asked = {(w.topic, n) for vote in votes for w in vote.written if w.topic in topics for n in w.first_offsets}
-    writers = wire.open_now(asked) if asked else {}
+    asked = {(written.topic, number) for vote in votes for written in vote.written for number in written.first_offsets}
+    topics, writers = wire.ask(wire.about_topics({topic for topic, _ in asked}), wire.about_writers(asked))
     missing = {vote.transaction: _missing_rows(vote, topics, writers) for vote in votes}
     found = {one: what for one, what in missing.items() if what is not None}
     # Another driver may have committed it since it was seen open: markers are written after its state has changed.
@@ -193,15 +192,17 @@ class _Missing:
         return f"transaction {self.ended.transaction.ref} in {topic}-{number} from offset {self.writer.first_offset}"
 
 
-def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies) -> None:
+def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, seen: Writers) -> None:
     """Wait until the leaders of all partitions have the end, and write it where it got lost. Idempotent.
+
+    `seen` is what they answered just now, when the coordinators said that the ends are complete.
 
     Kafka 4.3.1 loses it each time that a coordinator is killed between an end's answer and its markers: it goes on with
     the end before it knows who leads the partitions, takes these for deleted, and says CompleteCommit. Readers stand
     still there for ever, and rows that are committed are never seen. The end is decided and can't change.
     Raises Retryable where the coordinator's word is another one, or our user may not write markers.
     """
-    for one in _missing(wire, ended):
+    for one in _missing(wire, ended, seen):
         decided = _decided(wire, one, fixes)
         code = wire.mark(decided, one.place, one.writer.coordinator_epoch, commit=one.ended.commit)
         if code:
@@ -211,18 +212,18 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies) -
         _LOG.warning("%s: its marker was missing (%s): it is written now", one, one.ended.word)
 
 
-def _missing(wire: Wire, ended: Sequence[Ended]) -> Sequence[_Missing]:
+def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Missing]:
     """Find where they are still open when markers are overdue. A partition that can't be asked now is passed over."""
     uses = {(one.transaction.producer_id, one.transaction.producer_epoch): one for one in ended}
     places = {place for one in ended for place in one.places}
     left: list[_Missing] = []
-    for _ in attempts_within(MARKER_SECONDS if places else 0, first_seconds=0.001, longest_seconds=0.05):
-        open_now = wire.open_now(places) if places else {}
+    for attempt in attempts_within(MARKER_SECONDS if places else 0, first_seconds=0.001, longest_seconds=0.05):
+        open_now = wire.open_now(places) if attempt else seen
         left = [
             _Missing(uses[writer.id, writer.epoch], place, writer)
             for place, writers in sorted(open_now.items())
             for writer in writers
-            if (writer.id, writer.epoch) in uses
+            if place in places and (writer.id, writer.epoch) in uses
         ]
         if not left:
             break

@@ -16,11 +16,11 @@ from exactsink.contract import Finding, JobContext, Retryable
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
 from exactsink_kafka.connect import check_settings, connected
-from exactsink_kafka.messages import Cluster
+from exactsink_kafka.messages import END_TXN_VERSION, Cluster
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies, duration
 from exactsink_kafka.transactions import Transaction
-from exactsink_kafka.wire import END_TXN_VERSION, Wire
+from exactsink_kafka.wire import Wire
 
 __all__ = ["Checks", "Topic", "findings"]
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 
-__all__ = ["PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
+__all__ = ["Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
 
 PAYLOAD_VERSION = 1
 """Of the votes that this release writes and reads."""
@@ -134,23 +134,35 @@ class PoolId:
 
 
 @dataclass(frozen=True, slots=True)
+class Marking:
+    """What tasks need for the sink's mark: the journal that it names, and what `Wire.write_offset` takes.
+
+    `place` is the partition of Kafka's own topic that it goes to; None where the driver has not seen it yet.
+    """
+
+    lineage: str = ""
+    joins: bool = False
+    keeper: int = -1
+    place: tuple[str, int] | None = None
+
+
+_UNMARKED = Marking()
+
+
+@dataclass(frozen=True, slots=True)
 class Ticket:
     """What every task's writer needs of the driver: the round of ids, how many of them a participant has, the cluster
-    that the driver means, the journal that the mark names; and for writing it what `Wire.write_offset` takes."""
+    that the driver means, and the mark."""
 
     round: int
     ids: int
     cluster: str
-    lineage: str = ""
-    joins: bool = False
-    keeper: int = -1
+    marking: Marking = _UNMARKED
 
     @classmethod
-    def of_round(
-        cls, number: int, ids: int, cluster: str, lineage: str = "", *, joins: bool = False, keeper: int = -1
-    ) -> Ticket:
+    def of_round(cls, number: int, ids: int, cluster: str, marking: Marking = _UNMARKED) -> Ticket:
         """Return the ticket of the n-th round under a claim, counted from 0."""
-        return cls(number % ROUNDS, ids, cluster, lineage, joins, keeper)
+        return cls(number % ROUNDS, ids, cluster, marking)
 
     def id(self, txn: Txn) -> PoolId:
         """Name the transactional id of a task attempt: no other partition of the epoch has it."""
@@ -162,7 +174,10 @@ class Ticket:
 
     @classmethod
     def load(cls, ticket: bytes) -> Ticket:
-        return cls(**json.loads(ticket))
+        read = json.loads(ticket)
+        marking = read.pop("marking")
+        place = tuple(marking.pop("place") or ())
+        return cls(**read, marking=Marking(**marking, place=place or None))
 
 
 def prefix(job: str, sink: str) -> str:

@@ -9,33 +9,28 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
-from kafka.protocol.admin.transactions import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import CoordinatorType
-from kafka.protocol.producer.transaction import EndTxnRequest
 
 from exactsink_kafka import errors, messages
-from exactsink_kafka.channel import Asker, Channel
+from exactsink_kafka.channel import Answers, Asker, Channel, Question, Talk
 from exactsink_kafka.messages import Cluster, Described, Offset, OpenProducer, Seen, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 
-__all__ = ["END_TXN_VERSION", "Place", "Wire"]
-
-END_TXN_VERSION = 5
-"""Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
-depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
+__all__ = ["Place", "Wire", "Writers"]
 
 Place = tuple[str, int]
 """A topic's name and the number of one of its partitions."""
+
+Writers = Mapping[Place, Sequence[OpenProducer]]
+"""Who has open transactions in partitions."""
 
 _TAKEN_SECONDS = 60.0
 """How long a transaction lives that `take` begins, where the options allow it no less: it is ended at once."""
 
 _ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
+_NEVER: frozenset[int] = frozenset()
 _OPEN = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -77,20 +72,41 @@ class Wire:
 
         return self._asker.use("ask what cluster this is", once)
 
+    def ask(self, *questions: Question[Any]) -> list[Any]:
+        """Ask side by side: as long as the slowest takes, not as all do."""
+        return self._asker.persist(questions)
+
+    def about_cluster(self) -> Question[str]:
+        """Return the question for the cluster's own id."""
+
+        def once(channel: Channel, left: Sequence[None]) -> Talk:
+            (answer,) = yield [(messages.metadata_request(), None)]
+            return {None: (0, str(answer.cluster_id))}
+
+        return Question("ask what cluster this is", [None], _NEVER, once, lambda answers: answers[None][1])
+
     def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
         """Ask for topics by name; one that does not exist is not in the answer."""
+        found: Mapping[str, Topic] = self.ask(self.about_topics(names))[0]
+        return found
+
+    def about_topics(self, names: Iterable[str]) -> Question[Mapping[str, Topic]]:
+        """Return the question of `topics`."""
         doing = "ask for topics"
 
-        def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
-            (answer,) = channel.ask([(messages.metadata_request(names=left), None)])
+        def once(channel: Channel, left: Sequence[str]) -> Talk:
+            (answer,) = yield [(messages.metadata_request(names=left), None)]
+            self._asker.leaders.update(messages.leaders(answer))
             return {topic.name: (topic.error_code, topic) for topic in answer.topics}
 
-        found = self._asker.persist(doing, names, errors.LEADERLESS, once)
-        return {
-            name: Topic(name, str(topic.topic_id), tuple(sorted(p.partition_index for p in topic.partitions)))
-            for name, (code, topic) in found.items()
-            if code not in errors.NO_SUCH_TOPIC and self._answered(doing, code, topic=name)
-        }
+        def read(found: Answers) -> Mapping[str, Topic]:
+            return {
+                name: Topic(name, str(topic.topic_id), tuple(sorted(p.partition_index for p in topic.partitions)))
+                for name, (code, topic) in found.items()
+                if code not in errors.NO_SUCH_TOPIC and self._answered(doing, code, topic=name)
+            }
+
+        return Question(doing, names, errors.LEADERLESS, once, read)
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
         """Send EndTxn for each to its coordinator, side by side, and return the brokers' error codes, in order.
@@ -99,74 +115,97 @@ class Wire:
         `patience_seconds`; then the code of the last try is returned.
         """
 
-        def once(channel: Channel, left: Sequence[Transaction]) -> dict[Transaction, tuple[int, None]]:
+        def once(channel: Channel, left: Sequence[Transaction]) -> Talk:
             brokers, lost = self._asker.coordinators(channel, [one.id for one in left])
             sent = [one for one in left if one.id in brokers]
-            answers = channel.ask([(_end_request(one, commit), brokers[one.id]) for one in sent])
-            codes = {one: (lost[one.id], None) for one in left if one.id in lost}
+            answers = yield [(messages.end_request(one, commit), brokers[one.id]) for one in sent]
+            codes: Answers = {one: (lost[one.id], None) for one in left if one.id in lost}
             codes |= {one: (answer.error_code, None) for one, answer in zip(sent, answers, strict=True)}
             self._asker.forget((one.id, code) for one, (code, _) in codes.items())
             return codes
 
-        codes = self._asker.persist(
-            f"{'commit' if commit else 'abort'} transactions", transactions, errors.ENDING, once
-        )
-        return [codes[one][0] for one in transactions]
+        def read(codes: Answers) -> Sequence[int]:
+            return [codes[one][0] for one in transactions]
+
+        doing = f"{'commit' if commit else 'abort'} transactions"
+        codes: Sequence[int] = self.ask(Question(doing, transactions, errors.ENDING, once, read))[0]
+        return codes
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
         """Describe transactional ids; one that its coordinator does not know is not in the answer."""
+        found: Mapping[str, Described] = self.ask(self.about_transactions(ids))[0]
+        return found
+
+    def about_transactions(self, ids: Iterable[str]) -> Question[Mapping[str, Described]]:
+        """Return the question of `describe`."""
         doing = "describe transactions"
 
-        def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
+        def once(channel: Channel, left: Sequence[str]) -> Talk:
             brokers, lost = self._asker.coordinators(channel, left)
             requests = [
                 (DescribeTransactionsRequest(transactional_ids=ids), broker)
                 for broker, ids in _grouped(brokers).items()
             ]
-            found = {one: (code, None) for one, code in lost.items()}
-            for answer in channel.ask(requests):
+            found: Answers = {one: (code, None) for one, code in lost.items()}
+            for answer in (yield requests):
                 found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
             self._asker.forget((one, code) for one, (code, _) in found.items())
             return found
 
-        found = self._asker.persist(doing, ids, errors.MOVING, once)
-        return {
-            one: messages.described(state)
-            for one, (code, state) in found.items()
-            if code != errors.UNKNOWN_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
-        }
+        def read(found: Answers) -> Mapping[str, Described]:
+            return {
+                one: messages.described(state)
+                for one, (code, state) in found.items()
+                if code != errors.UNKNOWN_TRANSACTIONAL_ID and self._answered(doing, code, id=one)
+            }
+
+        return Question(doing, ids, errors.MOVING, once, read)
 
     def ongoing(self, prefix: str) -> Sequence[Described]:
         """Describe all ids with this prefix that have a transaction open, or being ended, on every broker."""
         doing = "list open transactions"
 
-        def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
+        def once(channel: Channel, left: Sequence[int]) -> Talk:
             wanted: dict[str, Any] = {"state_filters": _OPEN, "producer_id_filters": []}
             if channel.version(ListTransactionsRequest) >= 2:
                 wanted |= {"transactional_id_pattern": re.escape(prefix) + ".*", "min_version": 2}
-            answers = channel.ask([(ListTransactionsRequest(**wanted), broker) for broker in left])
+            answers = yield [(ListTransactionsRequest(**wanted), broker) for broker in left]
             return {broker: (answer.error_code, answer) for broker, answer in zip(left, answers, strict=True)}
 
         listed = set()
-        for broker, (code, answer) in self._asker.persist(doing, self.brokers(), errors.MOVING, once).items():
+        for broker, (code, answer) in self._answers(doing, self.brokers(), errors.MOVING, once).items():
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
         found = self.describe(sorted(one for one in listed if one.startswith(prefix)))
         return [one for one in found.values() if one.state in _OPEN]
 
-    def open_in(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
+    def open_in(self, partitions: Iterable[Place]) -> Writers:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
         doing = "ask who writes"
-        return {
-            one: messages.open_producers(partition)
-            for one, (code, partition) in self._producers(doing, partitions, errors.LEADERLESS).items()
-            if self._answered(f"{doing} in {one[0]}-{one[1]}", code, topic=one[0])
-        }
 
-    def open_now(self, partitions: Iterable[Place]) -> Mapping[Place, Sequence[OpenProducer]]:
+        def read(found: Answers) -> Writers:
+            return {
+                one: messages.open_producers(partition)
+                for one, (code, partition) in found.items()
+                if self._answered(f"{doing} in {one[0]}-{one[1]}", code, topic=one[0])
+            }
+
+        question = Question(doing, partitions, errors.LEADERLESS, self._producers, read)
+        found: Writers = self.ask(question)[0]
+        return found
+
+    def open_now(self, partitions: Iterable[Place]) -> Writers:
         """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
-        found = self._producers("ask who writes", partitions, frozenset())
-        return {one: messages.open_producers(partition) for one, (code, partition) in found.items() if code == 0}
+        found: Writers = self.ask(self.about_writers(partitions))[0]
+        return found
+
+    def about_writers(self, partitions: Iterable[Place]) -> Question[Writers]:
+        """Return the question of `open_now`."""
+
+        def read(found: Answers) -> Writers:
+            return {one: messages.open_producers(partition) for one, (code, partition) in found.items() if code == 0}
+
+        return Question("ask who writes", partitions, _NEVER, self._producers, read)
 
     def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
         """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
@@ -178,17 +217,24 @@ class Wire:
             if (active.id, active.epoch) == producer
         }
 
+    def find(self, id: str) -> None:
+        """Connect, and find out who coordinates a transactional id, for requests to come."""
+        self._asker.use("find a coordinator", lambda channel: self._asker.coordinators(channel, [id]))
+
     def take(self, id: str) -> Transaction:
         """Take a transactional id, once what its last user left open is ended."""
         doing, lives = "take a transactional id", min(self._asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
-        code, answer = self._coordinated(doing, id, partial(messages.take_request, id, lives), errors.ENDING)
+        request = partial(messages.take_request, id, lives)
+        [(code, answer)] = self.ask(self._coordinated(doing, id, request, errors.ENDING))
         self._answered(doing, code, id=id)
         return Transaction(id, answer.producer_id, answer.producer_epoch)
 
     def join(self, one: Transaction, group: str) -> int:
         """Make a group's offsets part of a transaction; return the coordinator's error code."""
         request = partial(messages.join_request, one, group)
-        return self._coordinated("make a group's offsets part of a transaction", one.id, request, errors.ENDING)[0]
+        doing = "make a group's offsets part of a transaction"
+        [(code, _)] = self.ask(self._coordinated(doing, one.id, request, errors.ENDING))
+        return int(code)
 
     def write_offset(self, one: Transaction, offset: Offset, *, joins: bool = False, keeper: int = -1) -> int:
         """Write a group's offset in a transaction; return the error code of the coordinator that refuses it.
@@ -196,22 +242,32 @@ class Wire:
         `joins`: the cluster's transaction.version is 2, and what is written is part of the transaction by that.
         `keeper` is the broker to ask first, where one is known: see `keeper`.
         """
+        code = 0 if joins else self.join(one, offset.group)
+        return code or int(self.ask(self.about_offset(one, offset, joins=joins, keeper=keeper))[0])
+
+    def about_offset(self, one: Transaction, offset: Offset, *, joins: bool, keeper: int) -> Question[int]:
+        """Return the question that writes a group's offset in a transaction which the group has joined."""
         if keeper >= 0:
             self._asker.known.setdefault((_GROUP, offset.group), keeper)
-        request, code_of = partial(messages.offset_request, one, offset, joins), _taken
+        request, code_of = partial(messages.offset_request, one, offset, joins), messages.taken
         again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
-        code = 0 if joins else self.join(one, offset.group)
-        return code or self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)[0]
+        asked = self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)
+        return Question(asked.doing, asked.keys, again, asked.once, lambda answers: int(answers[offset.group][0]))
 
     def keeper(self, group: str) -> int:
         """Return the broker that was last asked for a group's offsets, -1 where none was."""
         return self._asker.known.get((_GROUP, group), -1)
 
-    def read_offset(self, group: str, topic: str, partition: int) -> tuple[int, str]:
-        """Read the text beside a group's committed offset, after the error code; none where nothing is committed."""
-        request, code_of = partial(messages.read_request, group, topic, partition), _read
-        code, answer = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, code_of)
-        return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
+    def about_text(self, group: str, topic: str, partition: int) -> Question[tuple[int, str]]:
+        """Return the question for the text beside a group's committed offset, after the error code; "" is none."""
+
+        def read(answers: Answers) -> tuple[int, str]:
+            code, answer = answers[group]
+            return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
+
+        request = partial(messages.read_request, group, topic, partition)
+        asked = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, messages.read)
+        return Question(asked.doing, asked.keys, asked.again, asked.once, read)
 
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
         """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
@@ -219,24 +275,24 @@ class Wire:
         Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator knows.
         """
 
-        def once(channel: Channel, left: Sequence[Place]) -> dict[Place, tuple[int, Any]]:
-            (metadata,) = channel.ask([(messages.metadata_request(names={place[0]}), None)])
+        def once(channel: Channel, left: Sequence[Place]) -> Talk:
+            (metadata,) = yield [(messages.metadata_request(names={place[0]}), None)]
             codes, leaders = _leaders(metadata, left)
             for leader in leaders.values():
                 request = messages.marker_request(ended, *place, coordinator_epoch, commit=commit)
-                (answer,) = channel.ask([(request, leader)])
+                (answer,) = yield [(request, leader)]
                 codes[place] = (answer.markers[0].topics[0].partitions[0].error_code, None)
             return codes
 
-        return self._asker.persist("write a marker", [place], errors.LEADERLESS, once)[place][0]
+        return self._answers("write a marker", [place], errors.LEADERLESS, once)[place][0]
 
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""
         doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
         known: list[str] = []  # its name, as last answered
 
-        def once(channel: Channel, left: Sequence[int]) -> dict[int, tuple[int, Any]]:
-            (metadata,) = channel.ask([(messages.metadata_request(ids=[topic_id]), None)])
+        def once(channel: Channel, left: Sequence[int]) -> Talk:
+            (metadata,) = yield [(messages.metadata_request(ids=[topic_id]), None)]
             (topic,) = metadata.topics
             known.append(topic.name or topic_id)
             if topic.error_code:
@@ -244,15 +300,15 @@ class Wire:
             leader = {p.partition_index: p.leader_id for p in topic.partitions}.get(partition, -1)
             if leader < 0:
                 return {offset: (errors.LEADER_NOT_AVAILABLE, None)}
-            (fetched,) = channel.ask([(messages.fetch_request(topic_id, partition, offset), leader)])
+            (fetched,) = yield [(messages.fetch_request(topic_id, partition, offset), leader)]
             (answer,) = fetched.responses[0].partitions
             if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
-                bounds = channel.ask([(request, leader) for request in messages.bounds_requests(topic.name, partition)])
+                bounds = yield [(request, leader) for request in messages.bounds_requests(topic.name, partition)]
                 return {offset: (errors.OFFSET_OUT_OF_RANGE, messages.seen_beyond(errors.OFFSET_OUT_OF_RANGE, bounds))}
             return {offset: (answer.error_code, messages.seen(answer, offset))}
 
         again = errors.LEADERLESS | {errors.UNKNOWN_TOPIC}
-        code, found = self._asker.persist(doing, [offset], again, once)[offset]
+        code, found = self._answers(doing, [offset], again, once)[offset]
         if code == errors.UNKNOWN_TOPIC_ID:
             return Seen(code, -1, -1, None, frozenset())
         if code != errors.OFFSET_OUT_OF_RANGE:
@@ -276,32 +332,37 @@ class Wire:
         again: frozenset[int],
         kind: CoordinatorType = _ID,
         code_of: Callable[[Any], int] = lambda answer: int(answer.error_code),
-    ) -> tuple[int, Any]:
-        """Ask the coordinator of a transactional id, or of a group: its code and answer."""
+    ) -> Question[tuple[int, Any]]:
+        """Return the question to the coordinator of a transactional id, or of a group: for its code and answer."""
 
-        def once(channel: Channel, left: Sequence[str]) -> dict[str, tuple[int, Any]]:
+        def once(channel: Channel, left: Sequence[str]) -> Talk:
             brokers, lost = self._asker.coordinators(channel, left, kind)
             if lost:
                 return {id: (lost[id], None)}
-            (answer,) = channel.ask([(request(), brokers[id])])
+            (answer,) = yield [(request(), brokers[id])]
             self._asker.forget([(id, code_of(answer))], kind)
             return {id: (code_of(answer), answer)}
 
-        return self._asker.persist(doing, [id], again, once)[id]
+        return Question(doing, [id], again, once, lambda answers: answers[id])
 
-    def _producers(
-        self, doing: str, partitions: Iterable[Place], again: frozenset[int]
-    ) -> dict[Place, tuple[int, Any]]:
-        def once(channel: Channel, left: Sequence[Place]) -> dict[Place, tuple[int, Any]]:
-            (metadata,) = channel.ask([(messages.metadata_request(names={topic for topic, _ in left}), None)])
-            codes, leaders = _leaders(metadata, left)
-            requests = [(_producers_request(of), leader) for leader, of in _grouped(leaders).items()]
-            for answer in channel.ask(requests):
-                for topic in answer.topics:
-                    codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
-            return codes
+    def _producers(self, channel: Channel, left: Sequence[Place]) -> Talk:
+        """Ask the leaders as they were last heard of, and where one is none any more, or none is known, anew."""
+        known = {place: self._asker.leaders[place] for place in left if place in self._asker.leaders}
+        codes = (yield from _asked_who_writes(known)) if known else {}
+        stale = errors.LEADERLESS | errors.NO_SUCH_TOPIC
+        if anew := [place for place in left if place not in codes or codes[place][0] in stale]:
+            (metadata,) = yield [(messages.metadata_request(names={topic for topic, _ in anew}), None)]
+            lost, leaders = _leaders(metadata, anew)
+            self._asker.leaders.update(leaders)
+            codes |= lost | (yield from _asked_who_writes(leaders))
+        return codes
 
-        return self._asker.persist(doing, partitions, again, once)
+    def _answers(
+        self, doing: str, keys: Iterable[Any], again: frozenset[int], once: Callable[[Channel, Sequence[Any]], Talk]
+    ) -> Answers:
+        """Ask one question, and give the answers as they are."""
+        found: Answers = self.ask(Question(doing, keys, again, once, dict))[0]
+        return found
 
     def _answered(self, doing: str, code: int, **about: str) -> bool:
         """Raise what a code means for a transactional `id`, a `topic` or a `group`; True when it means none."""
@@ -310,28 +371,12 @@ class Wire:
         return True
 
 
-def _end_request(one: Transaction, commit: bool) -> Any:
-    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
-    return EndTxnRequest(**messages.use_of(one), committed=commit, **version)
-
-
-def _taken(answer: Any) -> int:
-    """Return the error code of a written offset."""
-    return int(answer.topics[0].partitions[0].error_code)
-
-
-def _read(answer: Any) -> int:
-    """Return the error code of an offset that was read."""
-    [group] = answer.groups
-    return int(group.error_code or group.topics[0].partitions[0].error_code)
-
-
-def _producers_request(partitions: Iterable[Place]) -> Any:
-    of_topic = defaultdict(list)
-    for topic, partition in partitions:
-        of_topic[topic].append(partition)
-    entry = DescribeProducersRequest.TopicRequest
-    return DescribeProducersRequest(topics=[entry(name=name, partition_indexes=of) for name, of in of_topic.items()])
+def _asked_who_writes(leaders: Mapping[Place, int]) -> Talk:
+    codes: Answers = {}
+    for answer in (yield [(messages.producers_request(of), leader) for leader, of in _grouped(leaders).items()]):
+        for topic in answer.topics:
+            codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
+    return codes
 
 
 def _grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
@@ -341,11 +386,11 @@ def _grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
     return grouped
 
 
-def _leaders(metadata: Any, wanted: Iterable[Place]) -> tuple[dict[Place, tuple[int, Any]], dict[Place, int]]:
+def _leaders(metadata: Any, wanted: Iterable[Place]) -> tuple[Answers, dict[Place, int]]:
     """Read who leads: error codes of partitions that nobody does, and the others' leaders."""
     codes = {topic.name: topic.error_code for topic in metadata.topics}
-    known = {(topic.name, p.partition_index): p.leader_id for topic in metadata.topics for p in topic.partitions}
-    leaders = {one: known[one] for one in wanted if known.get(one, -1) >= 0}
+    known = messages.leaders(metadata)
+    leaders = {one: known[one] for one in wanted if one in known}
     return {
         one: (codes.get(one[0]) or errors.LEADER_NOT_AVAILABLE, None) for one in wanted if one not in leaders
     }, leaders

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal, Mark, Retryable, Txn, Writer
+from exactsink_kafka.channel import Question
 from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, named, refused
-from exactsink_kafka.group import mark_offset
+from exactsink_kafka.group import group_of, mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producer import RowProducer, row_producer
@@ -46,7 +48,10 @@ class KafkaWriter(Writer):
         self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
         self._gone.atexit = False  # the process's end does as well
         try:
-            self._check_cluster(self._producer.open(_OPENING_SECONDS))
+            with ThreadPoolExecutor(1) as beside:  # both clients connect at once
+                connected = beside.submit(self._wire.find, self._id)
+                self._check_cluster(self._producer.open(_OPENING_SECONDS))
+                connected.result()
             self._mine = self._described().transaction
             self._deadline = time.time() + options.transaction_timeout_seconds
             self._until = time.monotonic() + options.transaction_timeout_seconds
@@ -64,7 +69,6 @@ class KafkaWriter(Writer):
             raise ValueError("a participant without rows has no vote")
         try:
             self._producer.flush(self._left())
-            self._mark()
             vote = self._vote()
         finally:
             self.abort()  # lets go of the producer: the transaction stays open
@@ -75,31 +79,52 @@ class KafkaWriter(Writer):
         """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
         self._gone()
 
-    def _mark(self) -> None:
-        """Make the sink's mark part of the transaction: it shows when the rows do."""
-        txn, topic, lineage = self._txn, self._options.marked_topic, self._ticket.lineage
-        if topic is None or not lineage:
-            return
-        mark = mark_offset(txn.job, txn.sink, topic, Mark(lineage, txn.epoch, frozenset([txn.token])))
-        code = self._wire.write_offset(self._mine, mark, joins=self._ticket.joins, keeper=self._ticket.keeper)
+    def _vote(self) -> Vote:
+        """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused.
+
+        The sink's mark becomes part of the transaction in the meantime: it shows when the rows do.
+        """
+        topic, marking = self._options.topic, self._marking()
+        topics, known, *codes = self._wire.ask(
+            self._wire.about_topics([] if topic is None else [topic]),
+            self._wire.about_transactions([self._id]),
+            *marking,
+        )
+        for code in codes:
+            self._check_mark(code)
+        found, marked = self._known(known), self._ticket.marking.place
+        if codes and marked is None:
+            found = self._described()  # with the mark's place
+        if found.transaction != self._mine or found.state != "Ongoing":
+            raise self._ended(f"{found.transaction.ref} is {found.state}, this attempt's was {self._mine.ref}")
+        if topic is None:
+            topics = self._wire.topics({name for name, _ in found.partitions})  # before the offsets: see above
+        there = self._wire.rows_of(self._mine, found.partitions)
+        missing = [f"{name}/{number}" for name, number in found.partitions if (name, number) not in there]
+        if missing or not there or topics.keys() != {name for name, _ in there}:
+            raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
+        self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
+        marked = next(iter(found.offsets), marked if codes else None)
+        return Vote(self._mine, self._ticket.cluster, _written(topics, there), marked)
+
+    def _marking(self) -> Sequence[Question[int]]:
+        """Return the question that writes the mark; none where the sink keeps none."""
+        txn, topic, marking = self._txn, self._options.marked_topic, self._ticket.marking
+        if topic is None or not marking.lineage:
+            return []
+        mark = mark_offset(txn.job, txn.sink, topic, Mark(marking.lineage, txn.epoch, frozenset([txn.token])))
+        if not marking.joins:
+            self._check_mark(self._wire.join(self._mine, mark.group))
+        return [self._wire.about_offset(self._mine, mark, joins=marking.joins, keeper=marking.keeper)]
+
+    def _check_mark(self, code: int) -> None:
+        """Raise what a code means for the mark."""
         if code in NOT_MINE:
             raise self._ended(f"{self._mine.ref} takes no mark: {named(code)}")
         if code:
-            doing = f"{self._doing}: write the mark of {mark.topic} to group {mark.group}"
-            raise refused(doing, code, self._options, id=self._id, topic=mark.topic, group=mark.group)
-
-    def _vote(self) -> Vote:
-        """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused."""
-        found = self._described()
-        if found.transaction != self._mine or found.state != "Ongoing":
-            raise self._ended(f"{found.transaction.ref} is {found.state}, this attempt's was {self._mine.ref}")
-        topics = self._wire.topics({topic for topic, _ in found.partitions})  # before the offsets: see above
-        there = self._wire.rows_of(self._mine, found.partitions)
-        missing = [f"{topic}/{number}" for topic, number in found.partitions if (topic, number) not in there]
-        if missing or not there or topics.keys() != {topic for topic, _ in there}:
-            raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
-        self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
-        return Vote(self._mine, self._ticket.cluster, _written(topics, there), next(iter(found.offsets), None))
+            topic, group = self._options.marked_topic or "", group_of(self._txn.job, self._txn.sink)
+            doing = f"{self._doing}: write the mark of {topic} to group {group}"
+            raise refused(doing, code, self._options, id=self._id, topic=topic, group=group)
 
     def _check_count(self, taken: int) -> None:
         """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""
@@ -109,7 +134,10 @@ class KafkaWriter(Writer):
             raise Retryable(f"{self._doing}: {what}", why=why, next=fix)
 
     def _described(self) -> Described:
-        found = self._wire.describe([self._id]).get(self._id)
+        return self._known(self._wire.describe([self._id]))
+
+    def _known(self, described: Mapping[str, Described]) -> Described:
+        found = described.get(self._id)
         if found is None:
             raise self._ended(f"the coordinator does not know {self._id}")
         return found

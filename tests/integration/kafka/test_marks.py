@@ -17,7 +17,7 @@ from exactsink_kafka import transactions
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.errors import NOT_MINE
 from exactsink_kafka.group import group_of, mark_offset
-from tests.integration.kafka.marked import BIRTH, LINEAGE, TOKEN, Site, rows
+from tests.integration.kafka.marked import BIRTH, LINEAGE, SCHEMA, TOKEN, Site, rows
 from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
@@ -39,6 +39,20 @@ def test_each_epoch_brings_its_mark_with_its_rows(kafka: Kafka, writer: str) -> 
     assert site.stored() == (1, {"exactsink": 1, "lineage": LINEAGE, "epoch": 1, "tokens": [TOKEN]})
     assert site.born() == Mark(LINEAGE, 1, frozenset([TOKEN])), "a mark is no birth's business"
     assert site.values() == [b"0a", b"0b", b"0c", b"1a", b"1b", b"1c"]
+
+
+def test_a_driver_that_has_seen_where_the_mark_goes_says_so_to_its_tasks(site: Site) -> None:
+    """They describe their transaction while the mark is on its way into it."""
+    site.born()
+    session = site.session()
+    with closing(site.committer()) as committer:
+        for epoch, place in enumerate([None, ("__consumer_offsets", 0)]):
+            ticket = committer.open_epoch(epoch, SCHEMA, 1)
+            assert transactions.Ticket.load(ticket).marking.place == place
+            vote = session.write(epoch, 0, ticket, rows("row"))
+            assert transactions.Vote.load(vote).marked == ("__consumer_offsets", 0)
+            assert committer.commit(epoch, [vote]) == [Committed()]
+    assert site.mark() == Mark(LINEAGE, 1, frozenset([TOKEN]))
 
 
 def test_what_is_aborted_leaves_the_old_mark_and_what_stays_open_hinders_no_reader_of_it(site: Site) -> None:

@@ -15,6 +15,7 @@ from exactsink.contract import Committable, Retryable, Unknown
 from exactsink_kafka.messages import Seen
 from exactsink_kafka.producer import row_producer
 from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.wire import Place, Writers
 from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
@@ -96,14 +97,14 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
         await_markers = committer._await_markers
         down = threading.Event()
 
-        def killing(ended: Iterable[Transaction], state: str) -> None:
+        def killing(ended: Iterable[Transaction], state: str, places: Iterable[Place]) -> Writers:
             ended = list(ended)
             reported = committer._wire.describe(one.id for one in ended).values()
             if not down.is_set() and "PrepareCommit" in {one.state for one in reported}:
                 participants.producers.clear()
                 server.stop("kill")
                 down.set()
-            await_markers(ended, state)
+            return await_markers(ended, state, places)
 
         committer._await_markers = killing  # type: ignore[method-assign]
         slots = iter(range(1, 50))
