@@ -131,10 +131,11 @@ class HeldRows:
             self.names = self._table.bound(batch.schema.names)
             held = ", ".join(f"c{i}" for i in range(len(self.names)))
             self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (position INTEGER PRIMARY KEY, {held}, rank)")
-        order_by, nothing = self._table.order_by, [None] * batch.num_rows
-        columns = [nothing, *(stored_values(batch.column(name)) for name in self.names)]
-        columns.append(nothing if order_by is None else sort_values(batch.column(order_by)))
-        insert(self._connection, lambda rows: f"INSERT INTO temp.exactsink_rows {rows}", columns)
+        columns = [stored_values(batch.column(name)) for name in self.names]
+        order_by = self._table.order_by
+        columns.append([None] * batch.num_rows if order_by is None else sort_values(batch.column(order_by)))
+        values = f"(NULL, {', '.join('?' * len(columns))})"
+        self._connection.executemany(f"INSERT INTO temp.exactsink_rows VALUES {values}", zip(*columns, strict=True))
         self.total += batch.num_rows
 
     def select(self, more: str = "") -> str:
@@ -146,7 +147,7 @@ class HeldRows:
 def insert(connection: sqlite3.Connection, statement: Callable[[str], str], columns: Sequence[Sequence[Any]]) -> int:
     """Insert rows, given as columns, in their order; return how many the table took.
 
-    `statement` gets VALUES of as many rows as it is to insert: many in one take half the time of one in each.
+    `statement` gets VALUES of as many rows as it is to insert: new ones in one take half the time of one in each.
     """
     width, total = len(columns), len(columns[0])
     values: list[Any] = [None] * (width * total)  # row after row
