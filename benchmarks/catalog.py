@@ -18,6 +18,7 @@ from benchmarks.cases import (
     postgres,
     postgres_loads,
     second_sink,
+    sqlite,
 )
 from benchmarks.plan import Benchmark
 
@@ -32,6 +33,7 @@ CATALOG: dict[str, Benchmark] = {
         null.BENCHMARK,
         files.BENCHMARK,
         second_sink.BENCHMARK,
+        sqlite.BENCHMARK,
         postgres_loads.LOAD,
         postgres_loads.PREPARE,
         postgres_loads.COMMIT,

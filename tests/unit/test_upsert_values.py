@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from tests.unit.upsert_sink import upsert
 
 from exactsink.contract import Committed, Fatal
-from exactsink_idempotent_upsert.tables import column_type, sort_values, stored_values, unstorable
+from exactsink_idempotent_upsert.tables import column_type, insert, sort_values, stored_values, unstorable
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 NAIVE_2026 = UTC_2026.replace(tzinfo=None)
@@ -124,3 +126,12 @@ def test_rows_without_a_key_or_order_column_are_refused(tmp_path: Path, missing:
     batch = pa.record_batch({"id": [1], "o": [1]}).drop_columns([missing])
     with pytest.raises(Fatal, match=f"no column {missing}"):
         upsert(tmp_path, order_by="o").backend.check_batch(batch)
+
+
+@pytest.mark.parametrize("total", [1, 299, 300, 1000])
+def test_rows_of_several_statements_go_in_whole_and_in_order(total: int) -> None:
+    columns = [list(range(total)), [f"v{n}" for n in range(total)], [None] * total]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (a, b, c)")
+        assert insert(connection, lambda rows: f"INSERT INTO t {rows}", columns) == total
+        assert connection.execute("SELECT * FROM t ORDER BY rowid").fetchall() == list(zip(*columns, strict=True))

@@ -34,10 +34,11 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.sqlite import Database, durably, findings, read_marker, store_marker
-from exactsink_idempotent_upsert.tables import GUARD, HeldRows, stored_values
+from exactsink_idempotent_upsert.tables import GUARD, HeldRows, insert, stored_values
 
 __all__ = ["DirectCommitter", "DirectWriter", "SqliteApplier"]
 
+_AT_ONCE = 10_000  # rows, as Spark hands them over
 _STAGED = "the epoch is decided and its rows are staged, so nothing is lost"
 _WRITTEN = "the epoch is decided and its rows are in the table, so nothing is lost"
 _UNDECIDED = "the epoch is not decided yet, and is written again"
@@ -96,7 +97,6 @@ class _Changes:
         self._database = database
         self._table = database.table
         self._connection = connection
-        self._upserts = 0
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Apply rows as they come, or with `order_by` the whole epoch from the least to the greatest.
@@ -108,39 +108,38 @@ class _Changes:
             for batch in batches:
                 held.add(batch)
             if held.names and self._table.deletes:
-                self._in_runs(held.names, self._connection.execute(held.select()))
+                in_order = self._connection.execute(held.select())
+                while rows := in_order.fetchmany(_AT_ONCE):
+                    self._in_runs(held.names, list(zip(*rows, strict=True)))
             elif held.names:
                 done = self._connection.execute(self._table.upsert(held.names, held.select())).rowcount
                 _check_count(self._database, done, held.total, held.names)
             return
         for batch in batches:
             names = self._table.bound(batch.schema.names)
-            rows = zip(*(stored_values(batch.column(name)) for name in names), strict=True)
+            columns = [stored_values(batch.column(name)) for name in names]
             if self._table.deletes:
-                self._in_runs(names, rows)
+                self._in_runs(names, columns)
             else:
-                self._upsert(names, rows)
+                self._upsert(names, columns)
 
-    def _in_runs(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Upsert and delete by turns; the last value of a row says which."""
+    def _in_runs(self, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+        """Upsert and delete by turns; the last column says which."""
         stored = names[:-1]
         places = [stored.index(key) for key in self._table.keys]
-        delete = self._deleter()
-        for deleted, run in groupby(rows, lambda row: bool(row[-1])):
+        delete, first = self._deleter(), 0
+        for deleted, run in groupby(columns[-1]):
+            end = first + sum(1 for _ in run)
+            values = [column[first:end] for column in columns[:-1]]
             if deleted:
-                delete([row[place] for place in places] for row in run)
+                delete(zip(*(values[place] for place in places), strict=True))
             else:
-                self._upsert(stored, (row[:-1] for row in run))
+                self._upsert(stored, values)
+            first = end
 
-    def _upsert(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        self._upserts = 0
-        done = self._connection.executemany(self._table.upsert(names), self._counted(rows)).rowcount
-        _check_count(self._database, done, self._upserts, names)
-
-    def _counted(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        for row in rows:
-            self._upserts += 1
-            yield row
+    def _upsert(self, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+        done = insert(self._connection, lambda rows: self._table.upsert(names, rows), columns)
+        _check_count(self._database, done, len(columns[0]), names)
 
     def _deleter(self) -> Callable[[Iterable[Sequence[Any]]], object]:
         """Return what deletes keys. Where triggers might keep a row, each is looked for afterwards."""

@@ -8,7 +8,7 @@ Executors import this module: SQLAlchemy only where the driver calls.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = [
     "Table",
     "column_type",
     "create_table",
+    "insert",
     "sort_values",
     "stored_values",
     "unstorable",
@@ -44,6 +45,7 @@ _STORED = {
     "TEXT": ["string", "large_string", "string_view", "decimal", "timestamp", "date", "time"],
     "BLOB": ["binary", "large_binary", "binary_view", "fixed_size_binary"],
 }
+_MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
 _FIRST, _END = -719_162 * _DAY, 2_932_897 * _DAY  # the years 1 to 9999: outside them ISO text loses its width
@@ -88,12 +90,12 @@ class Table:
         return f"CREATE UNIQUE INDEX {name} ON {quoted(self.name)} ({_listed(self.keys)});"
 
     def upsert(self, columns: Sequence[str], rows: str = "") -> str:
-        """Return the INSERT .. ON CONFLICT for rows bound one by one, or for those of a SELECT.
+        """Return the INSERT .. ON CONFLICT for a row that is bound, or for `rows`: VALUES of several, or a SELECT.
 
         The table is named with its schema: a temporary table of the same name must not take its place. In a guarded
         table `columns` end with GUARD, and a row stays as it is when a later epoch or generation wrote it.
         """
-        rows = rows or f"VALUES ({', '.join('?' * len(columns))})"
+        rows = rows or f"VALUES {_bound(len(columns))}"
         others = [name for name in columns if name not in self.keys]
         assignments = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         action = f"DO UPDATE SET {assignments}" if others else "DO NOTHING"
@@ -132,16 +134,33 @@ class HeldRows:
         columns = [stored_values(batch.column(name)) for name in self.names]
         order_by = self._table.order_by
         columns.append([None] * batch.num_rows if order_by is None else sort_values(batch.column(order_by)))
-        places = ", ".join("?" * len(columns))
-        self._connection.executemany(
-            f"INSERT INTO temp.exactsink_rows VALUES (NULL, {places})", zip(*columns, strict=True)
-        )
+        values = f"(NULL, {', '.join('?' * len(columns))})"
+        self._connection.executemany(f"INSERT INTO temp.exactsink_rows VALUES {values}", zip(*columns, strict=True))
         self.total += batch.num_rows
 
     def select(self, more: str = "") -> str:
         held = ", ".join(f"c{i}" for i in range(len(self.names)))
         order = "position" if self._table.order_by is None else "rank, position"
         return f"SELECT {held}{more} FROM temp.exactsink_rows WHERE true ORDER BY {order}"
+
+
+def insert(connection: sqlite3.Connection, statement: Callable[[str], str], columns: Sequence[Sequence[Any]]) -> int:
+    """Insert rows, given as columns, in their order; return how many the table took.
+
+    `statement` gets VALUES of as many rows as it is to insert: new ones in one take half the time of one in each.
+    """
+    width, total = len(columns), len(columns[0])
+    values: list[Any] = [None] * (width * total)  # row after row
+    for place, column in enumerate(columns):
+        values[place::width] = column
+    most, taken = max(1, _MOST_VALUES // width), 0
+    size, full = most * width, total // most * most
+    if full:
+        each = (values[first : first + size] for first in range(0, full * width, size))
+        taken = connection.executemany(statement(_several(width, most)), each).rowcount
+    if full < total:
+        taken += connection.execute(statement(_several(width, total - full)), values[full * width :]).rowcount
+    return taken
 
 
 def create_table(table: str, columns: Mapping[str, str], keys: Sequence[str]) -> str:
@@ -229,6 +248,14 @@ def _iso(column: pa.Array) -> pa.Array:
     zone = "UTC" if column.type.tz else None
     text = column.cast(pa.timestamp(unit, tz=column.type.tz)).cast(pa.timestamp(unit, tz=zone)).cast(pa.string())
     return pc.replace_substring(text, " ", "T", max_replacements=1)
+
+
+def _several(width: int, rows: int) -> str:
+    return f"VALUES {', '.join([_bound(width)] * rows)}"
+
+
+def _bound(width: int) -> str:
+    return f"({', '.join('?' * width)})"
 
 
 def _listed(names: Sequence[str]) -> str:
