@@ -53,6 +53,7 @@ class Preflight:
         for name, found in self.findings.items():
             for finding in found:
                 events.report("preflight_warning", sink=name, message=finding.message, fix=finding.fix)
+        writers = self.passes.writers()
         for name, sink in sinks.items():
             events.report(
                 "sink",
@@ -61,6 +62,7 @@ class Preflight:
                 strategy=sink.backend.strategy,
                 guarantee=sink.backend.traits.guarantee,
                 target=sink.backend.target,
+                writer=writers[name],
             )
 
 
