@@ -141,7 +141,7 @@ def _sealed(path: Path, mark: bytes = b"") -> tuple[int, int, str]:
     A NUL would be a page of which the disk has lost the bytes, and the system the error.
     """
     digest, size, marks, whole = hashlib.sha256(), 0, 0, True
-    chunk = last = b""
+    last = mark  # of a file without a line, too
     with open(path, "rb", buffering=0) as file:
         os.fsync(file.fileno())  # whichever process wrote the bytes: they are this machine's
         while chunk := file.read(_CHUNK):
