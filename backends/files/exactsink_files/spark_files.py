@@ -33,6 +33,7 @@ _COMMON = {  # one task's files take another's place whole; no sums beside the f
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
+_STANDARD = {"spark.sql.parquet.writeLegacyFormat": "false"}
 _MICROS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}  # what pyarrow writes; INT96 is Spark's default
 _PLAIN = (
     pa.types.is_boolean,
@@ -61,7 +62,7 @@ def spark_write(options: TabularOptions, schema: pa.Schema, *, required: bool) -
         own, settings = {"compression": "none", **EXACT_TIMES}, {}
     else:
         own = {"compression": options.compression or "snappy"}
-        settings = _MICROS if any(_has_zoned_time(field.type) for field in schema) else {}
+        settings = _STANDARD | _MICROS if any(_has_zoned_time(field.type) for field in schema) else _STANDARD
     return SparkWrite(options.format, {**_COMMON, **own}, options.partition_by, settings, required)
 
 

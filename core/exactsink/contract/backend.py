@@ -69,8 +69,9 @@ class Backend(ABC):
     def spark_write(self, schema: pa.Schema) -> SparkWrite | None:
         """Return how Spark's own file writers can write rows of `schema`, the sink's frame after `columns`, not shaped.
 
-        None where they can't, or shall not. Else the two methods below are called, in the driver, on the machine that
-        the tasks run on, with `writer` still there for what was written by it. Raises ConfigError.
+        None where they can't, or shall not: then `writer` is called in the tasks. Else the two methods below are called
+        in the driver, on the machine that the tasks run on; but what `writer` wrote and the store lost, `writer` writes
+        again. Raises ConfigError where the options ask for what can't be.
         """
         return None
 
