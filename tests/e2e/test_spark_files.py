@@ -50,6 +50,7 @@ def test_sparks_files_are_ours(spark: SparkSession, tmp_path: Path, form: str) -
         (tmp_path / writer).mkdir()
         job = Job.from_toml(write_job(tmp_path / writer, SINK.format(form, writer) + BY_KIND))
         if (form, writer) == ("parquet", "spark"):
+            spark.conf.set(MICROS, "INT96")
             with pytest.raises(ConfigError, match=f"{MICROS} is INT96"):
                 job.write(rows, run="r")
         spark.conf.set(MICROS, "TIMESTAMP_MICROS")

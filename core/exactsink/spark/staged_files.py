@@ -107,6 +107,6 @@ def _obstacle(spark: SparkSession, sinks: Mapping[str, Sink], sink: Sink, write:
     if len(sinks) > 1 or sink.where is not None:
         return "they write a whole frame, and this sink shares one, or has a where: give it its own with a route"
     for key, value in write.settings.items():
-        if (is_now := spark.conf.get(key, None)) != value:
+        if (is_now := spark.conf.get(key)) != value:
             return f"[spark.conf] {key} is {is_now}, and has to be {value}"
     return ""
