@@ -23,12 +23,12 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 12, "idempotent_upsert": 12, "kafka": 20, "postgres": 18}
-MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2400, "postgres": 1870}  # postgres: 1,500 is the goal
-# kafka: 2,200, and 200 for marks: their own transaction for birth and renewal, and four requests no client makes alone
+MOST_FILES = {"files": 12, "idempotent_upsert": 12, "kafka": 21, "postgres": 19}
+MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2520, "postgres": 1870}  # postgres: 1,500 is the goal
+# kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 400, "postgres": 400}
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 25_800  # 18,000 was the goal before marks, disks, copies and failovers, whose tests are 5,700
+MOST_LINES_OF_TESTS = 26_700  # 18,000 was the goal before marks, disks, copies and failovers, whose tests are 5,700
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",
@@ -72,10 +72,13 @@ def test_contract_and_protocol_are_small() -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_backend_stays_within_its_budget(name: str) -> None:
-    """Its conformance targets are the kit's: they count as files, not as lines."""
+    """Its targets for the kit and for `exactsink bench` count as files, not as lines."""
     paths = list(BACKENDS[name].rglob("*.py"))
     assert len(paths) <= MOST_FILES[name]
-    assert total(p for p in paths if not is_preflight(p) and p.name != "conformance.py") <= MOST_LINES[name]
+    assert (
+        total(p for p in paths if not is_preflight(p) and p.name not in ("bench.py", "conformance.py"))
+        <= MOST_LINES[name]
+    )
     assert total(p for p in paths if is_preflight(p)) <= MOST_PREFLIGHT_LINES[name]
 
 
