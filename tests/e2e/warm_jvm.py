@@ -10,6 +10,7 @@ from pathlib import Path
 import pyspark
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
+from exactsink.spark.arrow_settings import UNCHECKED
 from tests.e2e.processes import Process
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -26,7 +27,7 @@ class WarmJvm:
         self._closed = False
         folder.mkdir(parents=True, exist_ok=True)
         info = folder / "gateway"
-        environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder)}
+        environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder), **UNCHECKED}
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
         self._process = Process([*command, *options, "pyspark-shell"], folder / "jvm.log", environment)
         try:

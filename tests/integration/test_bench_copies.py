@@ -20,7 +20,8 @@ from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
 _JOB = '[job]\nname = "shop"\ncheckpoint = "{folder}/checkpoint"\n[sinks.out]\n'
-_PLACES = "SELECT nspname FROM pg_namespace UNION ALL SELECT gid FROM pg_prepared_xacts"
+_PLACES = """SELECT nspname FROM pg_namespace
+UNION ALL SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"""
 
 
 def _play(base: Base, row: Callable[[int], dict[str, Any]]) -> dict[str, list[int]]:
