@@ -25,6 +25,7 @@ _CONF = {
     "spark.log.level": "OFF",  # an error comes as an exception; a query that is ended on purpose would be logged too
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as ours and Flink write; Spark's default is INT96
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from benchmarks.peers.sides import FLINK, SPARK, Sides, bounded
 from benchmarks.peers.source import ROWS, Source, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_into
 from benchmarks.plan import Benchmark, Bound, Plan, Setting, Variant, Work
-from exactsink_files.backend import FilesOptions
 
 __all__ = ["JSON", "PARQUET", "count_files"]
 
@@ -78,7 +76,7 @@ def _variants(setting: Setting, source: Source, peer: Flink, format: Format) -> 
 
     sinks = {
         "ours": ours({}),
-        **{f'ours, writer = "{name}"': ours({"writer": name}) for name in _writers()},
+        'ours, writer = "spark"': ours({"writer": "spark"}),
         _FLINK: flink_sink(source.flink),
         _SPARK: spark_sink,
         f"{_FLINK}, generator": flink_sink(source.generator),
@@ -86,12 +84,6 @@ def _variants(setting: Setting, source: Source, peer: Flink, format: Format) -> 
     return [
         Variant(name, prepare, lambda folder: count_files(folder / "out", format)) for name, prepare in sinks.items()
     ]
-
-
-def _writers() -> list[str]:
-    """Name the writers that a user can choose by hand, where there are several; `ours` is what is chosen by default."""
-    field = FilesOptions.model_fields.get("writer")
-    return [name for name in typing.get_args(field.annotation) if name != "auto"] if field is not None else []
 
 
 def _size(folder: Path) -> dict[str, float]:
