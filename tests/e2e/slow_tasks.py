@@ -91,10 +91,8 @@ class _Act:
 
     def _act(self, task: TaskContext) -> None:
         parent = os.getppid()  # pyspark's daemon; when its JVM is killed it ends, and so do we
-        place, attempt = task.partitionId(), task.taskAttemptId()
-        ours = f"*.e{EPOCH}.p{place}.a{attempt}/*"
-        sparks = f"*.e{EPOCH}.p0.a*/_temporary/0/_temporary/*_{place:06}_{attempt}/*"
-        while not any(any((self.folder / "lake" / "_exactsink").glob(written)) for written in (ours, sparks)):
+        written = f"*.e{EPOCH}.p{task.partitionId()}.a{task.taskAttemptId()}/*"
+        while not any((self.folder / "lake" / "_exactsink").glob(written)):
             _look_again(parent)
         reported = mark(self.folder, task.partitionId())
         acts = Acting(_parent(parent), task.partitionId(), task.taskAttemptId())

@@ -6,7 +6,6 @@ The way of a row, and then of its vote:
 - `backend`: the options, and what the backend says of itself. Formats, partition folders and sizes are shared with
   other stores of files: `exactsink.toolkit.tabular`.
 - `writer`: a task attempt's hidden files, sealed by its vote.
-- `spark_files`: the same of files that Spark's own writers make.
 - `votes`: what it says.
 - `committer`: its files get their final names, or go; what the sweep finds.
 - `marks`: what the target's folder proves of it, and of the journal that feeds the folder.

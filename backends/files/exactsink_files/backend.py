@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import pyarrow as pa
 from pydantic import ValidationInfo, field_validator
 
-from exactsink.contract import Committable, Committer, JobContext, SparkWrite, Traits, Txn, Writer
+from exactsink.contract import Committer, JobContext, Traits, Txn, Writer
 from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
-from exactsink_files.spark_files import seal_staged, spark_write
-from exactsink_files.votes import temp_folder
 from exactsink_files.writer import FilesWriter
 
 __all__ = ["FilesBackend", "FilesOptions"]
@@ -30,9 +27,6 @@ class FilesOptions(TabularOptions):
 
     path: str
     """The folder that the files go to: a local path, or `file:///path`."""
-    writer: Literal["arrow", "spark", "auto"] = "arrow"
-    """Who writes the files: `arrow`, in Python; `spark`, Spark's own writers, on a local master, for a sink that has a
-    frame of its own; `auto`: Spark's where they can."""
 
     @field_validator("path")
     @classmethod
@@ -72,17 +66,6 @@ class FilesBackend(TabularBackend):
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)
         return FilesWriter(txn, schema, ticket.decode(), self.options)
-
-    def spark_write(self, schema: pa.Schema) -> SparkWrite | None:
-        if self.options.writer == "arrow":
-            return None
-        return spark_write(self.options, schema, required=self.options.writer == "spark")
-
-    def spark_staging(self, txn: Txn, ticket: bytes) -> str:
-        return str(temp_folder(ticket.decode(), txn))
-
-    def pre_commit_staged(self, txn: Txn, staged: Txn, ticket: bytes) -> Committable | None:
-        return seal_staged(self.options, ticket.decode(), txn, staged)
 
     def committer(self, ctx: JobContext) -> Committer:
         return FilesCommitter(ctx, self.options.path, self.problems)

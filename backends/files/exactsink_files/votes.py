@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from exactsink.contract import Committable, Fatal, Txn
+from exactsink.contract import Committable, Txn
 from exactsink.toolkit.payloads import check_version
 
-__all__ = ["PAYLOAD_VERSION", "Vote", "VotedFile", "final_name", "temp_folder", "temp_root"]
+__all__ = ["PAYLOAD_VERSION", "Vote", "VotedFile", "temp_folder", "temp_root"]
 
 PAYLOAD_VERSION = 1
 
@@ -57,21 +56,3 @@ def temp_root(root: str) -> Path:
 def temp_folder(root: str, txn: Txn) -> Path:
     """Name the folder that holds one participant's temp files, and nothing else."""
     return temp_root(root) / txn.id
-
-
-def final_name(root: str, txn: Txn, partition: str, number: int, ending: str) -> str:
-    """Name a file's place below the root: unique for good, as the transaction's id with the folder's count is.
-
-    Refuses, before the vote, a name that no commit could give.
-    """
-    count = f".{number}" if number else ""
-    final = os.path.join(partition, f"{txn.id}{count}.{ending}")
-    longest = max(len(os.fsencode(name)) for name in final.split("/"))
-    whole = len(os.fsencode(os.path.join(root, final)))
-    if longest > os.pathconf(root, "PC_NAME_MAX") or whole >= os.pathconf(root, "PC_PATH_MAX"):
-        raise Fatal(
-            f"sink {txn.sink}: no file can be called {final}",
-            why="the name is longer than the file system takes",
-            next="use partition columns with shorter values, or a shorter path",
-        )
-    return final

@@ -10,7 +10,7 @@ import pyarrow as pa
 from exactsink.contract import Committable, DurableFile, Fatal, Retryable, Txn, Writer, sync_folders
 from exactsink.toolkit.tabular import Parts, TabularOptions
 from exactsink_files.committer import explained, remove_folder
-from exactsink_files.votes import PAYLOAD_VERSION, Vote, VotedFile, final_name, temp_folder
+from exactsink_files.votes import PAYLOAD_VERSION, Vote, VotedFile, temp_folder
 
 __all__ = ["FilesWriter"]
 
@@ -72,12 +72,29 @@ class FilesWriter(Writer):
             ) from error
 
     def _open(self, partition: str, number: int) -> _TempFile:
-        final = final_name(self._root, self._txn, partition, number, self._format)
+        final = self._final(partition, number)
         self._opened += 1
         return _TempFile(self._folder / f"{self._opened - 1}.tmp", final)
 
     def _seal(self, file: _TempFile) -> None:
         self._sealed.append(VotedFile(file.path.name, file.final, *file.seal()))
+
+    def _final(self, partition: str, number: int) -> str:
+        """Name a file's place below the root: unique for good, as the transaction's id with the folder's count is.
+
+        Refuses, before the vote, a name that no commit could give.
+        """
+        count = f".{number}" if number else ""
+        final = os.path.join(partition, f"{self._txn.id}{count}.{self._format}")
+        longest = max(len(os.fsencode(name)) for name in final.split("/"))
+        whole = len(os.fsencode(os.path.join(self._root, final)))
+        if longest > os.pathconf(self._root, "PC_NAME_MAX") or whole >= os.pathconf(self._root, "PC_PATH_MAX"):
+            raise Fatal(
+                f"sink {self._txn.sink}: no file can be called {final}",
+                why="the name is longer than the file system takes",
+                next="use partition columns with shorter values, or a shorter path",
+            )
+        return final
 
 
 class _TempFile(DurableFile):

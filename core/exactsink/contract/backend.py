@@ -12,18 +12,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from exactsink.contract.model import (
-    Committable,
-    Finding,
-    InDoubt,
-    JobContext,
-    Mark,
-    Outcome,
-    SparkWrite,
-    Traits,
-    Txn,
-    Undecided,
-)
+from exactsink.contract.model import Committable, Finding, InDoubt, JobContext, Mark, Outcome, Traits, Txn, Undecided
 
 __all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "Writer"]
 
@@ -65,26 +54,6 @@ class Backend(ABC):
         `schema` is the sink's frame after `columns`. Example: `["to_json(struct(*)) AS value"]`.
         """
         return None
-
-    def spark_write(self, schema: pa.Schema) -> SparkWrite | None:
-        """Return how Spark's own file writers can write rows of `schema`, the sink's frame after `columns`, not shaped.
-
-        None where they can't, or shall not: then `writer` is called in the tasks. Else the two methods below are called
-        in the driver, on the machine that the tasks run on; but what `writer` wrote and the store lost, `writer` writes
-        again. Raises ConfigError where the options ask for what can't be.
-        """
-        return None
-
-    def spark_staging(self, txn: Txn, ticket: bytes) -> str:
-        """Name the folder that Spark is to make and write into; `in_doubt` lists it as `txn` from its first file on."""
-        raise NotImplementedError
-
-    def pre_commit_staged(self, txn: Txn, staged: Txn, ticket: bytes) -> Committable | None:
-        """Make one participant, `txn`, of what Spark wrote as `staged`: durable, invisible, and voted for.
-
-        Its rows are counted in the files. None when there are none. Nothing of `staged` is left.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:

@@ -25,7 +25,6 @@ __all__ = [
     "Lost",
     "Mark",
     "Outcome",
-    "SparkWrite",
     "Traits",
     "Txn",
     "Undecided",
@@ -217,22 +216,6 @@ class Traits:
     def guarantee(self) -> str:
         """Derive what the sink promises; a job promises what its weakest sink does."""
         return "effectively once" if self.visible_early else "exactly once"
-
-
-@dataclass(frozen=True, slots=True)
-class SparkWrite:
-    """How one of Spark's own file writers can write a sink's rows, in the place of the backend's Writer.
-
-    `format`, `options` and `partition_by` are what Spark's DataFrameWriter takes; `settings` are those of the session
-    without which the files would be others. What stands in the way of a `required` one is an error; where it is not
-    required, the backend's Writer is taken.
-    """
-
-    format: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    partition_by: tuple[str, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class EventKind:
 EVENTS: Mapping[str, EventKind] = MappingProxyType(
     {
         "sink": EventKind(
-            "what a sink promises, reported at start", ("sink", "backend", "strategy", "guarantee", "target", "writer")
+            "what a sink promises, reported at start", ("sink", "backend", "strategy", "guarantee", "target")
         ),
         "preflight_warning": EventKind("what a sink's preflight found, no error", ("sink", "message", "fix")),
         "setting_advised": EventKind("what would make the job faster, and Spark takes only at its start", ("setting",)),

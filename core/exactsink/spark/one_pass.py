@@ -26,7 +26,7 @@ from exactsink.spark.errors import first_line
 from exactsink.spark.row_hash import row_hash
 from exactsink.toolkit.spark_sql import quoted_name
 
-__all__ = ["OnePass", "arrow_schema", "distributed", "expanded"]
+__all__ = ["OnePass", "expanded"]
 
 _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=[(,])\s*\*\s*(?=[,)])""")
 """A `*` that is an argument; one within a name or a text is kept."""
@@ -70,7 +70,7 @@ class OnePass:
         Columns of the job's other sinks travel, too: with less of them Spark might cut the frame into other partitions
         (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be found again in theirs.
         """
-        wide = distributed(frame, self._sinks).select(*self._sent).select("*", *self._hashed)
+        wide = _distributed(frame, self._sinks).select(*self._sent).select("*", *self._hashed)
         task = _Task(
             plan,
             {name: self._sinks[name].for_tasks for name in plan.sinks},
@@ -183,11 +183,11 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
     """Return a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
     names = sink.columns or tuple(frame.columns)
     expressions = tuple(map(quoted_name, names))
-    wanted = sink.backend.shape(arrow_schema(frame.select(*map(F.expr, expressions))))
+    wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
     if wanted is not None:
         expressions = tuple(expanded(expression, expressions) for expression in wanted)
     shaped = frame.select(*map(F.expr, expressions))
-    schema = arrow_schema(shaped)
+    schema = _arrow_schema(shaped)
     kinds = tuple(field.dataType for field in shaped.schema.fields)
     shape = _Shape(expressions, tuple(shaped.columns), sink.where, kinds, schema)
     frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is reported before the query starts
@@ -207,11 +207,11 @@ def _unshaped(sink: str, error: PySparkException) -> ConfigError:
     )
 
 
-def arrow_schema(frame: DataFrame) -> pa.Schema:
+def _arrow_schema(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
 
-def distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
+def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
     """Cut the shared frame into partitions as the sinks ask; the config has made sure that they agree."""
     asked = next((s.distribution for s in sinks.values() if s.distribution != "none"), "none")
     most = min((s.max_participants for s in sinks.values() if s.max_participants is not None), default=None)

@@ -60,7 +60,6 @@ class Preflight:
                 events.report("preflight_warning", sink=name, message=finding.message, fix=finding.fix)
         if self.advice is not None:
             events.report("setting_advised", setting=self.advice)
-        writers = self.passes.writers()
         for name, sink in sinks.items():
             events.report(
                 "sink",
@@ -69,7 +68,6 @@ class Preflight:
                 strategy=sink.backend.strategy,
                 guarantee=sink.backend.traits.guarantee,
                 target=sink.backend.target,
-                writer=writers[name],
             )
 
 

@@ -13,7 +13,7 @@ from exactsink.contract import ConfigError
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import tasks_of
-from exactsink.spark.staged_files import StagedFiles, pass_over
+from exactsink.spark.one_pass import OnePass
 
 __all__ = ["BatchWrite", "Passes", "Route"]
 
@@ -36,9 +36,9 @@ class Passes:
         self._schema = frame.schema
         self.persists = route is not None and fan_out == "persist"
         if route is None:
-            self._passes = dict.fromkeys(sinks, pass_over(frame, sinks))
+            self._passes = dict.fromkeys(sinks, OnePass(frame, sinks))
         else:
-            self._passes = {name: pass_over(cut, {name: sinks[name]}) for name, cut in self.frames(frame).items()}
+            self._passes = {name: OnePass(cut, {name: sinks[name]}) for name, cut in self.frames(frame).items()}
 
     @property
     def routed(self) -> bool:
@@ -52,12 +52,6 @@ class Passes:
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Return each sink's shaped frame as an Arrow schema."""
         return {name: one_pass.schemas[name] for name, one_pass in self._passes.items()}
-
-    def writers(self) -> Mapping[str, str]:
-        """Return who writes each sink's rows: `spark`, by one of its own file writers, or `backend`."""
-        return {
-            name: "spark" if isinstance(one_pass, StagedFiles) else "backend" for name, one_pass in self._passes.items()
-        }
 
     def frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
         """Return each sink's frame of a batch."""
