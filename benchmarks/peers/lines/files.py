@@ -76,7 +76,6 @@ def _variants(setting: Setting, source: Source, peer: Flink, format: Format) -> 
 
     sinks = {
         "ours": ours({}),
-        'ours, writer = "spark"': ours({"writer": "spark"}),
         _FLINK: flink_sink(source.flink),
         _SPARK: spark_sink,
         f"{_FLINK}, generator": flink_sink(source.generator),
