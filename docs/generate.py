@@ -147,9 +147,9 @@ def peers_block(found: Mapping[str, typing.Any]) -> str:
     for line in found["lines"]:
         if line["scale"] != 1.0:
             raise ValueError(f"{line['benchmark']} was measured at scale {line['scale']}: too small for a page")
-        rows += [
-            _peer_row(line, figure) for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS
-        ]
+        wanted = [figure for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS]
+        # A generator makes rows out of nothing, which no other side can: an extra of the whole table.
+        rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
     columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
     notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
     [first, *_] = found["lines"]
@@ -168,9 +168,7 @@ def faults_block(found: Mapping[str, typing.Any]) -> str:
 def ways_block(found: Mapping[str, typing.Any]) -> str:
     """Return the tables of `exactsink bench`."""
     report = from_json(json.dumps(found))
-    machine = {name: report.machine.get(name) for name in ("cores", "memory GiB", "kernel")}
-    where = f"{machine['cores']} cores, {machine['memory GiB']} GiB, {machine['kernel']}"
-    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {where}.\n"]
+    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine, 'memory GiB')}.\n"]
     for table in (table for section in report.sections for table in section.tables):
         parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + "".join(f"- {note}\n" for note in table.notes))
     return "\n".join(parts)
@@ -239,9 +237,12 @@ def _peer_row(line: Mapping[str, typing.Any], figure: Mapping[str, typing.Any]) 
 
 def _taken(found: Mapping[str, typing.Any]) -> str:
     """Return when it was measured, where, and by which command."""
-    machine = found["machine"]
-    where = f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['kernel']}"
-    return f"Measured on {found['started'][:10]} by `{found['command']}` on {where}."
+    return f"Measured on {found['started'][:10]} by `{found['command']}` on {_where(found['machine'], 'memory_gib')}."
+
+
+def _where(machine: Mapping[str, typing.Any], memory: str) -> str:
+    system, *_, architecture = str(machine["kernel"]).split()
+    return f"{machine['cores']} cores, {machine[memory]} GiB, {system} {architecture}"
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

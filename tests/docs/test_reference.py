@@ -42,7 +42,7 @@ def test_a_page_that_was_edited_or_is_missing_is_stale(generate: ModuleType, tmp
 
 def test_figures_of_a_page_are_those_that_were_measured(generate: ModuleType, tmp_path: Path) -> None:
     """A ratio of times is turned round; a run too small for a page is refused; what was not measured is said."""
-    machine = {"cores": 2, "memory_gib": 23.5, "kernel": "Linux"}
+    machine = {"cores": 2, "memory_gib": 23.5, "kernel": "Linux 6.1 x86_64"}
     taken = {"command": "make it", "started": "2026-11-22T13:31:57+00:00", "machine": machine}
     figures = [
         {"metric": "rows_per_s", "of": "ours", "over": "Flink", "value": 0.5, "rounds": [0.4, 0.6]},
