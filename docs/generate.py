@@ -242,7 +242,7 @@ def _taken(found: Mapping[str, typing.Any]) -> str:
 
 def _where(machine: Mapping[str, typing.Any], memory: str) -> str:
     system, *_, architecture = str(machine["kernel"]).split()
-    return f"{machine['cores']} cores, {machine[memory]} GiB, {system} {architecture}"
+    return f"{machine['cores']} cores, {machine.get(memory)} GiB, {system} {architecture}"
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
