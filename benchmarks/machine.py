@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from exactsink.bench.machine import machine_facts, version_of
 
 __all__ = ["commit", "machine"]
 
@@ -17,11 +17,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions that matter; the load is the one of this moment."""
     return {
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        **{name: _version(name) for name in ("pyspark", "pyarrow", "sqlalchemy")},
+        **machine_facts(),
+        **{name: version_of(name) or "absent" for name in ("pyspark", "pyarrow", "sqlalchemy")},
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 
@@ -38,10 +35,3 @@ def _git(*words: str) -> str:
     except FileNotFoundError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "absent"

@@ -168,7 +168,7 @@ def faults_block(found: Mapping[str, typing.Any]) -> str:
 def ways_block(found: Mapping[str, typing.Any]) -> str:
     """Return the tables of `exactsink bench`."""
     report = from_json(json.dumps(found))
-    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine, 'memory GiB')}.\n"]
+    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine)}.\n"]
     for table in (table for section in report.sections for table in section.tables):
         parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + "".join(f"- {note}\n" for note in table.notes))
     return "\n".join(parts)
@@ -237,12 +237,12 @@ def _peer_row(line: Mapping[str, typing.Any], figure: Mapping[str, typing.Any]) 
 
 def _taken(found: Mapping[str, typing.Any]) -> str:
     """Return when it was measured, where, and by which command."""
-    return f"Measured on {found['started'][:10]} by `{found['command']}` on {_where(found['machine'], 'memory_gib')}."
+    return f"Measured on {found['started'][:10]} by `{found['command']}` on {_where(found['machine'])}."
 
 
-def _where(machine: Mapping[str, typing.Any], memory: str) -> str:
+def _where(machine: Mapping[str, typing.Any]) -> str:
     system, *_, architecture = str(machine["kernel"]).split()
-    return f"{machine['cores']} cores, {machine.get(memory)} GiB, {system} {architecture}"
+    return f"{machine['cores']} cores, {machine['memory_gib']} GiB, {system} {architecture}"
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from exactsink.bench.target import BenchReader, BenchTarget, Place
 from exactsink.contract import BackendOptions, ConfigError, Fatal
 from exactsink_kafka import fast  # noqa: F401 - here once, not in each process that a bench forks
+from exactsink_kafka.group import group_of
 from exactsink_kafka.options import KafkaOptions, librdkafka_settings
 
 __all__ = ["TopicTarget", "targets"]
@@ -65,7 +66,7 @@ class TopicTarget(BenchTarget):
         admin = self._admin()
         for gone in admin.delete_topics([place.name]).values():
             _unless_gone(gone)
-        for gone in admin.delete_consumer_groups([f"exactsink.{place.name}"]).values():
+        for gone in admin.delete_consumer_groups([group_of(place.job, place.sink)]).values():
             _unless_gone(gone)
 
     def _admin(self) -> AdminClient:

@@ -74,7 +74,7 @@ class TableTarget(BenchTarget):
 
     def drop(self, place: Place) -> None:
         with _session(self.given) as session:
-            for (gid,) in session.run(_HELD, f"{place.job}.{place.sink}.").fetchall():
+            for (gid,) in session.run(_HELD, f"{place.name}.").fetchall():
                 session.execute(b"ROLLBACK PREPARED '" + gid.encode() + b"'")  # an id of ours has no quote
             session.run(f"DROP SCHEMA IF EXISTS {quoted(place.identifier)} CASCADE")
 

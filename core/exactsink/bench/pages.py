@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 
+from exactsink.bench.machine import machine_facts, version_of
 from exactsink.bench.measure import Measured, WayFigures
 from exactsink.bench.report import Bar, Bars, Cell, Criterion, Report, Section, Table, guide
 from exactsink.bench.runs import MeasuredRun
@@ -31,8 +30,8 @@ def report_of(measured: Measured, command: str) -> Report:
     return Report(
         "What each way to write costs",
         datetime.now(timezone.utc),
-        _machine(),
-        {package: version for package in _PACKAGES if (version := _version(package))},
+        {**machine_facts(), "load average": round(os.getloadavg()[0], 2)},
+        {package: version for package in _PACKAGES if (version := version_of(package))},
         [section for section in (*sections, _skipped(measured)) if section is not None],
         command,
     )
@@ -207,20 +206,3 @@ def _cpu(run: MeasuredRun) -> float:
 
 def _ms(run: MeasuredRun, seconds: Callable[[Epoch], float]) -> float:
     return statistics.median(map(seconds, run.measured)) * 1000
-
-
-def _machine() -> Mapping[str, Cell]:
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "memory GiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "load average": round(os.getloadavg()[0], 2),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
