@@ -27,7 +27,7 @@ __all__ = ["KAFKA"]
 _PAYLOADS = 10_000
 _FLINK, _SPARK, _TOOL, _ONCE = "Flink KafkaSink", "Spark Kafka sink", "ProducerPerformance", "ours, at least once"
 _PRODUCER = {**LIKE_OURS, "transaction.timeout.ms": "900000"}
-_SPIKE = "spike, our writer in the JVM"
+_SPIKE = "writer in the JVM (spike)"
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
             f"{_TOOL}: {_PAYLOADS:,} of the values, at random, without keys, from one process, in one transaction",
             f"{_TOOL}: rows_per_s is what it says itself, without its JVM's start, which is in wall_s and cpu_s",
             f"{_ONCE}: our own writer, idempotent, without a transaction and without a commit by the driver",
-            f"{_SPIKE}: from Spark's rows into Flink's client of Kafka, no Arrow and no Python; no hash, journal or recovery",
+            f"{_SPIKE}: from Spark's rows into Flink's client of Kafka; no Arrow, Python, hash, journal or recovery",
             f"Flink: {', '.join(VERSIONS)}",
             f"{_SPARK}: {COORDINATES}, at least once" + (f"; left out: {missing}" if missing else ""),
             *served.notes,
