@@ -59,7 +59,7 @@ def _kafka(stage: Stage) -> _First:
 
 def _files(stage: Stage) -> _First:
     aside = stage.folder / "lake" / "_exactsink"
-    return _First("lake", "files", _LAKE, lambda: stage.in_files, lambda: any(aside.rglob("*.parquet")))
+    return _First("lake", "files", _LAKE, lambda: stage.in_files, lambda: any(aside.rglob("*.tmp")))
 
 
 def _timed_out(stage: Stage) -> Played:
@@ -76,7 +76,7 @@ def _timed_out(stage: Stage) -> Played:
 
 def _in_batch(of: Callable[[Stage], _First], stage: Stage) -> Played:
     first = of(stage)
-    table = stage.new_table(f"batch_{first.target.lower()}")
+    table = stage.new_table(f"{first.target.lower()}batch")
     job = _job(stage, first.part + _postgres(stage, table), 'transform = "benchmarks.peer_faults.held:hold"\n')
 
     def one_task_is_done() -> bool:
@@ -94,7 +94,7 @@ def _in_batch(of: Callable[[Stage], _First], stage: Stage) -> Played:
 
 def _between(of: Callable[[Stage], _First], stage: Stage) -> Played:
     first = of(stage)
-    table = stage.new_table(f"halves_{first.target.lower()}")
+    table = stage.new_table(f"{first.target.lower()}halves")
     job = _job(stage, first.part + _postgres(stage, table))
     fault = Fault(f"commit:{table}", "before", "kill", held.EPOCH)
     with _drivers(stage) as drivers:
