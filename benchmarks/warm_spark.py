@@ -20,6 +20,7 @@ PARTITIONS = 4
 _ROOT = Path(__file__).resolve().parent.parent
 _CONF = {
     "spark.driver.memory": "3g",
+    "spark.driver.extraJavaOptions": "-Xss32m",  # Spark's regex for who was stopped in a batch wants that deep a stack
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",  # an error comes as an exception; a query that is ended on purpose would be logged too

@@ -232,7 +232,8 @@ def _peer_row(line: Mapping[str, typing.Any], figure: Mapping[str, typing.Any]) 
     cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
     place = "ahead" if faster >= 1 else "behind"
     noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
-    return [line["benchmark"], figure["over"], faster, place, noise, *speeds, *cpu]
+    job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {figure['of']}"
+    return [job, figure["over"], faster, place, noise, *speeds, *cpu]
 
 
 def _taken(found: Mapping[str, typing.Any]) -> str:

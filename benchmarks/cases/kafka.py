@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 
 from benchmarks.epochs import EpochDriver, FrameEpoch
 from benchmarks.kafka_broker import Served, Target, serving
-from benchmarks.kafka_clocks import shared_out
 from benchmarks.kafka_yardsticks import AtLeastOnce, BareLoop
+from benchmarks.peers.sides import SPARK, Sides
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from exactsink.protocol.sinks import Sink
 from exactsink_kafka.backend import KafkaBackend
@@ -46,7 +46,7 @@ class _Run:
             work()
             return self.target.filled(self.rows, transactions)
 
-        return lambda: shared_out(self.served.server.pid, filled)
+        return Sides(self.rows, {self.served.server.pid: "server"}).timed(SPARK, filled)
 
 
 @contextmanager

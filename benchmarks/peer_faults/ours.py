@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.e2e.drivers import Drivers
@@ -29,8 +31,35 @@ table = "{table}"
 columns = ["id", "kind", "amount"]
 strategy = "two_phase"
 """
+_LAKE = """
+[sinks.lake]
+backend = "files"
+path = "{folder}/lake"
+"""
 _PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 _WARNING = re.compile(r"WARNING exactsink (\w+) .*\btxn=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """A job's first sink, beside Postgres: its name, its part of the file, and what readers of its target see."""
+
+    name: str
+    target: str
+    part: str
+    seen: Callable[[], Counter[int]]
+    undecided: Callable[[], bool]
+    """Return whether a task's rows wait there for the decision."""
+
+
+def _kafka(stage: Stage) -> _First:
+    sink = kafka_sink_of(stage.kafka)
+    return _First(sink.name, "Kafka", sink.sink(), lambda: stage.in_topic(sink.topic), lambda: sink.held)
+
+
+def _files(stage: Stage) -> _First:
+    aside = stage.folder / "lake" / "_exactsink"
+    return _First("lake", "files", _LAKE, lambda: stage.in_files, lambda: any(aside.rglob("*.tmp")))
 
 
 def _timed_out(stage: Stage) -> Played:
@@ -45,40 +74,43 @@ def _timed_out(stage: Stage) -> Played:
     return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic)}, reported)
 
 
-def _in_batch(stage: Stage) -> Played:
-    sink, table = kafka_sink_of(stage.kafka), stage.new_table("batch")
-    job = _job(stage, sink.sink() + _postgres(stage, table), 'transform = "benchmarks.peer_faults.held:hold"\n')
+def _in_batch(of: Callable[[Stage], _First], stage: Stage) -> Played:
+    first = of(stage)
+    table = stage.new_table(f"{first.target.lower()}batch")
+    job = _job(stage, first.part + _postgres(stage, table), 'transform = "benchmarks.peer_faults.held:hold"\n')
 
     def one_task_is_done() -> bool:
-        return stage.holds and sink.held and len(stage.asked(_PREPARED)) == 1
+        return stage.holds and first.undecided() and len(stage.asked(_PREPARED)) == 1
 
     with _drivers(stage) as drivers:
         driver = drivers.start(job)  # with a JVM of its own, which is killed with it
         driver.until(one_task_is_done, "a task that holds while another has voted")
         driver.send(signal.SIGKILL)
         driver.end()
-        require(sink.epochs == 1 and stage.in_table(table) == ids(PARTICIPANTS), "one epoch is committed")
+        require(first.seen() == stage.in_table(table) == ids(PARTICIPANTS), "one epoch is committed")
         reported = _reported(drivers.whole(job, jvm=stage.jvm))
-    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic), "Postgres": stage.in_table(table)}, reported)
+    return Played(ids(FILES), {first.target: first.seen(), "Postgres": stage.in_table(table)}, reported)
 
 
-def _between(stage: Stage) -> Played:
-    sink, table = kafka_sink_of(stage.kafka), stage.new_table("halves")
-    job, fault = (
-        _job(stage, sink.sink() + _postgres(stage, table)),
-        Fault(f"commit:{table}", "before", "kill", held.EPOCH),
-    )
+def _between(of: Callable[[Stage], _First], stage: Stage) -> Played:
+    first = of(stage)
+    table = stage.new_table(f"{first.target.lower()}halves")
+    job = _job(stage, first.part + _postgres(stage, table))
+    fault = Fault(f"commit:{table}", "before", "kill", held.EPOCH)
     with _drivers(stage) as drivers:
-        drivers.killed(job, fault, first=f"commit:{sink.name}", jvm=stage.jvm)
-        require(sink.epochs == 2 and stage.in_table(table) == ids(PARTICIPANTS), "Kafka is an epoch ahead of Postgres")
+        drivers.killed(job, fault, first=f"commit:{first.name}", jvm=stage.jvm)
+        ahead = first.seen() == ids(2 * PARTICIPANTS) and stage.in_table(table) == ids(PARTICIPANTS)
+        require(ahead, f"{first.target} is an epoch ahead of Postgres")
         reported = _reported(drivers.whole(job, jvm=stage.jvm))
-    return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic), "Postgres": stage.in_table(table)}, reported)
+    return Played(ids(FILES), {first.target: first.seen(), "Postgres": stage.in_table(table)}, reported)
 
 
 PLAYS = (
     Play(f"{OURS}: kafka", TIMED_OUT, _timed_out),
-    Play(f"{OURS}: kafka, postgres two_phase", IN_BATCH, _in_batch),
-    Play(f"{OURS}: kafka, postgres two_phase", BETWEEN, _between),
+    Play(f"{OURS}: kafka, postgres two_phase", IN_BATCH, partial(_in_batch, _kafka)),
+    Play(f"{OURS}: kafka, postgres two_phase", BETWEEN, partial(_between, _kafka)),
+    Play(f"{OURS}: files, postgres two_phase", IN_BATCH, partial(_in_batch, _files)),
+    Play(f"{OURS}: files, postgres two_phase", BETWEEN, partial(_between, _files)),
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 from tests.e2e.drivers import ForkServer
-from tests.e2e.jobs import PARTICIPANTS
+from tests.e2e.jobs import PARTICIPANTS, in_lake
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import Kafka
 
@@ -72,6 +72,11 @@ class Stage:
     def in_topic(self, topic: str) -> Counter[int]:
         """Count how often a reader of what is committed sees each row."""
         return Counter(json.loads(record.value or b"")["id"] for record in self.kafka.rows(topic))
+
+    @property
+    def in_files(self) -> Counter[int]:
+        """Count how often each row is in the Parquet files that a reader of `lake` sees."""
+        return in_lake(self.folder)
 
     @property
     def holds(self) -> bool:

@@ -1,7 +1,7 @@
 """A job as one writes it with Spark's own sinks: `python -m benchmarks.peer_faults.spark_job FOLDER SPEC`.
 
-SPEC is JSON: `kafka` and `jdbc` are these sinks' options, where the rows go there; `kill` names a file: where it is not
-there yet, the job kills itself in the epoch of the fault, between its first write and its second.
+SPEC is JSON: `kafka` and `jdbc` are these sinks' options, `files` is a folder, where the rows go there; `kill` names a
+file: where it is not there yet, the job kills itself in the epoch of the fault, between its first write and its second.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ def _each_batch(spec: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
     def write(batch: DataFrame, epoch: int) -> None:
         if "kafka" in spec:
             _records(batch).write.format("kafka").options(**spec["kafka"]).save()
-            _kill_once(spec, epoch)
+        if "files" in spec:
+            batch.write.mode("append").parquet(spec["files"])
+        if "kill" in spec:
+            _kill_once(Path(spec["kill"]), epoch)
         batch.select("id", "kind", "amount").write.format("jdbc").options(**spec["jdbc"]).mode("append").save()
 
     return write
 
 
-def _kill_once(spec: Mapping[str, Any], epoch: int) -> None:
-    fired = Path(spec["kill"])
+def _kill_once(fired: Path, epoch: int) -> None:
     if epoch == held.EPOCH and not fired.exists():
         fired.touch()
         os.kill(os.getpid(), signal.SIGKILL)

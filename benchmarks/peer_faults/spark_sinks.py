@@ -1,11 +1,12 @@
-"""Spark's own sinks under each fault: its Kafka sink, its JDBC append, and both in one `foreachBatch`."""
+"""Spark's own sinks under each fault: Kafka, JDBC append, and JDBC after Kafka or files in one `foreachBatch`."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.e2e.jobs import PARTICIPANTS, ROWS_A_BATCH, ids, write_source
@@ -45,23 +46,31 @@ def _jdbc(stage: Stage) -> Played:
     return Played(ids(FILES), {"Postgres": stage.in_table(table)}, reported)
 
 
-def _both(stage: Stage) -> Played:
-    topic, table = stage.new_topic(), stage.new_table("spark_between")
+def _kafka_and_jdbc(stage: Stage) -> Played:
+    topic = stage.new_topic()
+    return _between(stage, "Kafka", lambda: stage.in_topic(topic), kafka=_to_topic(stage, topic))
+
+
+def _files_and_jdbc(stage: Stage) -> Played:
+    return _between(stage, "files", lambda: stage.in_files, files=str(stage.folder / "lake"))
+
+
+def _between(stage: Stage, target: str, seen: Callable[[], Counter[int]], **first: Any) -> Played:
+    table = stage.new_table(f"spark_{target.lower()}")
     held.mark(stage.folder).touch()  # no task holds
-    kill = str(stage.folder / "fired")
-    run = _run(stage, kafka=_to_topic(stage, topic), jdbc=_to_table(stage, table), kill=kill)
+    run = _run(stage, **first, jdbc=_to_table(stage, table), kill=str(stage.folder / "fired"))
     run.dies()
-    ahead = stage.in_topic(topic).total() == 2 * _ONE_EPOCH and stage.in_table(table).total() == _ONE_EPOCH
-    require(ahead, "Kafka is an epoch ahead of Postgres")
+    ahead = seen().total() == 2 * _ONE_EPOCH and stage.in_table(table).total() == _ONE_EPOCH
+    require(ahead, f"{target} is an epoch ahead of Postgres")
     reported = _whole(run)
-    targets = {"Kafka": stage.in_topic(topic), "Postgres": stage.in_table(table)}
-    return Played(ids(FILES), targets, reported)
+    return Played(ids(FILES), {target: seen(), "Postgres": stage.in_table(table)}, reported)
 
 
 PLAYS = (
     Play("Spark's Kafka sink", IN_BATCH, _kafka),
     Play("Spark's JDBC append in foreachBatch", IN_BATCH, _jdbc),
-    Play("Spark's Kafka and JDBC writes in one foreachBatch", BETWEEN, _both),
+    Play("Spark's Kafka and JDBC writes in one foreachBatch", BETWEEN, _kafka_and_jdbc),
+    Play("Spark's Parquet and JDBC writes in one foreachBatch", BETWEEN, _files_and_jdbc),
 )
 
 

@@ -59,13 +59,14 @@ def _rows(report: Report) -> list[list[str]]:
 
 
 def _row(report: Report, ours: str, peer: str, found: Mapping[str, Figure]) -> list[str]:
-    cells = [report.benchmark.name, _speed(report, ours), f"{peer}: {_speed(report, peer)}"]
+    line = report.benchmark.name if ours == "ours" else f"{report.benchmark.name}: {ours}"
+    cells = [line, _speed(report, ours), f"{peer}: {_speed(report, peer)}"]
     for mode in ("wall", "cpu"):
         figure = found.get(mode)
         cells += (
             [f"{figure.value:.2f}", f"{min(figure.rounds):.2f} to {max(figure.rounds):.2f}"] if figure else ["", ""]
         )
-    bounds = {str(figure.bound).partition(", ")[2] for figure in found.values()}
+    bounds = {str(figure.bound).rpartition(", ")[2] for figure in found.values() if _kept(figure)}
     kept = [_kept(found[mode]) if mode in found else "" for mode in ("wall", "cpu")]
     return [*cells, " / ".join(sorted(bounds)), *kept]
 

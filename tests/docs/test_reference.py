@@ -48,6 +48,7 @@ def test_figures_of_a_page_are_those_that_were_measured(generate: ModuleType, tm
         {"metric": "rows_per_s", "of": "ours", "over": "Flink", "value": 0.5, "rounds": [0.4, 0.6]},
         {"metric": "trigger_ms", "of": "ours", "over": "Spark", "value": 0.8, "rounds": [0.5, 1.0]},
         {"metric": "rows_per_cpu_s", "of": "ours", "over": "Spark", "value": 0.8, "rounds": []},
+        {"metric": "rows_per_s", "of": "Spark", "over": "Flink", "value": 2.0, "rounds": [2.0]},
     ]
     medians = {name: {"median": 10.0} for name in ("rows_per_s", "trigger_ms", "us_a_row")}
     line = {"benchmark": "kafka", "scale": 1.0, "rounds": 3, **taken, "figures": figures}
@@ -65,6 +66,7 @@ def test_figures_of_a_page_are_those_that_were_measured(generate: ModuleType, tm
     assert "| kafka | Flink | 0.5 | behind | 0.4 to 0.6 | 10 rows/s | 10 rows/s | 10 | 10 |" in page
     assert "| kafka | Spark | 1.25 | ahead | 1 to 2 | 10 ms | 10 ms | 10 | 10 |" in page
     assert page.count("| kafka |") == 2
+    assert "| kafka: Spark | Flink | 2 | ahead |" in page, "a line that is not ours says whose it is"
     assert "- not measured: sqlite, no disk" in page
     assert "| Flink | halted | topic | 9 | 3 | 0 | 0 | nothing |" in page
     assert "old" not in page.replace("hold", "")

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from tests.servers.kafka_jars import JarSet, jars, java
 
+from benchmarks.peers.java import COMPILER, compile_java
+
 __all__ = ["JVM", "PEER", "VERSIONS", "Flink", "command_of", "flink"]
 
 _FLINK = "2.2.1"
 _GROUP = "org.apache.flink"
-_COMPILER = "org.eclipse.jdt:ecj:3.33.0"  # a runtime of Java has none
 VERSIONS = (
     f"{_GROUP}:flink-clients:{_FLINK}",
     f"{_GROUP}:flink-connector-files:{_FLINK}",
@@ -32,7 +33,7 @@ VERSIONS = (
 )
 """What is on Flink's class path, beside what these need."""
 
-PEER = JarSet(f"flink-{_FLINK}", (*VERSIONS, _COMPILER, "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"))
+PEER = JarSet(f"flink-{_FLINK}", (*VERSIONS, COMPILER, "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"))
 JVM = ("-Xmx3g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
 _LOGGING = """\
 status = ERROR
@@ -107,17 +108,7 @@ def command_of(main: str, folder: Path, jvm: Sequence[str]) -> list[str]:
     """Compile the jobs into a new folder; return the command that starts a class of theirs, with its log on stderr."""
     path = f"{jars(PEER)}/*"
     classes = folder / "classes"
-    _compile(path, classes)
+    compile_java(Path(__file__).parent, path, classes)
     (folder / "log4j2.properties").write_text(_LOGGING)
     logging = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
     return [java(), *jvm, f"-Djava.io.tmpdir={folder}", logging, "-cp", f"{classes}:{path}", main]
-
-
-def _compile(path: str, classes: Path) -> None:
-    sources: Sequence[Path] = sorted(Path(__file__).parent.glob("*.java"))
-    command = [java(), "-cp", path, "org.eclipse.jdt.internal.compiler.batch.Main", "-17", "-nowarn", "-proc:none"]
-    done = subprocess.run(
-        [*command, "-d", str(classes), *map(str, sources)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"Flink's jobs do not compile:\n{done.stderr}{done.stdout}")

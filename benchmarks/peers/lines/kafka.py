@@ -16,7 +16,8 @@ from benchmarks.peers.ours import job_of_file, job_of_sink, stream_job
 from benchmarks.peers.sides import FLINK, SPARK, TOOL, Sides, bounded
 from benchmarks.peers.source import RECORDS, Source, epochs_of, make_source
 from benchmarks.peers.spark_kafka import COORDINATES, why_not
-from benchmarks.peers.spark_sinks import stream_into
+from benchmarks.peers.spark_sinks import stream_into, stream_through
+from benchmarks.peers.spike.session import kafka_spike
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.producer_performance import LIKE_OURS, run_tool
 from exactsink.protocol.sinks import Sink
@@ -25,6 +26,8 @@ __all__ = ["KAFKA"]
 
 _PAYLOADS = 10_000
 _FLINK, _SPARK, _TOOL, _ONCE = "Flink KafkaSink", "Spark Kafka sink", "ProducerPerformance", "ours, at least once"
+_PRODUCER = {**LIKE_OURS, "transaction.timeout.ms": "900000"}
+_SPIKE = "writer in the JVM (spike)"
 
 
 @contextmanager
@@ -39,12 +42,14 @@ def _open(setting: Setting) -> Iterator[Plan]:
         bounds = [*bounded("ours", _FLINK, 0.8), *bounded("ours", _TOOL, 1.0)]
         bounds += [Bound(metric, "ours", _ONCE, at_most=1.1) for metric in ("wall_s", "cpu_s")]
         bounds += [] if missing else bounded("ours", _SPARK)
+        bounds += [*bounded("ours", _SPIKE), *bounded(_SPIKE, _FLINK)]
         notes = [
             source.note,
             f"Flink and {_TOOL}: {', '.join(f'{name} {value}' for name, value in LIKE_OURS.items())}, as ours has it",
             f"{_TOOL}: {_PAYLOADS:,} of the values, at random, without keys, from one process, in one transaction",
             f"{_TOOL}: rows_per_s is what it says itself, without its JVM's start, which is in wall_s and cpu_s",
             f"{_ONCE}: our own writer, idempotent, without a transaction and without a commit by the driver",
+            f"{_SPIKE}: from Spark's rows into Flink's client of Kafka; no Arrow, Python, hash, journal or recovery",
             f"Flink: {', '.join(VERSIONS)}",
             f"{_SPARK}: {COORDINATES}, at least once" + (f"; left out: {missing}" if missing else ""),
             *served.notes,
@@ -62,6 +67,7 @@ class _Variants:
         self._target = target
         self._served: Served = target.served
         self._peer = peer
+        self._spike = kafka_spike(self._spark, setting.folder / "spike")
         self._sides = Sides(source.rows, {peer.pid: "flink", target.served.server.pid: "server"})
         self._payloads = setting.folder / "payloads"
         first = pq.ParquetFile(next(source.folder.glob("*.parquet")))
@@ -69,7 +75,7 @@ class _Variants:
         self._payloads.write_text("\n".join(values) + "\n")
 
     def all(self, with_spark: bool) -> list[Variant]:
-        sinks = {"ours": self._ours, _FLINK: self._flink, _TOOL: self._tool, _ONCE: self._once}
+        sinks = {"ours": self._ours, _FLINK: self._flink, _SPIKE: self._in_jvm, _TOOL: self._tool, _ONCE: self._once}
         sinks |= {_SPARK: self._sink_of_spark} if with_spark else {}
         sinks |= {f"{_FLINK}, generator": self._flink_generator}
         return [Variant(name, prepare, lambda folder: self._target.records()) for name, prepare in sinks.items()]
@@ -91,6 +97,11 @@ class _Variants:
             SPARK, lambda: self._filled(stream_job(spark, source, lambda: job_of_sink(folder, sink)))
         )
 
+    def _in_jvm(self, folder: Path) -> Work:
+        settings = {**_PRODUCER, "bootstrap.servers": self._served.server.bootstrap}
+        body, spark, source = self._spike(settings, self._target.fresh()), self._spark, self._source
+        return self._sides.timed(SPARK, lambda: self._filled(stream_through(spark, source, folder, body)))
+
     def _flink(self, folder: Path) -> Work:
         return self._by_flink(self._source.flink, folder)
 
@@ -99,10 +110,9 @@ class _Variants:
 
     def _by_flink(self, rows: dict[str, object], folder: Path) -> Work:
         topic = self._target.fresh()
-        settings = {**LIKE_OURS, "transaction.timeout.ms": "900000"}
         job = {**rows, "sink": "kafka", "brokers": self._served.server.bootstrap, "topic": topic, "prefix": topic}
         job |= {"checkpoints": folder / "checkpoints"}
-        job |= {f"producer__{name.replace('.', '__')}": value for name, value in settings.items()}
+        job |= {f"producer__{name.replace('.', '__')}": value for name, value in _PRODUCER.items()}
         return self._sides.timed(FLINK, lambda: self._filled(self._peer.run(**job)))
 
     def _sink_of_spark(self, folder: Path) -> Work:
