@@ -1,0 +1,176 @@
+"""JSON lines as Spark's to_json writes them, made of Arrow columns: 0.5 us a row of six columns, to_json's are 1.3.
+
+The JVM writes the values that it spells in a way of its own (floats, nested values, decimals, times in zones) and sends
+them as text; all others travel as they are. Rows that come from elsewhere need no such text, but have fewer types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
+
+__all__ = ["expressions", "is_possible", "json_lines"]
+
+_VALUE, _MEMBER, _NULLS = "value", "member", "nulls"
+"""The one field of a struct that marks what the JVM made: a value, an object of one member, or whether NULLs are
+written. Once shaped, rows have no other structs."""
+_TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
+_UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+_YEARS = re.compile(r"(-?)0*([0-9]+)")
+_SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one mistake to Java, three to Python
+_is = pa.types
+
+
+def expressions(fields: Sequence[pa.Field], taken: Sequence[str]) -> list[str]:
+    """Return Spark's expressions for the fields, and one more, with a name not in `taken`: are NULLs written?
+
+    That is what the session's `spark.sql.jsonGenerator.ignoreNullFields` says; the optimizer makes it a constant.
+    """
+    name = "nulls"
+    while name in taken or any(field.name == name for field in fields):
+        name += "_"
+    written = "to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}'"
+    return [*map(_expression, fields), f"named_struct('{_NULLS}', {written}) AS {name}"]
+
+
+def is_possible(kind: pa.DataType) -> bool:
+    """Return whether `json_lines` takes values of a type."""
+    return _is_plain(kind) or _mark(kind) is not None
+
+
+def json_lines(batch: pa.RecordBatch) -> tuple[bytes, pa.Buffer, bytes]:
+    """Return the rows as lines, each with its end, in three parts. Without a word of the JVM's, NULLs are left out."""
+    with_nulls, members = False, []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if _mark(field.type) == _NULLS:
+            with_nulls = bool(column.flatten()[0][0].as_py())
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if _mark(field.type) != _NULLS:
+            members.append(_member(field.name, column, with_nulls))
+    rows = _joined(members)
+    joined = pc.binary_join(pa.LargeListArray.from_arrays([0, batch.num_rows], rows), _scalar("}\n{"))[0]
+    return b"{", joined.as_buffer(), b"}\n"
+
+
+def _expression(field: pa.Field) -> str:
+    name, kind = quoted_name(field.name), field.type
+    if _is_plain(kind):
+        return name
+    if _is.is_floating(kind):
+        text = f"CAST({name} AS STRING)"
+        value = f"IF({name} - {name} = 0, {text}, concat('\"', {text}, '\"'))"  # neither NaN nor infinite
+        return f"named_struct('{_VALUE}', {value}) AS {name}"
+    if _is.is_nested(kind):
+        return f"named_struct('{_VALUE}', to_json({name}, {text_map(EXACT_TIMES)})) AS {name}"
+    member = f"to_json(struct({name}), {text_map(EXACT_TIMES)})"
+    return f"named_struct('{_MEMBER}', {member}) AS {name}"
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether a type's values are written here as Spark writes them."""
+    if _is.is_timestamp(kind):
+        return kind.unit == "us" and kind.tz in (None, *_UTC)
+    tests = (_is.is_string, _is.is_large_string, _is.is_signed_integer, _is.is_boolean, _is.is_date32)
+    return any(test(kind) for test in tests)
+
+
+def _mark(kind: pa.DataType) -> str | None:
+    """Return what a column is that the JVM made."""
+    if not _is.is_struct(kind) or kind.num_fields != 1:
+        return None
+    made = pa.bool_() if kind[0].name == _NULLS else kind[0].type
+    wanted = {_VALUE: (pa.string(), _TEXT), _MEMBER: (pa.string(), _TEXT), _NULLS: (pa.bool_(),)}
+    return kind[0].name if made in wanted.get(kind[0].name, ()) else None
+
+
+def _member(name: str, column: pa.Array, with_nulls: bool) -> pa.Array:
+    """Return `"name":value` for each row; NULL where it is left out."""
+    if _mark(column.type) == _MEMBER:
+        text = pc.utf8_slice_codeunits(column.flatten()[0], 1, -1).cast(_TEXT)
+        return pc.if_else(pc.equal(text, ""), pa.scalar(None, _TEXT), text)
+    key = f'"{_escaped(pa.array([name], _TEXT))[0]}":'
+    before, text, after = _value(column)
+    members = pc.binary_join_element_wise(_scalar(key + before), text, _scalar(after), _scalar(""))
+    return members.fill_null(f"{key}null") if with_nulls else members
+
+
+def _joined(members: Sequence[pa.Array]) -> pa.Array:
+    """Join each row's members by commas."""
+    first, *others = members
+    if first.null_count:  # pyarrow drops a row that is NULL throughout
+        empty = reduce(pc.and_, [member.is_null() for member in members])
+        first = pc.if_else(empty, _scalar(""), first)
+    return pc.binary_join_element_wise(first, *others, _scalar(","), null_handling="skip")
+
+
+def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
+    """Return the values as text, and what stands before and after each."""
+    kind = column.type
+    if _mark(kind) == _VALUE:
+        return "", column.flatten()[0].cast(_TEXT), ""
+    if _is.is_string(kind) or _is.is_large_string(kind):
+        return '"', _escaped(column.cast(_TEXT)), '"'
+    if _is.is_date(kind):
+        return '"', _moments(column, "D"), '"'
+    if _is.is_timestamp(kind):
+        return '"', _moments(column.cast(pa.timestamp("us")), "us"), '"' if kind.tz is None else 'Z"'
+    return "", column.cast(_TEXT), ""
+
+
+def _moments(column: pa.Array, unit: str) -> pa.Array:
+    """Write dates, or times of a `T` and microseconds, also those of years that have no four digits."""
+    text = column.cast(_TEXT)
+    wide = len("2026-11-20") if unit == "D" else len("2026-11-20 00:00:00.000000")
+    odd = pc.or_(pc.not_equal(pc.binary_length(text), wide), pc.starts_with(text, "-"))
+    if not pc.any(odd).as_py():
+        return pc.replace_substring(text, " ", "T")
+    numbers = column.cast(pa.int32() if unit == "D" else pa.int64()).to_pylist()
+    return pa.array([None if n is None else _moment(np.datetime64(n, unit)) for n in numbers], _TEXT)
+
+
+def _moment(moment: np.datetime64) -> str:
+    """Write a moment with its year as Java does: four digits at least, and a sign if there are more."""
+    text = str(moment)
+    found = _YEARS.match(text)
+    assert found is not None
+    sign = found[1] or ("+" if len(found[2]) > 4 else "")
+    return f"{sign}{found[2]:0>4}{text[found.end() :]}"
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    """Escape what can't stand in JSON's strings, and replace bytes that are no UTF-8, as Java does."""
+    _, offsets, data = column.buffers()
+    first, last = np.frombuffer(offsets, np.int64)[[column.offset, column.offset + len(column)]]
+    seen = np.frombuffer(data, np.uint8)[first:last] if data is not None else np.empty(0, np.uint8)
+    if (seen > 127).any():
+        column = _decoded(column)
+    for mark in ("\\", '"'):
+        if (seen == ord(mark)).any():
+            column = pc.replace_substring(column, mark, "\\" + mark)
+    control = seen[seen < 32]
+    for mark in map(chr, np.unique(control)):
+        column = pc.replace_substring(column, mark, _SHORT_ESCAPES.get(mark, f"\\u{ord(mark):04X}"))
+    return column
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = column.cast(pa.large_binary()).to_pylist()
+        return pa.array(
+            [None if value is None else _SURROGATE.sub(b"\xff", value).decode(errors="replace") for value in raw], _TEXT
+        )
+    return column
+
+
+def _scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text, _TEXT)
