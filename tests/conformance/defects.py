@@ -95,7 +95,10 @@ _CAUGHT_BY: Mapping[Defect, str] = {
     marks.MarksWhatItWasAskedFor: "mark-kept",
     marks.TrimsAll: "marks-trimmed",
 }
-_UNSEEN_WITH_MARKS = ("stalled-before-open_epoch", "stalled-before-recommit")
+_UNSEEN_WITH_MARKS = (
+    *("stalled-before-recommit", "stalled-before-open_epoch"),
+    *("stalled-after-decide", "stalled-before-commit"),
+)
 """There the core stops a stalled driver by the marks, before it comes to the defect."""
 SABOTAGES: Mapping[str, ConformanceTarget] = {
     **{
