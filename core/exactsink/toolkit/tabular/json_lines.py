@@ -19,11 +19,11 @@ from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
 __all__ = ["expressions", "is_possible", "json_lines"]
 
 _VALUE, _MEMBER, _NULLS = "value", "member", "nulls"
-"""The one field of a struct that marks what the JVM made: a value, an object of one member, or whether NULLs are
-written. Once shaped, rows have no other structs."""
+"""What the JVM made comes in a struct of one field: a value, an object of one member, or whether NULLs are written.
+Once shaped, rows have no other structs."""
 _TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
-_YEARS = re.compile(r"(-?)0*([0-9]+)")
+_YEAR = re.compile(r"(-?)0*([0-9]+)")
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one mistake to Java, three to Python
 _is = pa.types
@@ -43,19 +43,15 @@ def expressions(fields: Sequence[pa.Field], taken: Sequence[str]) -> list[str]:
 
 def is_possible(kind: pa.DataType) -> bool:
     """Return whether `json_lines` takes values of a type."""
-    return _is_plain(kind) or _mark(kind) is not None
+    return _is_plain(kind) or _wrapped(kind) is not None
 
 
 def json_lines(batch: pa.RecordBatch) -> tuple[bytes, pa.Buffer, bytes]:
     """Return the rows as lines, each with its end, in three parts. Without a word of the JVM's, NULLs are left out."""
-    with_nulls, members = False, []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if _mark(field.type) == _NULLS:
-            with_nulls = bool(column.flatten()[0][0].as_py())
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if _mark(field.type) != _NULLS:
-            members.append(_member(field.name, column, with_nulls))
-    rows = _joined(members)
+    columns = list(zip(batch.schema, batch.columns, strict=True))
+    written = [column.flatten()[0][0].as_py() for field, column in columns if _wrapped(field.type) == _NULLS]
+    values = [(field.name, column) for field, column in columns if _wrapped(field.type) != _NULLS]
+    rows = _joined([_member(name, column, any(written)) for name, column in values])
     joined = pc.binary_join(pa.LargeListArray.from_arrays([0, batch.num_rows], rows), _scalar("}\n{"))[0]
     return b"{", joined.as_buffer(), b"}\n"
 
@@ -82,7 +78,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _mark(kind: pa.DataType) -> str | None:
+def _wrapped(kind: pa.DataType) -> str | None:
     """Return what a column is that the JVM made."""
     if not _is.is_struct(kind) or kind.num_fields != 1:
         return None
@@ -93,7 +89,7 @@ def _mark(kind: pa.DataType) -> str | None:
 
 def _member(name: str, column: pa.Array, with_nulls: bool) -> pa.Array:
     """Return `"name":value` for each row; NULL where it is left out."""
-    if _mark(column.type) == _MEMBER:
+    if _wrapped(column.type) == _MEMBER:
         text = pc.utf8_slice_codeunits(column.flatten()[0], 1, -1).cast(_TEXT)
         return pc.if_else(pc.equal(text, ""), pa.scalar(None, _TEXT), text)
     key = f'"{_escaped(pa.array([name], _TEXT))[0]}":'
@@ -114,32 +110,31 @@ def _joined(members: Sequence[pa.Array]) -> pa.Array:
 def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
     """Return the values as text, and what stands before and after each."""
     kind = column.type
-    if _mark(kind) == _VALUE:
+    if _wrapped(kind) == _VALUE:
         return "", column.flatten()[0].cast(_TEXT), ""
     if _is.is_string(kind) or _is.is_large_string(kind):
         return '"', _escaped(column.cast(_TEXT)), '"'
     if _is.is_date(kind):
-        return '"', _moments(column, "D"), '"'
+        return '"', _moments(column, len("2026-11-20")), '"'
     if _is.is_timestamp(kind):
-        return '"', _moments(column.cast(pa.timestamp("us")), "us"), '"' if kind.tz is None else 'Z"'
+        wide = len("2026-11-20 00:00:00.000000")
+        return '"', _moments(column.cast(pa.timestamp("us")), wide), '"' if kind.tz is None else 'Z"'
     return "", column.cast(_TEXT), ""
 
 
-def _moments(column: pa.Array, unit: str) -> pa.Array:
-    """Write dates, or times of a `T` and microseconds, also those of years that have no four digits."""
+def _moments(column: pa.Array, wide: int) -> pa.Array:
+    """Write dates, or times with a `T`, also those of years that have no four digits."""
     text = column.cast(_TEXT)
-    wide = len("2026-11-20") if unit == "D" else len("2026-11-20 00:00:00.000000")
     odd = pc.or_(pc.not_equal(pc.binary_length(text), wide), pc.starts_with(text, "-"))
     if not pc.any(odd).as_py():
         return pc.replace_substring(text, " ", "T")
-    numbers = column.cast(pa.int32() if unit == "D" else pa.int64()).to_pylist()
-    return pa.array([None if n is None else _moment(np.datetime64(n, unit)) for n in numbers], _TEXT)
+    moments = column.to_numpy(zero_copy_only=False)
+    return pa.array([None if np.isnat(moment) else _moment(str(moment)) for moment in moments], _TEXT)
 
 
-def _moment(moment: np.datetime64) -> str:
-    """Write a moment with its year as Java does: four digits at least, and a sign if there are more."""
-    text = str(moment)
-    found = _YEARS.match(text)
+def _moment(text: str) -> str:
+    """Write the year of an ISO moment as Java does: four digits at least, and a sign if there are more."""
+    found = _YEAR.match(text)
     assert found is not None
     sign = found[1] or ("+" if len(found[2]) > 4 else "")
     return f"{sign}{found[2]:0>4}{text[found.end() :]}"
@@ -152,12 +147,11 @@ def _escaped(column: pa.Array) -> pa.Array:
     seen = np.frombuffer(data, np.uint8)[first:last] if data is not None else np.empty(0, np.uint8)
     if (seen > 127).any():
         column = _decoded(column)
-    for mark in ("\\", '"'):
-        if (seen == ord(mark)).any():
-            column = pc.replace_substring(column, mark, "\\" + mark)
-    control = seen[seen < 32]
-    for mark in map(chr, np.unique(control)):
-        column = pc.replace_substring(column, mark, _SHORT_ESCAPES.get(mark, f"\\u{ord(mark):04X}"))
+    for char in ("\\", '"'):
+        if (seen == ord(char)).any():
+            column = pc.replace_substring(column, char, "\\" + char)
+    for char in map(chr, np.unique(seen[seen < 32])):
+        column = pc.replace_substring(column, char, _SHORT_ESCAPES.get(char, f"\\u{ord(char):04X}"))
     return column
 
 
@@ -166,9 +160,8 @@ def _decoded(column: pa.Array) -> pa.Array:
         column.validate(full=True)
     except pa.ArrowInvalid:
         raw = column.cast(pa.large_binary()).to_pylist()
-        return pa.array(
-            [None if value is None else _SURROGATE.sub(b"\xff", value).decode(errors="replace") for value in raw], _TEXT
-        )
+        texts = (value and _SURROGATE.sub(b"\xff", value).decode(errors="replace") for value in raw)
+        return pa.array(texts, _TEXT)
     return column
 
 

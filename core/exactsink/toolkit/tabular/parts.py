@@ -52,6 +52,8 @@ class Parts(Generic[_Out]):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows. Those of Parquet wait for full row groups, until all files together hold too much."""
+        if batch.num_rows == 0:
+            return
         for folder, rows in split(batch, self._options.partition_by):
             if folder not in self._open:
                 self._open[folder] = self._new_part(folder)
