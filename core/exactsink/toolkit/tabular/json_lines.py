@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from functools import reduce
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +23,7 @@ _VALUE, _MEMBER, _NULLS = "value", "member", "nulls"
 Once shaped, rows have no other structs."""
 _TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
-_YEAR = re.compile(r"(-?)0*([0-9]+)")
+_CYCLE = timedelta(days=146_097)  # 400 years: then the calendar begins again
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one mistake to Java, three to Python
 _is = pa.types
@@ -115,44 +115,53 @@ def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
     if _is.is_string(kind) or _is.is_large_string(kind):
         return '"', _escaped(column.cast(_TEXT)), '"'
     if _is.is_date(kind):
-        return '"', _moments(column, len("2026-11-20")), '"'
+        return '"', _moments(column), '"'
     if _is.is_timestamp(kind):
-        wide = len("2026-11-20 00:00:00.000000")
-        return '"', _moments(column.cast(pa.timestamp("us")), wide), '"' if kind.tz is None else 'Z"'
+        return '"', _moments(column.cast(pa.timestamp("us"))), '"' if kind.tz is None else 'Z"'
     return "", column.cast(_TEXT), ""
 
 
-def _moments(column: pa.Array, wide: int) -> pa.Array:
+def _moments(column: pa.Array) -> pa.Array:
     """Write dates, or times with a `T`, also those of years that have no four digits."""
-    text = column.cast(_TEXT)
-    odd = pc.or_(pc.not_equal(pc.binary_length(text), wide), pc.starts_with(text, "-"))
-    if not pc.any(odd).as_py():
-        return pc.replace_substring(text, " ", "T")
-    moments = column.to_numpy(zero_copy_only=False)
-    return pa.array([None if np.isnat(moment) else _moment(str(moment)) for moment in moments], _TEXT)
+    text = pc.replace_substring(column.cast(_TEXT), " ", "T")
+    is_date = _is.is_date(column.type)
+    usual = pc.equal(pc.binary_length(text), len(_write(0, is_date)))
+    if pc.all(pc.and_not(usual, pc.starts_with(text, "-")), min_count=0).as_py():
+        return text
+    numbers = column.cast(pa.int32() if is_date else pa.int64()).to_pylist()
+    return pa.array((None if number is None else _write(number, is_date) for number in numbers), _TEXT)
 
 
-def _moment(text: str) -> str:
-    """Write the year of an ISO moment as Java does: four digits at least, and a sign if there are more."""
-    found = _YEAR.match(text)
-    assert found is not None
-    sign = found[1] or ("+" if len(found[2]) > 4 else "")
-    return f"{sign}{found[2]:0>4}{text[found.end() :]}"
+def _write(number: int, is_date: bool) -> str:
+    """Write a number of days, or of microseconds, as Java does: a year past 9999 has a sign."""
+    unit = timedelta(days=1) if is_date else timedelta(microseconds=1)
+    cycles, rest = divmod(number, _CYCLE // unit)
+    moment = datetime(1970, 1, 1) + rest * unit
+    year = moment.year + 400 * cycles
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    text = moment.date().isoformat() if is_date else moment.isoformat(timespec="microseconds")
+    return f"{sign}{abs(year):04}{text[4:]}"
 
 
 def _escaped(column: pa.Array) -> pa.Array:
     """Escape what can't stand in JSON's strings, and replace bytes that are no UTF-8, as Java does."""
-    _, offsets, data = column.buffers()
-    first, last = np.frombuffer(offsets, np.int64)[[column.offset, column.offset + len(column)]]
-    seen = np.frombuffer(data, np.uint8)[first:last] if data is not None else np.empty(0, np.uint8)
-    if (seen > 127).any():
+    seen = _bytes(column)
+    if pc.any(pc.greater(seen, 127)).as_py():
         column = _decoded(column)
     for char in ("\\", '"'):
-        if (seen == ord(char)).any():
+        if pc.any(pc.equal(seen, ord(char))).as_py():
             column = pc.replace_substring(column, char, "\\" + char)
-    for char in map(chr, np.unique(seen[seen < 32])):
-        column = pc.replace_substring(column, char, _SHORT_ESCAPES.get(char, f"\\u{ord(char):04X}"))
+    for code in seen.filter(pc.less(seen, 32)).unique().to_pylist():
+        column = pc.replace_substring(column, chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04X}"))
     return column
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    """Return all bytes of a column's texts, without a copy."""
+    _, offsets, data = column.buffers()
+    ends = pa.Array.from_buffers(pa.int64(), column.offset + len(column) + 1, [None, offsets])
+    first = ends[column.offset].as_py()
+    return pa.Array.from_buffers(pa.uint8(), ends[-1].as_py() - first, [None, data or pa.py_buffer(b"")], offset=first)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
