@@ -146,13 +146,17 @@ def _write(number: int, is_date: bool) -> str:
 def _escaped(column: pa.Array) -> pa.Array:
     """Escape what can't stand in JSON's strings, and replace bytes that are no UTF-8, as Java does."""
     seen = _bytes(column)
-    if pc.any(pc.greater(seen, 127)).as_py():
+    least, greatest = pc.min_max(seen).as_py().values()
+    if greatest is None:
+        return column
+    if greatest > 127:
         column = _decoded(column)
     for char in ("\\", '"'):
-        if pc.any(pc.equal(seen, ord(char))).as_py():
+        if pc.min(pc.bit_wise_xor(seen, pa.scalar(ord(char), pa.uint8()))).as_py() == 0:  # far faster than equal()
             column = pc.replace_substring(column, char, "\\" + char)
-    for code in seen.filter(pc.less(seen, 32)).unique().to_pylist():
-        column = pc.replace_substring(column, chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04X}"))
+    if least < 32:
+        for code in seen.filter(pc.less(seen, 32)).unique().to_pylist():
+            column = pc.replace_substring(column, chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04X}"))
     return column
 
 
