@@ -184,12 +184,14 @@ def test_json_takes_columns_as_they_are_and_the_jvms_text_for_the_others() -> No
     assert shape(pa.schema(plain), "json") == [*quoted, "`nulls`", f"{NULLS} AS nulls_"]
     assert shape(pa.schema(plain), "json", partition_by=["nulls"]) == [*quoted, f"{NULLS} AS nulls_", "`nulls`"]
     to_json = f"to_json({{}}, map({TIMES}))"
-    for kind, text in {
-        pa.float32(): "IF(`c` - `c` = 0, CAST(`c` AS STRING), concat('\"', CAST(`c` AS STRING), '\"'))",
-        pa.list_(AT): to_json.format("`c`"),
-        TEXTS: to_json.format("`c`"),
+    odd = "IF(abs(`c`) >= 1e-3 AND abs(`c`) < 1e7 OR `c` = 0, NULL, IF(`c` - `c` = 0, "
+    odd += "CAST(`c` AS STRING), concat('\"', CAST(`c` AS STRING), '\"')))"
+    for kind, struct in {
+        pa.float32(): f"'float', `c`, 'text', {odd}",
+        pa.list_(AT): f"'value', {to_json.format('`c`')}",
+        TEXTS: f"'value', {to_json.format('`c`')}",
     }.items():
-        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct('value', {text}) AS `c`", f"{NULLS} AS nulls"]
+        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct({struct}) AS `c`", f"{NULLS} AS nulls"]
     for kind in (pa.timestamp("us", "Europe/Berlin"), pa.decimal128(3), pa.binary()):
         text = to_json.format("struct(`c`)")
         assert shape(pa.schema({"c": kind}), "json") == [f"named_struct('member', {text}) AS `c`", f"{NULLS} AS nulls"]

@@ -18,9 +18,9 @@ from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
 
 __all__ = ["expressions", "is_possible", "json_lines"]
 
-_VALUE, _MEMBER, _NULLS = "value", "member", "nulls"
-"""What the JVM made comes in a struct of one field: a value, an object of one member, or whether NULLs are written.
-Once shaped, rows have no other structs."""
+_VALUE, _MEMBER, _NULLS, _FLOAT = "value", "member", "nulls", "float"
+"""What the JVM made comes in a struct, named by its first field: a value, an object of one member, whether NULLs are
+written, or a float with its text if it is no plain one. Once shaped, rows have no other structs."""
 _TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 _CYCLE = timedelta(days=146_097)  # 400 years: then the calendar begins again
@@ -62,8 +62,9 @@ def _expression(field: pa.Field) -> str:
         return name
     if _is.is_floating(kind):
         text = f"CAST({name} AS STRING)"
-        value = f"IF({name} - {name} = 0, {text}, concat('\"', {text}, '\"'))"  # neither NaN nor infinite
-        return f"named_struct('{_VALUE}', {value}) AS {name}"
+        text = f"IF({name} - {name} = 0, {text}, concat('\"', {text}, '\"'))"  # neither NaN nor infinite
+        odd = f"IF(abs({name}) >= 1e-3 AND abs({name}) < 1e7 OR {name} = 0, NULL, {text})"
+        return f"named_struct('{_FLOAT}', {name}, 'text', {odd}) AS {name}"
     if _is.is_nested(kind):
         return f"named_struct('{_VALUE}', to_json({name}, {text_map(EXACT_TIMES)})) AS {name}"
     member = f"to_json(struct({name}), {text_map(EXACT_TIMES)})"
@@ -80,8 +81,10 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _wrapped(kind: pa.DataType) -> str | None:
     """Return what a column is that the JVM made."""
-    if not _is.is_struct(kind) or kind.num_fields != 1:
+    if not _is.is_struct(kind) or not kind.num_fields:
         return None
+    if kind.num_fields == 2 and kind[0].name == _FLOAT and _is.is_floating(kind[0].type):
+        return _FLOAT
     made = pa.bool_() if kind[0].name == _NULLS else kind[0].type
     wanted = {_VALUE: (pa.string(), _TEXT), _MEMBER: (pa.string(), _TEXT), _NULLS: (pa.bool_(),)}
     return kind[0].name if made in wanted.get(kind[0].name, ()) else None
@@ -112,6 +115,8 @@ def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
     kind = column.type
     if _wrapped(kind) == _VALUE:
         return "", column.flatten()[0].cast(_TEXT), ""
+    if _wrapped(kind) == _FLOAT:
+        return "", _floats(*column.flatten()), ""
     if _is.is_string(kind) or _is.is_large_string(kind):
         return '"', _escaped(column.cast(_TEXT)), '"'
     if _is.is_date(kind):
@@ -119,6 +124,15 @@ def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
     if _is.is_timestamp(kind):
         return '"', _moments(column.cast(pa.timestamp("us"))), '"' if kind.tz is None else 'Z"'
     return "", column.cast(_TEXT), ""
+
+
+def _floats(column: pa.Array, odd: pa.Array) -> pa.Array:
+    """Write floats as Java does; `odd` has its text of those that are not written plainly."""
+    text = column.cast(_TEXT)
+    whole = pc.equal(column, pc.floor(column))
+    if pc.any(whole).as_py():
+        text = pc.if_else(whole, pc.binary_join_element_wise(text, _scalar(".0"), _scalar("")), text)
+    return text if odd.null_count == len(odd) else pc.coalesce(odd.cast(_TEXT), text)
 
 
 def _moments(column: pa.Array) -> pa.Array:
