@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from exactsink.contract import PreflightError
 from exactsink.spark import Job
+from exactsink.toolkit.spark_sql import EXACT_TIMES, text_map
+from exactsink.toolkit.tabular import TabularOptions
+from exactsink.toolkit.tabular.json_lines import json_lines
+from exactsink.toolkit.tabular.lines import shape
 from tests.e2e.jobs import write_job
 
 SINKS = """
@@ -59,6 +64,56 @@ def test_rows_read_back_are_the_rows(spark: SparkSession, tmp_path: Path) -> Non
     assert len(files) > given.rdd.getNumPartitions(), "files end at their target size"
     with open(files[0], newline="", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["id", "text", "at"]
+
+
+VALUES = {
+    "integers": ("id, CAST(id - 2 AS TINYINT), CAST(-id AS INT), 9223372036854775807 - id", None),
+    "floats": (
+        "CAST(value AS DOUBLE), CAST(value AS FLOAT)",
+        "('1.1'), ('1e7'), ('-0.0'), ('NaN'), ('-Infinity'), ('1e-4'), ('123456789012'), (NULL)",
+    ),
+    "texts": (
+        "value, CAST(value AS BINARY)",
+        (
+            r"(NULL), (''), ('\u0000\b\t\n\f\r\u001f\u007f'), ('\"\\/'), ('ü€😀'), (CAST(X'41FFC3' AS STRING)), "
+            "(CAST(X'E28241EDA080' AS STRING))"
+        ),
+    ),
+    "moments": (
+        "CAST(value AS DATE), CAST(value AS TIMESTAMP), CAST(value AS TIMESTAMP_NTZ)",
+        (
+            "('2026-11-22 01:02:03'), ('0001-01-01'), ('1800-01-01 00:00:00.000001'), ('-0042-02-03'), "
+            "('+12345-02-03 23:59:59.999999'), ('+99999-12-31'), (NULL)"
+        ),
+    ),
+    "others": (
+        (
+            "CAST(value AS DECIMAL(38, 18)), array(value, NULL), map('k\"', value), value > 1, NULL, "
+            "named_struct('x', value, 'y', CAST(NULL AS INT)), make_dt_interval(0, 0, 0, value)"
+        ),
+        "(0), (1.5), (NULL)",
+    ),
+}
+"""Columns of every kind, and the values that they are made of."""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("leave_out", ["true", "false"])
+@pytest.mark.parametrize(("columns", "values"), VALUES.values(), ids=VALUES)
+def test_json_lines_are_to_jsons(
+    spark: SparkSession, columns: str, values: str | None, leave_out: str, zone: str
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    session.conf.set("spark.sql.jsonGenerator.ignoreNullFields", leave_out)
+    frame = session.sql(f"SELECT {columns} FROM {f'VALUES {values} AS t(value)' if values else 'range(5)'}")
+    frame = frame.toDF(*(f'c"\\{n}`' for n in range(len(frame.columns))))
+    shaped = shape(TabularOptions(path="/out", format="json"), to_arrow_schema(frame.schema, timezone=zone))
+    assert shaped is not None
+    batches = frame.selectExpr(*shaped).toArrow().to_batches(max_chunksize=2)
+    found = b"".join(bytes(part) for batch in batches for part in json_lines(batch))
+    lines = frame.selectExpr(f"to_json(struct(*), {text_map(EXACT_TIMES)})").collect()
+    assert found.decode().split("\n") == [*(line for (line,) in lines), ""]
 
 
 def test_a_variable_that_an_executor_lacks_stops_the_job_before_its_first_row(

@@ -62,10 +62,10 @@ class Lake:
     def rows(self, root: Path) -> Counter[int]:
         found = [path for path in (root / "lake").rglob("*.json") if "_exactsink" not in path.parts]
         lines = [line for path in found for line in path.read_text().splitlines()]
-        return Counter(int(json.loads(line)) for line in lines)
+        return Counter(json.loads(line)["id"] for line in lines)
 
     def table(self, ids: Sequence[int]) -> pa.Table:
-        return pa.table({"value": [str(n) for n in ids], "kind": [n % 2 for n in ids]})
+        return pa.table({"id": ids, "kind": [n % 2 for n in ids]})
 
 
 class Keyed(Lake):

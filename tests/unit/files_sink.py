@@ -17,6 +17,8 @@ from exactsink_files.backend import FilesBackend, FilesOptions
 EPOCH = 7
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 LINES = pa.schema({"value": pa.string()})
+TEXT = {"format": "csv", "header": False}
+"""Lines as they are given."""
 DAYS = pa.schema({"value": pa.string(), "day": pa.int32()})
 
 
@@ -56,7 +58,7 @@ def lines(*given: str) -> pa.Table:
 
 def two_files(root: Path, participants: int = 1) -> tuple[Files, list[Committable]]:
     """Vote with participants of two files each, in partition folders that do not exist yet."""
-    sink = files(root, format="json", partition_by=["day"])
+    sink = files(root, partition_by=["day"], **TEXT)
     return sink, sink.vote(*[rows((f"{n}", 1), (f"{n}", 2), schema=DAYS) for n in range(participants)])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.dataset as ds
 import pytest
-from tests.unit.files_sink import EPOCH, SCHEMA, assert_two_files, files, lines, rows, temps, two_files, visible
+from tests.unit.files_sink import EPOCH, SCHEMA, TEXT, assert_two_files, files, lines, rows, temps, two_files, visible
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import (
@@ -110,9 +110,9 @@ def test_another_commit_between_any_two_steps_agrees(tmp_path: Path, links: None
 
 @pytest.mark.parametrize("temp_is_there", [True, False])
 def test_a_foreign_file_is_fatal_and_left_alone(tmp_path: Path, links: None, temp_is_there: bool) -> None:
-    sink = files(tmp_path, format="json")
+    sink = files(tmp_path, **TEXT)
     voted = sink.vote(lines("{}"))
-    final = tmp_path / f"{sink.id()}.json"
+    final = tmp_path / f"{sink.id()}.csv"
     final.write_text("[]\n")  # of the very size that was voted for
     if not temp_is_there:
         (tmp_path / "_exactsink" / sink.id() / "0.tmp").unlink()
@@ -250,7 +250,7 @@ def test_a_sweep_wins_against_a_writer_that_adds_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_writer_drops_all_of_its_files_also_when_a_sweep_was_first(tmp_path: Path, swept: bool) -> None:
-    sink = files(tmp_path, format="json", target_file_size="1 B")
+    sink = files(tmp_path, target_file_size="1 B", **TEXT)
     first, second = (lines(text).to_batches()[0] for text in "ab")
     writer = sink.begin(lines("a"))
     writer.write(first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.files_sink import SCHEMA, Files, files, lines, rows, visible
+from tests.unit.files_sink import SCHEMA, TEXT, Files, files, lines, rows, visible
 
 from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink.toolkit.tabular import parts
@@ -96,14 +97,11 @@ def test_every_csv_file_begins_with_the_header_and_is_read_back(tmp_path: Path, 
     assert (tmp_path / "day=1" / first).read_bytes() == b'id,"a ""b"""\n1,\n2,""\n'
 
 
-@pytest.mark.parametrize("options", [{"format": "json"}, {"format": "csv", "header": False}])
 @pytest.mark.parametrize(("count", "files_of"), [(10, [4, 4, 2]), (8, [4, 4])])
-def test_lines_end_a_file_at_the_batch_that_reaches_the_size(
-    tmp_path: Path, options: dict[str, Any], count: int, files_of: list[int]
-) -> None:
+def test_lines_end_a_file_at_the_batch_that_reaches_the_size(tmp_path: Path, count: int, files_of: list[int]) -> None:
     given = [f"röw {n:03}" for n in range(count)]
-    read = written(tmp_path, lines(*given), target_file_size="36 B", **options)
-    in_order = [tmp_path / name for name in names(files(tmp_path), len(files_of), options["format"])]
+    read = written(tmp_path, lines(*given), target_file_size="36 B", **TEXT)
+    in_order = [tmp_path / name for name in names(files(tmp_path), len(files_of), "csv")]
     assert read == sorted(in_order)
     found = [file.read_bytes().decode().splitlines() for file in in_order]
     assert [len(part) for part in found] == files_of
@@ -170,21 +168,41 @@ def to_csv(fields: str, name: str, mark: str = ",") -> str:
 
 def test_lines_are_made_in_sql_and_csv_is_named_by_its_header() -> None:
     assert shape(SCHEMA, "parquet") is None
-    assert shape(SCHEMA, "json") == ["to_json(struct(*)) AS value"]
-    odd = numbers("a`b", "c.d", "e")
-    assert shape(odd, "json", partition_by=["a`b"]) == ["to_json(struct(`c.d`, `e`)) AS value", "`a``b`"]
     assert shape(SCHEMA) == [to_csv("*", "id,name")]
     assert shape(SCHEMA, header=False, delimiter="'") == [f"to_csv(struct(*), map('sep', '''', {CSV})) AS value"]
     assert shape(ODD, delimiter="\t", partition_by=["day"]) == [to_csv(FIELDS, HEADER, "\t"), "`day`"]
     assert shape(numbers("value", "b", "c"), partition_by=["value"]) == [to_csv("`b`, `c`", "b,c"), "`value`"]
 
 
-TIME = pa.timestamp("us")
+AT, TEXTS = pa.timestamp("us", "UTC"), pa.struct({"value": pa.string()})
+NULLS = "named_struct('nulls', to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}')"
 
 
-@pytest.mark.parametrize("kind", [TIME, pa.timestamp("us", "UTC"), pa.list_(TIME), pa.struct({"t": TIME})], ids=str)
-def test_json_lines_keep_the_microseconds_of_times_at_any_depth(kind: pa.DataType) -> None:
-    assert shape(pa.schema([("t", kind)]), "json") == [f"to_json(struct(*), map({TIMES})) AS value"]
+def test_json_takes_columns_as_they_are_and_the_jvms_text_for_the_others() -> None:
+    plain = {"a`b": pa.int8(), "s": pa.string(), "b": pa.bool_(), "d": pa.date32(), "t": AT, "nulls": pa.int64()}
+    quoted = ["`a``b`", "`s`", "`b`", "`d`", "`t`"]
+    assert shape(pa.schema(plain), "json") == [*quoted, "`nulls`", f"{NULLS} AS nulls_"]
+    assert shape(pa.schema(plain), "json", partition_by=["nulls"]) == [*quoted, f"{NULLS} AS nulls_", "`nulls`"]
+    to_json = f"to_json({{}}, map({TIMES}))"
+    odd = "IF(abs(`c`) >= 1e-3 AND abs(`c`) < 1e7 OR `c` = 0, NULL, IF(`c` - `c` = 0, "
+    odd += "CAST(`c` AS STRING), concat('\"', CAST(`c` AS STRING), '\"')))"
+    for kind, struct in {
+        pa.float32(): f"'float', `c`, 'text', {odd}",
+        pa.list_(AT): f"'value', {to_json.format('`c`')}",
+        TEXTS: f"'value', {to_json.format('`c`')}",
+    }.items():
+        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct({struct}) AS `c`", f"{NULLS} AS nulls"]
+    for kind in (pa.timestamp("us", "Europe/Berlin"), pa.decimal128(3), pa.binary()):
+        text = to_json.format("struct(`c`)")
+        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct('member', {text}) AS `c`", f"{NULLS} AS nulls"]
+
+
+def test_json_lines_of_plain_rows(tmp_path: Path) -> None:
+    schema = pa.schema({"t": AT, "id": pa.int64(), "day": pa.int32(), "x": TEXTS})
+    given = rows((None, 1, 1, None), (0, 2, 2, {"value": "1.5"}), (10**6, None, 1, None), schema=schema)
+    one, two = written(tmp_path, given, format="json", partition_by=["day"])
+    assert one.read_text() == '{"id":1}\n{"t":"1970-01-01T00:00:01.000000Z"}\n'
+    assert two.read_text() == '{"t":"1970-01-01T00:00:00.000000Z","id":2,"x":1.5}\n'
 
 
 NESTED = [pa.struct({"x": pa.int8()}), pa.map_(pa.string(), pa.int8()), pa.list_(pa.int8())]
@@ -210,7 +228,6 @@ def test_a_lone_column_that_may_be_null_is_refused_as_readers_skip_empty_lines()
     [
         (numbers("a(*)", "b"), {}, r"has a \* in its name"),
         (numbers("value", "b", "c"), {"header": False, "partition_by": ["value"]}, "name of the lines' column"),
-        (numbers("value", "b"), {"form": "json", "partition_by": ["value"]}, "name of the lines' column"),
         (SCHEMA, {"form": "json", "partition_by": ["no"]}, "is not in the rows"),
     ],
 )
@@ -220,15 +237,22 @@ def test_names_that_the_shape_cannot_carry_are_refused(schema: pa.Schema, option
 
 
 @pytest.mark.parametrize(
-    ("form", "options", "named"), [("csv", {}, "id"), ("csv", {"header": False}, "value"), ("json", {}, "value")]
+    ("form", "options", "message"),
+    [
+        ("csv", {}, "takes one text column, id, beside"),
+        ("csv", {"header": False}, "takes one text column, value, beside"),
+        ("json", {}, r"can't write the columns as they are: id \(double\)"),
+    ],
 )
-def test_rows_that_are_not_lines_are_refused(tmp_path: Path, form: str, options: Any, named: str) -> None:
+def test_rows_that_are_not_shaped_are_refused(tmp_path: Path, form: str, options: Any, message: str) -> None:
     sink = files(tmp_path, format=form, **options)
-    (found,) = sink.check()
-    assert f"takes one text column, {named}, beside" in found.message
-    with pytest.raises(Fatal, match="takes one text column"):
-        sink.vote(rows((1, "x")))
-    column = pa.schema({named if named == "value" else "id,name": pa.string()})
-    assert sink.check(column) == []
-    with pytest.raises(Fatal, match=f"column {column.names[0]} holds 1 nulls"):
-        sink.vote(rows(("1",), (None,), schema=column))
+    schema = pa.schema({"id": pa.float64(), "name": pa.string()})
+    (found,) = sink.check(schema)
+    assert re.search(message, found.message)
+    with pytest.raises(Fatal, match=message):
+        sink.vote(rows((1.0, "x"), schema=schema))
+    if form == "csv":
+        column = pa.schema({"value" if options else "id,name": pa.string()})
+        assert sink.check(column) == []
+        with pytest.raises(Fatal, match=f"column {column.names[0]} holds 1 nulls"):
+            sink.vote(rows(("1",), (None,), schema=column))

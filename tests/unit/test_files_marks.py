@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.files_sink import EPOCH, Files, files, lines, marks, temps, two_files, visible
+from tests.unit.files_sink import EPOCH, TEXT, Files, files, lines, marks, temps, two_files, visible
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
@@ -21,7 +21,7 @@ def of(sink: Files, lineage: str) -> Files:
 
 def bound(root: Path) -> Files:
     """Return a session into a folder that its journal has bound."""
-    sink = of(files(root, format="json"), "L1")
+    sink = of(files(root, **TEXT), "L1")
     assert sink.mark() is None
     assert sink.put_birth() == sink.mark() == Mark("L1")
     return sink
@@ -74,7 +74,7 @@ def test_a_done_whose_sync_failed_is_made_again(tmp_path: Path) -> None:
 def test_a_reader_that_searches_for_a_format_passes_marks_by(tmp_path: Path) -> None:
     sink = bound(tmp_path)
     sink.commit(EPOCH, sink.vote(lines("{}")))
-    assert list(tmp_path.rglob("*.json")) == visible(tmp_path)
+    assert list(tmp_path.rglob("*.csv")) == visible(tmp_path)
 
 
 def test_the_mark_is_unfinished_until_all_is_named(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_vote_that_is_gone_and_never_was_named_is_lost_and_the_others_stand(tm
 
 
 def test_without_a_mark_that_the_journal_knows_nothing_is_proven_lost(tmp_path: Path) -> None:
-    sink = files(tmp_path, format="json")
+    sink = files(tmp_path, **TEXT)
     voted = sink.vote(lines("a"))
     drop(sink, tmp_path)
     assert isinstance(sink.commit_marked(EPOCH, voted)[0], Unknown)  # an earlier release's, say: it left no manifest
@@ -167,7 +167,7 @@ def test_what_is_called_lost_is_never_named_by_a_driver_that_was_at_any_step_of_
 
 def test_a_commit_of_an_earlier_release_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     sink, voted = two_files(tmp_path)
-    final = tmp_path / "day=1" / f"{sink.id()}.json"
+    final = tmp_path / "day=1" / f"{sink.id()}.csv"
     final.parent.mkdir()
     (tmp_path / "_exactsink" / sink.id() / "0.tmp").rename(final)
     assert sink.commit_marked(EPOCH, voted) == [Committed()]
@@ -217,7 +217,7 @@ def test_a_damaged_mark_is_neither_taken_nor_passed_over(tmp_path: Path, damaged
 def test_of_two_journals_at_any_step_one_binds_the_folder(tmp_path: Path, then: str) -> None:
     def run(nth: int) -> list[int]:
         root = tmp_path / str(nth)
-        one, two = (of(files(root, format="json"), lineage) for lineage in ("L1", "L2"))
+        one, two = (of(files(root, **TEXT), lineage) for lineage in ("L1", "L2"))
         found: list[Mark] = []
         action = kill if then == "dies" else lambda: found.append(two.put_birth())
         with at_step(root, nth, action) as ran, suppress(Killed):

@@ -34,8 +34,6 @@ class FilesWriter(Writer):
             self._make_folder()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
         with explained(self._root):
             self._parts.write(batch)
         self._rows += batch.num_rows

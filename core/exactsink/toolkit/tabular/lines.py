@@ -1,4 +1,4 @@
-"""The lines of text formats, which the JVM makes, and the rows that a format or a partition folder can't hold."""
+"""What the JVM makes of rows for text formats, and the rows that a format or a partition folder can't hold."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 
 from exactsink.contract import ConfigError, Finding
 from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
+from exactsink.toolkit.tabular.json_lines import expressions, is_possible
 from exactsink.toolkit.tabular.options import TabularOptions
 
 __all__ = ["errors", "problems", "shape"]
 
 _LINE = "value"
-"""The column of text lines, unless it is named by the header that goes above them."""
+"""The column of CSV's lines, unless it is named by the header that goes above them."""
+
+_SHAPED = "select it with the expressions that shape() gives"
 
 _CSV_OPTIONS = {  # by default Spark trims spaces, and escapes as few others do
     "escape": '"',
@@ -27,7 +30,10 @@ _CSV_OPTIONS = {  # by default Spark trims spaces, and escapes as few others do
 
 
 def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
-    """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError when SQL can't."""
+    """Let the JVM make CSV's lines, or what JSON needs it for, then the partition columns.
+
+    Raises ConfigError when SQL can't.
+    """
     if options.format == "parquet":
         return None
     chosen = options.partition_by
@@ -35,17 +41,17 @@ def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
     found = _partition_problems(schema, chosen)
     for problem in errors(found + (_csv_problems(rest) if options.format == "csv" else [])):
         raise ConfigError(problem.message, next=problem.fix)
+    folders = list(map(quoted_name, chosen))
+    if options.format == "json":
+        return [*expressions(rest, chosen), *folders]
     fields = ", ".join(quoted_name(field.name) for field in rest) if chosen else "*"
-    name, line = _LINE, f"to_json(struct({fields}))"
-    if options.format == "json" and any(_has_time(field.type) for field in rest):
-        line = f"to_json(struct({fields}), {text_map(EXACT_TIMES)})"
-    if options.format == "csv":
-        line = f"to_csv(struct({fields}), {text_map({'sep': options.delimiter, **_CSV_OPTIONS})})"
-        if options.header:  # the writers get it as the column's name: they know no other column
-            name = options.delimiter.join(_csv_name(field.name) for field in rest)
+    line = f"to_csv(struct({fields}), {text_map({'sep': options.delimiter, **_CSV_OPTIONS})})"
+    name = _LINE
+    if options.header:  # the writers get it as the column's name: they know no other column
+        name = options.delimiter.join(_csv_name(field.name) for field in rest)
     if name in chosen:
         raise ConfigError(f"partition column {name} has the name of the lines' column", next="rename the column")
-    return [f"{line} AS {name if name == _LINE else quoted_name(name)}", *map(quoted_name, chosen)]
+    return [f"{line} AS {name if name == _LINE else quoted_name(name)}", *folders]
 
 
 def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
@@ -55,16 +61,23 @@ def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
     if errors(found):
         return found
     rest = pa.schema([field for field in schema if field.name not in chosen])
-    return found + (_parquet_problems(rest) if options.format == "parquet" else _line_problems(options, rest))
+    tests = {"parquet": _parquet_problems, "json": _json_problems, "csv": _csv_line_problems}
+    return found + tests[options.format](options, rest)
 
 
-def _line_problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
-    form = options.format
-    name = schema.names[0] if form == "csv" and options.header and schema.names else _LINE
+def _csv_line_problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
+    name = schema.names[0] if options.header and schema.names else _LINE
     if schema.names == [name] and schema.field(0).type in (pa.string(), pa.large_string()):
         return []
-    message = f"format {form} takes one text column, {name}, beside the partition columns: got {schema.names}"
-    return [Finding("error", message, "select it with the expressions that shape() gives")]
+    message = f"format csv takes one text column, {name}, beside the partition columns: got {schema.names}"
+    return [Finding("error", message, _SHAPED)]
+
+
+def _json_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
+    bad = [f"{field.name} ({field.type})" for field in schema if not is_possible(field.type)]
+    if not bad:
+        return []
+    return [Finding("error", f"format json can't write the columns as they are: {', '.join(bad)}", _SHAPED)]
 
 
 def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Finding]:
@@ -96,7 +109,7 @@ def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Findin
     return found
 
 
-def _parquet_problems(schema: pa.Schema) -> list[Finding]:
+def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
     """Find columns that Parquet can't hold, by writing an empty file in memory."""
     try:
         pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
@@ -129,12 +142,6 @@ def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that keep a job from starting."""
     return [finding for finding in findings if finding.severity == "error"]
-
-
-def _has_time(kind: pa.DataType) -> bool:
-    """Return whether values of a type hold a timestamp, at any depth."""
-    inner = [kind.field(index).type for index in range(kind.num_fields)]
-    return pa.types.is_timestamp(kind) or any(map(_has_time, inner))
 
 
 def _csv_name(name: str) -> str:

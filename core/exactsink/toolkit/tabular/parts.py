@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from exactsink.contract import Fatal
 from exactsink.toolkit.tabular.folders import split
+from exactsink.toolkit.tabular.json_lines import json_lines
 from exactsink.toolkit.tabular.options import TabularOptions
 
 __all__ = ["Parts"]
@@ -51,6 +52,8 @@ class Parts(Generic[_Out]):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows. Those of Parquet wait for full row groups, until all files together hold too much."""
+        if batch.num_rows == 0:
+            return
         for folder, rows in split(batch, self._options.partition_by):
             if folder not in self._open:
                 self._open[folder] = self._new_part(folder)
@@ -78,8 +81,9 @@ class Parts(Generic[_Out]):
         self._counts[folder] += 1
         if self._options.format == "parquet":
             return _Parquet(out, self._schema, self._options.compression or "snappy")
-        header = self._options.format == "csv" and self._options.header
-        return _Lines(out, self._schema.names[0] if header else None)
+        if self._options.format == "json":
+            return _JsonLines(out)
+        return _CsvLines(out, self._schema.names[0] if self._options.header else None)
 
     def _end_if_full(self, folder: str) -> None:
         """Let the folder's next rows begin another file, once this one has its size."""
@@ -117,7 +121,18 @@ class _Part(ABC, Generic[_Out]):
         self.out.close()
 
 
-class _Lines(_Part[_Out]):
+class _JsonLines(_Part[_Out]):
+    """Rows as objects, one a line."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for part in json_lines(batch):
+            self.out.write(part)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class _CsvLines(_Part[_Out]):
     """Text values, one a line, below the header if there is one."""
 
     def __init__(self, out: _Out, header: str | None) -> None:

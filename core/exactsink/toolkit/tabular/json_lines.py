@@ -1,0 +1,196 @@
+"""JSON lines as Spark's to_json writes them, made of Arrow columns: 0.5 us a row of six columns, to_json's are 1.3.
+
+The JVM writes the values that it spells in a way of its own (floats, nested values, decimals, times in zones) and sends
+them as text; all others travel as they are. Rows that come from elsewhere need no such text, but have fewer types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
+
+__all__ = ["expressions", "is_possible", "json_lines"]
+
+_VALUE, _MEMBER, _NULLS, _FLOAT = "value", "member", "nulls", "float"
+"""What the JVM made comes in a struct, named by its first field: a value, an object of one member, whether NULLs are
+written, or a float with its text if it is no plain one. Once shaped, rows have no other structs."""
+_TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
+_UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+_CYCLE = timedelta(days=146_097)  # 400 years: then the calendar begins again
+_SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one mistake to Java, three to Python
+_is = pa.types
+
+
+def expressions(fields: Sequence[pa.Field], taken: Sequence[str]) -> list[str]:
+    """Return Spark's expressions for the fields, and one more, with a name not in `taken`: are NULLs written?
+
+    That is what the session's `spark.sql.jsonGenerator.ignoreNullFields` says; the optimizer makes it a constant.
+    """
+    name = "nulls"
+    while name in taken or any(field.name == name for field in fields):
+        name += "_"
+    written = "to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}'"
+    return [*map(_expression, fields), f"named_struct('{_NULLS}', {written}) AS {name}"]
+
+
+def is_possible(kind: pa.DataType) -> bool:
+    """Return whether `json_lines` takes values of a type."""
+    return _is_plain(kind) or _wrapped(kind) is not None
+
+
+def json_lines(batch: pa.RecordBatch) -> tuple[bytes, pa.Buffer, bytes]:
+    """Return the rows as lines, each with its end, in three parts. Without a word of the JVM's, NULLs are left out."""
+    columns = list(zip(batch.schema, batch.columns, strict=True))
+    written = [column.flatten()[0][0].as_py() for field, column in columns if _wrapped(field.type) == _NULLS]
+    values = [(field.name, column) for field, column in columns if _wrapped(field.type) != _NULLS]
+    rows = _joined([_member(name, column, any(written)) for name, column in values])
+    joined = pc.binary_join(pa.LargeListArray.from_arrays([0, batch.num_rows], rows), _scalar("}\n{"))[0]
+    return b"{", joined.as_buffer(), b"}\n"
+
+
+def _expression(field: pa.Field) -> str:
+    name, kind = quoted_name(field.name), field.type
+    if _is_plain(kind):
+        return name
+    if _is.is_floating(kind):
+        text = f"CAST({name} AS STRING)"
+        text = f"IF({name} - {name} = 0, {text}, concat('\"', {text}, '\"'))"  # neither NaN nor infinite
+        odd = f"IF(abs({name}) >= 1e-3 AND abs({name}) < 1e7 OR {name} = 0, NULL, {text})"
+        return f"named_struct('{_FLOAT}', {name}, 'text', {odd}) AS {name}"
+    if _is.is_nested(kind):
+        return f"named_struct('{_VALUE}', to_json({name}, {text_map(EXACT_TIMES)})) AS {name}"
+    member = f"to_json(struct({name}), {text_map(EXACT_TIMES)})"
+    return f"named_struct('{_MEMBER}', {member}) AS {name}"
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether a type's values are written here as Spark writes them."""
+    if _is.is_timestamp(kind):
+        return kind.unit == "us" and kind.tz in (None, *_UTC)
+    tests = (_is.is_string, _is.is_large_string, _is.is_signed_integer, _is.is_boolean, _is.is_date32)
+    return any(test(kind) for test in tests)
+
+
+def _wrapped(kind: pa.DataType) -> str | None:
+    """Return what a column is that the JVM made."""
+    if not _is.is_struct(kind) or not kind.num_fields:
+        return None
+    if kind.num_fields == 2 and kind[0].name == _FLOAT and _is.is_floating(kind[0].type):
+        return _FLOAT
+    made = pa.bool_() if kind[0].name == _NULLS else kind[0].type
+    wanted = {_VALUE: (pa.string(), _TEXT), _MEMBER: (pa.string(), _TEXT), _NULLS: (pa.bool_(),)}
+    return kind[0].name if made in wanted.get(kind[0].name, ()) else None
+
+
+def _member(name: str, column: pa.Array, with_nulls: bool) -> pa.Array:
+    """Return `"name":value` for each row; NULL where it is left out."""
+    if _wrapped(column.type) == _MEMBER:
+        text = pc.utf8_slice_codeunits(column.flatten()[0], 1, -1).cast(_TEXT)
+        return pc.if_else(pc.equal(text, ""), pa.scalar(None, _TEXT), text)
+    key = f'"{_escaped(pa.array([name], _TEXT))[0]}":'
+    before, text, after = _value(column)
+    members = pc.binary_join_element_wise(_scalar(key + before), text, _scalar(after), _scalar(""))
+    return members.fill_null(f"{key}null") if with_nulls else members
+
+
+def _joined(members: Sequence[pa.Array]) -> pa.Array:
+    """Join each row's members by commas."""
+    first, *others = members
+    if first.null_count:  # pyarrow drops a row that is NULL throughout
+        empty = reduce(pc.and_, [member.is_null() for member in members])
+        first = pc.if_else(empty, _scalar(""), first)
+    return pc.binary_join_element_wise(first, *others, _scalar(","), null_handling="skip")
+
+
+def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
+    """Return the values as text, and what stands before and after each."""
+    kind = column.type
+    if _wrapped(kind) == _VALUE:
+        return "", column.flatten()[0].cast(_TEXT), ""
+    if _wrapped(kind) == _FLOAT:
+        return "", _floats(*column.flatten()), ""
+    if _is.is_string(kind) or _is.is_large_string(kind):
+        return '"', _escaped(column.cast(_TEXT)), '"'
+    if _is.is_date(kind):
+        return '"', _moments(column), '"'
+    if _is.is_timestamp(kind):
+        return '"', _moments(column.cast(pa.timestamp("us"))), '"' if kind.tz is None else 'Z"'
+    return "", column.cast(_TEXT), ""
+
+
+def _floats(column: pa.Array, odd: pa.Array) -> pa.Array:
+    """Write floats as Java does; `odd` has its text of those that are not written plainly."""
+    text = column.cast(_TEXT)
+    whole = pc.equal(column, pc.floor(column))
+    if pc.any(whole).as_py():
+        text = pc.if_else(whole, pc.binary_join_element_wise(text, _scalar(".0"), _scalar("")), text)
+    return text if odd.null_count == len(odd) else pc.coalesce(odd.cast(_TEXT), text)
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """Write dates, or times with a `T`, also those of years that have no four digits."""
+    text = pc.replace_substring(column.cast(_TEXT), " ", "T")
+    is_date = _is.is_date(column.type)
+    usual = pc.equal(pc.binary_length(text), len(_write(0, is_date)))
+    if pc.all(pc.and_not(usual, pc.starts_with(text, "-")), min_count=0).as_py():
+        return text
+    numbers = column.cast(pa.int32() if is_date else pa.int64()).to_pylist()
+    return pa.array((None if number is None else _write(number, is_date) for number in numbers), _TEXT)
+
+
+def _write(number: int, is_date: bool) -> str:
+    """Write a number of days, or of microseconds, as Java does: a year past 9999 has a sign."""
+    unit = timedelta(days=1) if is_date else timedelta(microseconds=1)
+    cycles, rest = divmod(number, _CYCLE // unit)
+    moment = datetime(1970, 1, 1) + rest * unit
+    year = moment.year + 400 * cycles
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    text = moment.date().isoformat() if is_date else moment.isoformat(timespec="microseconds")
+    return f"{sign}{abs(year):04}{text[4:]}"
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    """Escape what can't stand in JSON's strings, and replace bytes that are no UTF-8, as Java does."""
+    seen = _bytes(column)
+    least, greatest = pc.min_max(seen).as_py().values()
+    if greatest is None:
+        return column
+    if greatest > 127:
+        column = _decoded(column)
+    for char in ("\\", '"'):
+        if pc.min(pc.bit_wise_xor(seen, pa.scalar(ord(char), pa.uint8()))).as_py() == 0:  # far faster than equal()
+            column = pc.replace_substring(column, char, "\\" + char)
+    if least < 32:
+        for code in seen.filter(pc.less(seen, 32)).unique().to_pylist():
+            column = pc.replace_substring(column, chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04X}"))
+    return column
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    """Return all bytes of a column's texts, without a copy."""
+    _, offsets, data = column.buffers()
+    ends = pa.Array.from_buffers(pa.int64(), column.offset + len(column) + 1, [None, offsets])
+    first = ends[column.offset].as_py()
+    return pa.Array.from_buffers(pa.uint8(), ends[-1].as_py() - first, [None, data or pa.py_buffer(b"")], offset=first)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = column.cast(pa.large_binary()).to_pylist()
+        texts = (value and _SURROGATE.sub(b"\xff", value).decode(errors="replace") for value in raw)
+        return pa.array(texts, _TEXT)
+    return column
+
+
+def _scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text, _TEXT)
