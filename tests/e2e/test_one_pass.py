@@ -139,6 +139,7 @@ def test_a_stream_is_shaped_before_it_is_cut_into_batches_where_nothing_keeps_st
         return OnePass(frame, Job.from_toml(write_job(tmp_path, sink)).sinks).streamed(frame) is not None
 
     assert is_shaped(plain)
+    assert is_shaped(spark.readStream.schema("id BIGINT").json(str(tmp_path)))
     assert is_shaped(plain, 'where = "id % 2 = 0"\ncolumns = ["id"]')
     others = [
         plain.groupBy("id").count(),

@@ -34,7 +34,9 @@ _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)
 """A `*` that is an argument; one within a name or a text is kept."""
 
 _VOTED = StructType().add("votes", BinaryType()).add("row_bytes", DoubleType())
-_ROW_BY_ROW = {"EventTimeWatermark", "Filter", "Project", "StreamingRelation", "StreamingRelationV2", "SubqueryAlias"}
+_ROW_BY_ROW = frozenset(
+    ["EventTimeWatermark", "Filter", "Project", "StreamingRelation", "StreamingRelationV2", "SubqueryAlias"]
+)
 
 
 class OnePass:

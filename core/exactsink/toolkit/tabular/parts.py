@@ -196,4 +196,4 @@ def _shrinks(values: pa.ChunkedArray) -> bool:
         distinct = pc.count_distinct(values, mode="all").as_py()
     except pa.ArrowNotImplementedError:
         return True
-    return distinct * values.nbytes / len(values) + len(values) * distinct.bit_length() / 8 < values.nbytes
+    return bool(distinct * values.nbytes / len(values) + len(values) * distinct.bit_length() / 8 < values.nbytes)
