@@ -77,8 +77,6 @@ class OnePass:
         Spark then plans a batch once, and makes each row once. Only for plans that go row by row: of state, columns
         that no sink wants would be cut off, and a later start with other sinks would not find its state again.
         """
-        if any(sink.distribution != "none" or sink.max_participants is not None for sink in self._sinks.values()):
-            return None
         wide = self._wide(stream)
         return wide if _goes_row_by_row(wide) else None
 
