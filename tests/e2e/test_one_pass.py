@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -16,7 +16,6 @@ from exactsink.contract import Event
 from exactsink.job.history import JobHistory
 from exactsink.protocol.votes import sum_digests
 from exactsink.spark import Job
-from exactsink.spark.one_pass import OnePass
 from exactsink.spark.row_hash import row_hash
 from tests.e2e.jobs import in_lake, write_job
 
@@ -125,27 +124,6 @@ def test_rows_that_differ_have_other_hashes(spark: SparkSession, schema: str, fi
 def test_rows_that_are_equal_have_one_hash(spark: SparkSession, schema: str, first: str, second: str) -> None:
     one, other = hashes(spark, schema, first, second)
     assert one == other
-
-
-def test_a_stream_is_shaped_before_it_is_cut_into_batches_where_nothing_keeps_state(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """State has columns: what no sink of today takes must be there for those of tomorrow."""
-    rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
-    plain = rows.where("value > 1").selectExpr("value AS id", "timestamp")
-
-    def is_shaped(frame: DataFrame, more: str = "") -> bool:
-        sink = f'[sinks.lake]\nbackend = "files"\npath = "{{folder}}/lake"\n{more}\n'
-        return OnePass(frame, Job.from_toml(write_job(tmp_path, sink)).sinks).streamed(frame) is not None
-
-    assert is_shaped(plain)
-    assert is_shaped(spark.readStream.schema("id BIGINT").json(str(tmp_path)))
-    assert is_shaped(plain, 'where = "id % 2 = 0"\ncolumns = ["id"]')
-    keeping = [plain.groupBy("id").count(), plain.dropDuplicates(["id"]), plain.limit(3)]
-    others = [plain.join(spark.range(3), "id"), plain.union(plain), plain.repartition(2)]
-    assert not [frame for frame in keeping + others if is_shaped(frame)]
-    for more in ('where = "id > (SELECT max(id) FROM range(3))"', "max_participants = 2", 'distribution = "hash(id)"'):
-        assert not is_shaped(plain, more), more
 
 
 def test_a_part_of_a_sinks_votes_is_written_again_under_adaptive_execution(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
-from py4j.java_gateway import JVMView
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -34,9 +33,6 @@ _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)
 """A `*` that is an argument; one within a name or a text is kept."""
 
 _VOTED = StructType().add("votes", BinaryType()).add("row_bytes", DoubleType())
-_ROW_BY_ROW = frozenset(
-    ["EventTimeWatermark", "Filter", "Project", "StreamingRelation", "StreamingRelationV2", "SubqueryAlias"]
-)
 
 
 class OnePass:
@@ -71,21 +67,13 @@ class OnePass:
         kept = frame if shape.where is None else frame.where(shape.where)
         return kept.select(*shape.columns()).toArrow().cast(shape.schema)
 
-    def streamed(self, stream: DataFrame) -> DataFrame | None:
-        """Shape a stream itself, for `write_wide`; None where that would change more than its columns.
-
-        Spark then plans a batch once, and makes each row once. Only for plans that go row by row: of state, columns
-        that no sink wants would be cut off, and a later start with other sinks would not find its state again.
-        """
-        wide = self._wide(stream)
-        return wide if _goes_row_by_row(wide) else None
-
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
-        """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition."""
-        return self.write_wide(self._wide(frame), plan)
+        """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition.
 
-    def write_wide(self, wide: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
-        """Write a frame that was shaped before."""
+        Columns of the job's other sinks travel, too: with less of them Spark might cut the frame into other partitions
+        (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be found again in theirs.
+        """
+        wide = _distributed(frame, self._sinks).select(*self._sent).select("*", *self._hashed)
         task = _Task(
             plan,
             {name: self._sinks[name].for_tasks for name in plan.sinks},
@@ -93,17 +81,8 @@ class OnePass:
             [(cut.names, cut.where is not None) for cut in self._cuts],
         )
         rows = wide.mapInArrow(task, _VOTED).collect()
-        self._limit.adapt(wide.sparkSession, max((row["row_bytes"] for row in rows), default=0.0))
+        self._limit.adapt(frame.sparkSession, max((row["row_bytes"] for row in rows), default=0.0))
         return [vote for row in rows for vote in pickle.loads(row["votes"])]
-
-    def _wide(self, frame: DataFrame) -> DataFrame:
-        """Return the rows as tasks take them.
-
-        Columns of all the job's sinks travel, also when a few are written: with less of them Spark might cut the frame
-        into other partitions (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be
-        found again in theirs.
-        """
-        return _distributed(frame, self._sinks).select(*self._sent).select("*", *self._hashed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,20 +205,6 @@ def _shape(frame: DataFrame, sink: Sink) -> _Shape:
 def expanded(expression: str, columns: Sequence[str]) -> str:
     """Put the sink's columns in the place of a `*` that is an argument."""
     return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
-
-
-def _goes_row_by_row(stream: DataFrame) -> bool:
-    """Return whether a stream's plan has nothing but what takes its rows one by one, as they come from one source."""
-    plan = stream._jdf.queryExecution().analyzed()
-    jvm: JVMView = stream.sparkSession._jvm
-    if plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()):  # a subquery
-        return False
-    while plan.nodeName() in _ROW_BY_ROW:
-        below = plan.children()
-        if below.isEmpty():
-            return True
-        plan = below.head()  # each of these has one at most
-    return False
 
 
 def _unshaped(sink: str, error: PySparkException) -> ConfigError:

@@ -72,8 +72,6 @@ class Query:
     def start(self, frame: DataFrame) -> None:
         """Claim, finish what an earlier driver left, and start Spark's query over the frame."""
         self._claim_early()
-        if self._passes is not None:
-            frame = self._passes.streamed(frame)
         job = self._config.job
         writer = frame.writeStream.foreachBatch(self).queryName(job.name).outputMode(job.output_mode)
         writer = writer.option("checkpointLocation", str(self._config.checkpoint))

@@ -34,7 +34,6 @@ class Passes:
         self._sinks = sinks
         self._route = route
         self._schema = frame.schema
-        self._streamed = False
         self.persists = route is not None and fan_out == "persist"
         if route is None:
             self._passes = dict.fromkeys(sinks, OnePass(frame, sinks))
@@ -46,15 +45,9 @@ class Passes:
         """Whether each sink has a frame of its own."""
         return self._route is not None
 
-    def streamed(self, stream: DataFrame) -> DataFrame:
-        """Return the stream to start: shaped, where its batches can then be written as they come."""
-        shaped = None if self.routed else next(iter(self._passes.values())).streamed(stream)
-        self._streamed = shaped is not None
-        return stream if shaped is None else shaped
-
     def fits(self, frame: DataFrame) -> bool:
         """Return whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
-        return self._streamed or frame.schema == self._schema
+        return frame.schema == self._schema
 
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Return each sink's shaped frame as an Arrow schema."""
@@ -77,8 +70,7 @@ class Passes:
         """Run the passes that the plan's sinks need; one winning attempt's votes per sink and partition."""
         if self._route is None:
             name = next(iter(plan.sinks))
-            one_pass, frame = self._passes[name], frames[name]
-            return one_pass.write_wide(frame, plan) if self._streamed else one_pass.write(frame, plan)
+            return self._passes[name].write(frames[name], plan)
         votes: list[Vote] = []
         for name, sink_plan in plan.sinks.items():
             votes += self._passes[name].write(frames[name], replace(plan, sinks={name: sink_plan}))
