@@ -42,6 +42,19 @@ def test_parquet_holds_the_rows_in_the_order_they_came(tmp_path: Path, compressi
     assert pq.read_metadata(file).row_group(0).column(0).compression == expected
 
 
+def test_parquet_has_dictionaries_where_they_shrink(tmp_path: Path) -> None:
+    kinds = {"id": pa.int64(), "na.me": pa.string(), "none": pa.null(), "list": pa.list_(pa.string())}
+    values = [(n, f"name-{n % 3}", None, ["x"]) for n in range(1_000)]
+    for width, expected in ((3, {"na.me"}), (4, {"id", "na.me", "list.list.element"})):  # nested: Arrow's own choice
+        schema = pa.schema(dict(list(kinds.items())[:width]))
+        given = rows(*[row[:width] for row in values], schema=schema)
+        (file,) = written(tmp_path / str(width), given)
+        assert pq.read_table(file) == given
+        found = [pq.read_metadata(file).row_group(0).column(place) for place in range(width)]
+        chosen = {column.path_in_schema for column in found if "RLE_DICTIONARY" in column.encodings}
+        assert chosen - {"none"} == expected
+
+
 def test_partitions_read_back_with_nulls_special_characters_and_dates(tmp_path: Path) -> None:
     kinds = {"name": pa.string(), "id": pa.int64(), "day": pa.date32(), "n": pa.int16(), "ok": pa.bool_()}
     schema, columns = pa.schema(kinds), ["name", "day", "n", "ok"]

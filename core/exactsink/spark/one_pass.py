@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -15,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType
+from pyspark.sql.types import BinaryType, DataType, DoubleType, StructType
 
 from exactsink.contract import Backend, ConfigError
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
@@ -30,6 +31,8 @@ __all__ = ["OnePass", "expanded"]
 
 _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=[(,])\s*\*\s*(?=[,)])""")
 """A `*` that is an argument; one within a name or a text is kept."""
+
+_VOTED = StructType().add("votes", BinaryType()).add("row_bytes", DoubleType())
 
 
 class OnePass:
@@ -77,7 +80,7 @@ class OnePass:
             {name: self._cuts.index(self._shapes[name]) for name in plan.sinks},
             [(cut.names, cut.where is not None) for cut in self._cuts],
         )
-        rows = wide.mapInArrow(task, "votes binary, row_bytes double").collect()
+        rows = wide.mapInArrow(task, _VOTED).collect()
         self._limit.adapt(frame.sparkSession, max((row["row_bytes"] for row in rows), default=0.0))
         return [vote for row in rows for vote in pickle.loads(row["votes"])]
 
@@ -137,8 +140,7 @@ class _Task:
         backends = {name: resolved(backend, os.environ) for name, backend in self.backends.items()}
         partition, attempt = context.partitionId(), context.taskAttemptId()
         votes = list(write_partition(self.plan, backends, partition, attempt, rows, no_probe))
-        if not gc.get_freeze_count():
-            gc.freeze()  # what is imported by now stays; pyspark collects garbage after every task, 50 ms for nothing
+        _freeze_imports()
         columns = [pa.array([pickle.dumps(votes)], pa.binary()), pa.array([width.widest], pa.float64())]
         yield pa.record_batch(columns, ["votes", "row_bytes"])
 
@@ -169,6 +171,12 @@ class _Width:
             if batch.num_rows:
                 self.widest = max(self.widest, batch.nbytes / batch.num_rows)
             yield batch
+
+
+@cache  # once a process: to ask gc whether it was done takes 10 ms, as it counts
+def _freeze_imports() -> None:
+    """Keep what is imported by now from the collections that pyspark asks for after every task, 50 ms for nothing."""
+    gc.freeze()
 
 
 def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:

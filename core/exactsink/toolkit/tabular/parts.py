@@ -22,6 +22,8 @@ __all__ = ["Parts"]
 
 ROW_GROUP_ROWS = 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024
+LOOKED_AT_ROWS = 20_000
+"""How many of a file's first rows say which columns have a dictionary; as many as make a page with Spark's writer."""
 
 _Out = TypeVar("_Out", bound=io.RawIOBase)
 """Where the bytes of one file go: written from front to back; its position counts them."""
@@ -163,9 +165,10 @@ class _Parquet(_Part[_Out]):
     def __init__(self, out: _Out, schema: pa.Schema, compression: str) -> None:
         super().__init__(out)
         self._schema = schema
+        self._compression = compression
         self._batches: list[pa.RecordBatch] = []
         self._waiting_rows = 0
-        self._parquet = pq.ParquetWriter(pa.PythonFile(self.out, mode="w"), schema, compression=compression)
+        self._parquet: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
@@ -175,14 +178,37 @@ class _Parquet(_Part[_Out]):
 
     def flush(self) -> None:
         if self._batches:
-            self._parquet.write_table(pa.Table.from_batches(self._batches, schema=self._schema))
+            rows = pa.Table.from_batches(self._batches, schema=self._schema)
+            if self._parquet is None:
+                self._parquet = self._opened(rows)
+            self._parquet.write_table(rows)
             self._batches, self._waiting_rows = [], 0
 
     def finish(self) -> None:
         self.flush()
+        assert self._parquet is not None, "a file is opened for a row"
         self._parquet.close()
 
     def discard(self) -> None:
-        with suppress(OSError, pa.ArrowException):  # a footer that nobody will read, perhaps on a full disk
-            self._parquet.close()
+        if self._parquet is not None:
+            with suppress(OSError, pa.ArrowException):  # a footer that nobody will read, perhaps on a full disk
+                self._parquet.close()
         super().discard()
+
+    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
+        file, first = pa.PythonFile(self.out, mode="w"), rows.slice(0, LOOKED_AT_ROWS)
+        dictionaries: bool | list[str] = True
+        if not any(pa.types.is_nested(field.type) for field in self._schema):  # their leaves have names of their own
+            dictionaries = [
+                name for name, values in zip(first.column_names, first.columns, strict=True) if _shrinks(values)
+            ]
+        return pq.ParquetWriter(file, self._schema, compression=self._compression, use_dictionary=dictionaries)
+
+
+def _shrinks(values: pa.ChunkedArray) -> bool:
+    """Return whether a dictionary makes values smaller. Arrow itself makes one until it is too large, for nothing."""
+    try:
+        distinct = pc.count_distinct(values, mode="all").as_py()
+    except pa.ArrowNotImplementedError:
+        return True
+    return bool(distinct * values.nbytes / len(values) + len(values) * distinct.bit_length() / 8 < values.nbytes)
