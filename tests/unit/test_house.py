@@ -28,7 +28,7 @@ MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2530, "postgres
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 400, "postgres": 400}
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 26_500  # 18,000 was the goal before marks, disks, copies and failovers, whose tests are 5,700
+MOST_LINES_OF_TESTS = 26_600  # 18,000 was the goal before marks, disks, copies and failovers, whose tests are 5,700
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",
