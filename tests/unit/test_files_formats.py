@@ -188,26 +188,26 @@ def test_lines_are_made_in_sql_and_csv_is_named_by_its_header() -> None:
 
 
 AT, TEXTS = pa.timestamp("us", "UTC"), pa.struct({"value": pa.string()})
-NULLS = "named_struct('nulls', to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}')"
+NULLS = "to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}' AS `exactsink: nulls are written`"
 
 
 def test_json_takes_columns_as_they_are_and_the_jvms_text_for_the_others() -> None:
-    plain = {"a`b": pa.int8(), "s": pa.string(), "b": pa.bool_(), "d": pa.date32(), "t": AT, "nulls": pa.int64()}
+    plain = {"a`b": pa.int8(), "s": pa.string(), "b": pa.bool_(), "d": pa.date32(), "t": AT}
     quoted = ["`a``b`", "`s`", "`b`", "`d`", "`t`"]
-    assert shape(pa.schema(plain), "json") == [*quoted, "`nulls`", f"{NULLS} AS nulls_"]
-    assert shape(pa.schema(plain), "json", partition_by=["nulls"]) == [*quoted, f"{NULLS} AS nulls_", "`nulls`"]
+    assert shape(pa.schema(plain), "json") == [*quoted, NULLS]
+    assert shape(pa.schema(plain), "json", partition_by=["s"]) == [quoted[0], *quoted[2:], NULLS, "`s`"]
+    odd = "IF(abs(`c`) >= 1e-3 AND abs(`c`) < 1e7 OR `c` = 0, NULL, IF(`c` - `c` = 0, CAST(`c` AS STRING), "
+    odd += "concat('\"', CAST(`c` AS STRING), '\"'))) AS `exactsink: text of the float before`"
+    assert shape(pa.schema({"c": pa.float32()}), "json") == ["`c`", odd, NULLS]
     to_json = f"to_json({{}}, map({TIMES}))"
-    odd = "IF(abs(`c`) >= 1e-3 AND abs(`c`) < 1e7 OR `c` = 0, NULL, IF(`c` - `c` = 0, "
-    odd += "CAST(`c` AS STRING), concat('\"', CAST(`c` AS STRING), '\"')))"
-    for kind, struct in {
-        pa.float32(): f"'float', `c`, 'text', {odd}",
+    for kind, text in {
         pa.list_(AT): f"'value', {to_json.format('`c`')}",
         TEXTS: f"'value', {to_json.format('`c`')}",
+        pa.timestamp("us", "Europe/Berlin"): f"'member', {to_json.format('struct(`c`)')}",
+        pa.decimal128(3): f"'member', {to_json.format('struct(`c`)')}",
+        pa.binary(): f"'member', {to_json.format('struct(`c`)')}",
     }.items():
-        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct({struct}) AS `c`", f"{NULLS} AS nulls"]
-    for kind in (pa.timestamp("us", "Europe/Berlin"), pa.decimal128(3), pa.binary()):
-        text = to_json.format("struct(`c`)")
-        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct('member', {text}) AS `c`", f"{NULLS} AS nulls"]
+        assert shape(pa.schema({"c": kind}), "json") == [f"named_struct({text}) AS `c`", NULLS]
 
 
 def test_json_lines_of_plain_rows(tmp_path: Path) -> None:
@@ -242,6 +242,7 @@ def test_a_lone_column_that_may_be_null_is_refused_as_readers_skip_empty_lines()
         (numbers("a(*)", "b"), {}, r"has a \* in its name"),
         (numbers("value", "b", "c"), {"header": False, "partition_by": ["value"]}, "name of the lines' column"),
         (SCHEMA, {"form": "json", "partition_by": ["no"]}, "is not in the rows"),
+        (numbers("exactsink: nulls are written"), {"form": "json"}, "begin with `exactsink:` are taken"),
     ],
 )
 def test_names_that_the_shape_cannot_carry_are_refused(schema: pa.Schema, options: Any, message: str) -> None:

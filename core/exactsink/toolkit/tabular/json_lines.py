@@ -10,17 +10,21 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import reduce
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exactsink.contract import ConfigError
 from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
 
-__all__ = ["expressions", "is_possible", "json_lines"]
+__all__ = ["expressions", "impossible", "json_lines"]
 
-_VALUE, _MEMBER, _NULLS, _FLOAT = "value", "member", "nulls", "float"
-"""What the JVM made comes in a struct, named by its first field: a value, an object of one member, whether NULLs are
-written, or a float with its text if it is no plain one. Once shaped, rows have no other structs."""
+_VALUE, _MEMBER = "value", "member"
+"""What the JVM made comes in a struct of one field: a value, or an object of one member. Shaped rows have no others."""
+_OWN = "exactsink:"
+_NULLS, _FLOAT_TEXT = f"{_OWN} nulls are written", f"{_OWN} text of the float before"
+"""Columns beside the values. They are no structs, which cost the JVM 0.1 us a row each."""
 _TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 _CYCLE = timedelta(days=146_097)  # 400 years: then the calendar begins again
@@ -29,46 +33,57 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one mistake to Java,
 _is = pa.types
 
 
-def expressions(fields: Sequence[pa.Field], taken: Sequence[str]) -> list[str]:
-    """Return Spark's expressions for the fields, and one more, with a name not in `taken`: are NULLs written?
+def expressions(fields: Sequence[pa.Field]) -> list[str]:
+    """Return Spark's expressions for the fields, and one more: are NULLs written?
 
     That is what the session's `spark.sql.jsonGenerator.ignoreNullFields` says; the optimizer makes it a constant.
     """
-    name = "nulls"
-    while name in taken or any(field.name == name for field in fields):
-        name += "_"
+    for field in fields:
+        if field.name.startswith(_OWN):
+            raise ConfigError(
+                f"column {field.name}: names that begin with `{_OWN}` are taken", next="rename the column"
+            )
     written = "to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}'"
-    return [*map(_expression, fields), f"named_struct('{_NULLS}', {written}) AS {name}"]
+    return [*chain.from_iterable(map(_expressions, fields)), f"{written} AS {quoted_name(_NULLS)}"]
 
 
-def is_possible(kind: pa.DataType) -> bool:
-    """Return whether `json_lines` takes values of a type."""
-    return _is_plain(kind) or _wrapped(kind) is not None
+def impossible(schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns that `json_lines` can't write."""
+    names = [*schema.names, ""]
+    return [
+        field
+        for place, field in enumerate(schema)
+        if not (_is_plain(field.type) or _wrapped(field.type))
+        and not (_is.is_floating(field.type) and names[place + 1] == _FLOAT_TEXT)
+    ]
 
 
 def json_lines(batch: pa.RecordBatch) -> tuple[bytes, pa.Buffer, bytes]:
     """Return the rows as lines, each with its end, in three parts. Without a word of the JVM's, NULLs are left out."""
-    columns = list(zip(batch.schema, batch.columns, strict=True))
-    written = [column.flatten()[0][0].as_py() for field, column in columns if _wrapped(field.type) == _NULLS]
-    values = [(field.name, column) for field, column in columns if _wrapped(field.type) != _NULLS]
-    rows = _joined([_member(name, column, any(written)) for name, column in values])
-    joined = pc.binary_join(pa.LargeListArray.from_arrays([0, batch.num_rows], rows), _scalar("}\n{"))[0]
-    return b"{", joined.as_buffer(), b"}\n"
+    names, columns = batch.schema.names, [*batch.columns, None]
+    with_nulls = _NULLS in names and batch.column(_NULLS)[0].as_py()
+    members = [
+        _member(name, columns[place], columns[place + 1], with_nulls)
+        for place, name in enumerate(names)
+        if not name.startswith(_OWN)
+    ]
+    lists = pa.LargeListArray.from_arrays([0, batch.num_rows], _joined(members))
+    return b"{", pc.binary_join(lists, _scalar("}\n{"))[0].as_buffer(), b"}\n"
 
 
-def _expression(field: pa.Field) -> str:
+def _expressions(field: pa.Field) -> list[str]:
     name, kind = quoted_name(field.name), field.type
     if _is_plain(kind):
-        return name
+        return [name]
     if _is.is_floating(kind):
         text = f"CAST({name} AS STRING)"
         text = f"IF({name} - {name} = 0, {text}, concat('\"', {text}, '\"'))"  # neither NaN nor infinite
         odd = f"IF(abs({name}) >= 1e-3 AND abs({name}) < 1e7 OR {name} = 0, NULL, {text})"
-        return f"named_struct('{_FLOAT}', {name}, 'text', {odd}) AS {name}"
+        return [name, f"{odd} AS {quoted_name(_FLOAT_TEXT)}"]
     if _is.is_nested(kind):
-        return f"named_struct('{_VALUE}', to_json({name}, {text_map(EXACT_TIMES)})) AS {name}"
+        return [f"named_struct('{_VALUE}', to_json({name}, {text_map(EXACT_TIMES)})) AS {name}"]
     member = f"to_json(struct({name}), {text_map(EXACT_TIMES)})"
-    return f"named_struct('{_MEMBER}', {member}) AS {name}"
+    return [f"named_struct('{_MEMBER}', {member}) AS {name}"]
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -80,24 +95,19 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _wrapped(kind: pa.DataType) -> str | None:
-    """Return what a column is that the JVM made."""
-    if not _is.is_struct(kind) or not kind.num_fields:
-        return None
-    if kind.num_fields == 2 and kind[0].name == _FLOAT and _is.is_floating(kind[0].type):
-        return _FLOAT
-    made = pa.bool_() if kind[0].name == _NULLS else kind[0].type
-    wanted = {_VALUE: (pa.string(), _TEXT), _MEMBER: (pa.string(), _TEXT), _NULLS: (pa.bool_(),)}
-    return kind[0].name if made in wanted.get(kind[0].name, ()) else None
+    """Return what a struct's text is that the JVM made."""
+    made = _is.is_struct(kind) and kind.num_fields == 1 and kind[0].type in (pa.string(), _TEXT)
+    return kind[0].name if made and kind[0].name in (_VALUE, _MEMBER) else None
 
 
-def _member(name: str, column: pa.Array, with_nulls: bool) -> pa.Array:
-    """Return `"name":value` for each row; NULL where it is left out."""
+def _member(name: str, column: pa.Array, after: pa.Array | None, with_nulls: bool) -> pa.Array:
+    """Return `"name":value` for each row; NULL where it is left out. `after` is the column behind."""
     if _wrapped(column.type) == _MEMBER:
         text = pc.utf8_slice_codeunits(column.flatten()[0], 1, -1).cast(_TEXT)
         return pc.if_else(pc.equal(text, ""), pa.scalar(None, _TEXT), text)
     key = f'"{_escaped(pa.array([name], _TEXT))[0]}":'
-    before, text, after = _value(column)
-    members = pc.binary_join_element_wise(_scalar(key + before), text, _scalar(after), _scalar(""))
+    opening, text, end = ("", _floats(column, after), "") if _is.is_floating(column.type) else _value(column)
+    members = pc.binary_join_element_wise(_scalar(key + opening), text, _scalar(end), _scalar(""))
     return members.fill_null(f"{key}null") if with_nulls else members
 
 
@@ -115,8 +125,6 @@ def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
     kind = column.type
     if _wrapped(kind) == _VALUE:
         return "", column.flatten()[0].cast(_TEXT), ""
-    if _wrapped(kind) == _FLOAT:
-        return "", _floats(*column.flatten()), ""
     if _is.is_string(kind) or _is.is_large_string(kind):
         return '"', _escaped(column.cast(_TEXT)), '"'
     if _is.is_date(kind):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from exactsink.contract import ConfigError, Finding
 from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
-from exactsink.toolkit.tabular.json_lines import expressions, is_possible
+from exactsink.toolkit.tabular.json_lines import expressions, impossible
 from exactsink.toolkit.tabular.options import TabularOptions
 
 __all__ = ["errors", "problems", "shape"]
@@ -43,7 +43,7 @@ def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
         raise ConfigError(problem.message, next=problem.fix)
     folders = list(map(quoted_name, chosen))
     if options.format == "json":
-        return [*expressions(rest, chosen), *folders]
+        return [*expressions(rest), *folders]
     fields = ", ".join(quoted_name(field.name) for field in rest) if chosen else "*"
     line = f"to_csv(struct({fields}), {text_map({'sep': options.delimiter, **_CSV_OPTIONS})})"
     name = _LINE
@@ -74,7 +74,7 @@ def _csv_line_problems(options: TabularOptions, schema: pa.Schema) -> list[Findi
 
 
 def _json_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
-    bad = [f"{field.name} ({field.type})" for field in schema if not is_possible(field.type)]
+    bad = [f"{field.name} ({field.type})" for field in impossible(schema)]
     if not bad:
         return []
     return [Finding("error", f"format json can't write the columns as they are: {', '.join(bad)}", _SHAPED)]
