@@ -4,8 +4,8 @@ plugin        announces the backend without importing it
 options       the sink's options, and the same in the words of the two clients
 backend       what the backend promises; makes writers and committers
 records       a row's columns: what the JVM makes of them, and a batch as records
-writer        a task attempt: one transaction, left open, and the vote that names it
-producer      the transaction's producer and the choice of its client; the plain client, a call per row
+writer        a task attempt: one transaction, left open, the choice of its client, and the vote that names it
+producer      the transaction's producer; the plain client, a call per row
 fast          the fast client, a call per Arrow batch: all ctypes
 transactions  transactional ids, a task's ticket, and the vote's payload
 committer     the driver's side: opens epochs, ends transactions, lists and sweeps them

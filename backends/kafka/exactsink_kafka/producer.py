@@ -1,4 +1,4 @@
-"""A task's producer: one open transaction that rows go into, through librdkafka, and the choice of the way into it.
+"""A task's producer: one open transaction that rows go into, through librdkafka.
 
 `PlainClient` is a call of confluent-kafka's per row, and takes every column a record can have; `fast.FastClient` hands
 over whole Arrow batches.
@@ -6,7 +6,6 @@ over whole Arrow batches.
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,12 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from exactsink.contract import ConfigError
 from exactsink_kafka.errors import UNDECIDED, Failure, Failures
-from exactsink_kafka.options import KafkaOptions, producer_settings
-from exactsink_kafka.records import Records, plain_only
+from exactsink_kafka.records import Records
 
-__all__ = ["Client", "PlainClient", "RowProducer", "refused_settings", "row_producer"]
+__all__ = ["Client", "PlainClient", "RowProducer", "refused_settings"]
 
-_LOG = logging.getLogger(__name__)
 _SLICE = 0.5  # seconds: how long a call may keep the thread from hearing that its task is killed
 _ROOM = 0.02
 _AT_ONCE = 20_000
@@ -129,31 +126,6 @@ class RowProducer:
         if self._client is None:
             raise ValueError(f"{self._doing}: this writer was let go; {UNDECIDED}")
         return self._client
-
-
-def row_producer(
-    options: KafkaOptions, schema: pa.Schema, transactional_id: str, client_id: str, doing: str
-) -> RowProducer:
-    """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it."""
-    given = producer_settings(options, transactional_id, client_id)
-    failures = Failures(doing, options)
-    slow = plain_only(options, schema)
-    why = "asked for" if options.writer == "plain" else f"rows have a column {slow[0]}" if slow else None
-    if why is None:
-        try:
-            from exactsink_kafka.fast import FastClient, Library  # numpy and the library may be missing
-
-            assert options.topic is not None
-            client: Client = FastClient(Library(), given, options.topic, failures, doing)
-            _LOG.debug("%s: the fast writer", doing)
-            return RowProducer(client, options.topic, doing)
-        except ImportError as error:
-            why = str(error)
-    if options.writer == "fast":
-        fix = 'set writer = "auto", or give executors wheels: pip install --only-binary :all: confluent-kafka numpy'
-        raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
-    _LOG.debug("%s: the plain writer: %s", doing, why)
-    return RowProducer(PlainClient(given, options.topic, failures, doing), options.topic, doing)
 
 
 class PlainClient(Client):

@@ -1,7 +1,8 @@
-"""A task attempt's writer: one transaction, left open for the driver to end."""
+"""A task attempt's writer: one transaction, left open for the driver to end, and the choice of its client."""
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -9,18 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from exactsink.contract import Committable, Fatal, Mark, Retryable, Txn, Writer
+from exactsink.contract import Committable, ConfigError, Fatal, Mark, Retryable, Txn, Writer
 from exactsink_kafka.channel import Question
-from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, named, refused
+from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, Failures, named, refused
 from exactsink_kafka.group import group_of, mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
-from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.producer import RowProducer, row_producer
+from exactsink_kafka.options import KafkaOptions, producer_settings
+from exactsink_kafka.producer import Client, PlainClient, RowProducer
+from exactsink_kafka.records import plain_only
 from exactsink_kafka.transactions import PAYLOAD_VERSION, Ticket, Vote, Written
 from exactsink_kafka.wire import Place, Wire
 
-__all__ = ["KafkaWriter"]
+__all__ = ["KafkaWriter", "row_producer"]
 
+_LOG = logging.getLogger(__name__)
 _OPENING_SECONDS = 60.0
 _SEQUENCES = 2**31  # brokers number rows modulo this
 
@@ -155,6 +158,31 @@ class KafkaWriter(Writer):
     def _left(self) -> float:
         """Return what is left of the transaction's time, in seconds."""
         return max(0.0, self._until - time.monotonic())
+
+
+def row_producer(
+    options: KafkaOptions, schema: pa.Schema, transactional_id: str, client_id: str, doing: str
+) -> RowProducer:
+    """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it."""
+    given = producer_settings(options, transactional_id, client_id)
+    failures = Failures(doing, options)
+    slow = plain_only(options, schema)
+    why = "asked for" if options.writer == "plain" else f"rows have a column {slow[0]}" if slow else None
+    if why is None:
+        try:
+            from exactsink_kafka.fast import FastClient, Library  # numpy and the library may be missing
+
+            assert options.topic is not None
+            client: Client = FastClient(Library(), given, options.topic, failures, doing)
+            _LOG.debug("%s: the fast writer", doing)
+            return RowProducer(client, options.topic, doing)
+        except ImportError as error:
+            why = str(error)
+    if options.writer == "fast":
+        fix = 'set writer = "auto", or give executors wheels: pip install --only-binary :all: confluent-kafka numpy'
+        raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
+    _LOG.debug("%s: the plain writer: %s", doing, why)
+    return RowProducer(PlainClient(given, options.topic, failures, doing), options.topic, doing)
 
 
 def _let_go(producer: RowProducer, wire: Wire) -> None:

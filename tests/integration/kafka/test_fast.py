@@ -14,7 +14,8 @@ from exactsink_kafka import fast
 from exactsink_kafka.errors import Failure, Failures
 from exactsink_kafka.fast import MESSAGE, FastClient, Library, MessageHead, Unusable
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.producer import PlainClient, row_producer
+from exactsink_kafka.producer import PlainClient
+from exactsink_kafka.writer import row_producer
 from tests.integration.kafka.attempts import Attempts
 
 PLAIN_ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])

@@ -13,10 +13,9 @@ import pytest
 
 from exactsink.contract import Committable, Retryable, Unknown
 from exactsink_kafka.messages import Seen
-from exactsink_kafka.producer import row_producer
 from exactsink_kafka.transactions import Transaction, Vote
 from exactsink_kafka.wire import Place, Writers
-from exactsink_kafka.writer import KafkaWriter
+from exactsink_kafka.writer import KafkaWriter, row_producer
 from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
 from tests.servers.kafka import KafkaServer, own_kafka
