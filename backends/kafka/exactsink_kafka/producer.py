@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from typing import Any
 
@@ -117,9 +117,15 @@ class RowProducer:
         client.failures.check(client.failed)
 
     def drop(self) -> None:
-        """Let go of everything, and leave the transaction open. Idempotent."""
+        """Let go of everything, and leave the transaction open. Idempotent.
+
+        Rows that were just queued are sent first, for half a second at most: librdkafka 2.16 aborts the process when
+        it is destroyed while it is about to add their partitions to the transaction (`txn_req_cnt > 0`).
+        """
         client, self._client = self._client, None
         if client is not None:
+            with suppress(Exception):  # whatever befell the rows: nobody wants them any more
+                client.flush(_SLICE)
             client.close()
 
     def _live(self) -> Client:
