@@ -110,15 +110,19 @@ def test_every_csv_file_begins_with_the_header_and_is_read_back(tmp_path: Path, 
     assert (tmp_path / "day=1" / first).read_bytes() == b'id,"a ""b"""\n1,\n2,""\n'
 
 
+@pytest.mark.parametrize(("options", "size"), [({"format": "json"}, "84 B"), (TEXT, "36 B")])
 @pytest.mark.parametrize(("count", "files_of"), [(10, [4, 4, 2]), (8, [4, 4])])
-def test_lines_end_a_file_at_the_batch_that_reaches_the_size(tmp_path: Path, count: int, files_of: list[int]) -> None:
+def test_lines_end_a_file_at_the_batch_that_reaches_the_size(
+    tmp_path: Path, options: dict[str, Any], size: str, count: int, files_of: list[int]
+) -> None:
     given = [f"röw {n:03}" for n in range(count)]
-    read = written(tmp_path, lines(*given), target_file_size="36 B", **TEXT)
-    in_order = [tmp_path / name for name in names(files(tmp_path), len(files_of), "csv")]
+    read = written(tmp_path, lines(*given), target_file_size=size, **options)
+    in_order = [tmp_path / name for name in names(files(tmp_path), len(files_of), options["format"])]
     assert read == sorted(in_order)
     found = [file.read_bytes().decode().splitlines() for file in in_order]
     assert [len(part) for part in found] == files_of
-    assert [line for part in found for line in part] == given
+    wanted = [f'{{"value":"{line}"}}' for line in given] if options["format"] == "json" else given
+    assert [line for part in found for line in part] == wanted
 
 
 @pytest.mark.parametrize(("size", "expected"), [("1 KB", [10, 10, 10, 10, 5]), ("100 KB", [20, 20, 5])])

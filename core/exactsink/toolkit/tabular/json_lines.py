@@ -1,4 +1,4 @@
-"""JSON lines as Spark's to_json writes them, made of Arrow columns: 0.5 us a row of six columns, to_json's are 1.3.
+"""JSON lines as Spark's to_json writes them, made of Arrow columns: 0.6 us a row of six columns, to_json's are 1.3.
 
 The JVM writes the values that it spells in a way of its own (floats, nested values, decimals, times in zones) and sends
 them as text; all others travel as they are. Rows that come from elsewhere need no such text, but have fewer types.
