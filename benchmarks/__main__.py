@@ -36,7 +36,7 @@ def main(
             click.echo(f"{benchmark.name:<26} {benchmark.about}")
         return
     wanted = [each for name in names or CATALOG for each in (GROWTH if name == "growth" else (name,))]
-    sizes = Sizes("benchmarks", rounds, scale, out, work, full)
+    sizes = Sizes("benchmarks", 1, rounds, scale, out, work, full)
     reports = list(run_all([benchmarks[name] for name in wanted], sizes))
     if grown := [report for report in reports if report.plan.growths]:
         save(growth_report(grown), out, "growth")

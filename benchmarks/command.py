@@ -30,6 +30,7 @@ class Sizes:
     """How much is done, how often, and where; `module` is what `python -m` was given."""
 
     module: str
+    warm_ups: int
     rounds: int
     scale: float
     out: Path
@@ -65,6 +66,7 @@ def _run(benchmark: Benchmark, setting: Setting, sizes: Sizes) -> Report:
     circumstances: dict[str, Any] = {
         "command": shlex.join(["python", "-m", sizes.module, *sys.argv[1:]]),
         "scale": setting.scale,
+        "warm_ups": sizes.warm_ups,
         "rounds": sizes.rounds,
         "commit": commit(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -73,7 +75,7 @@ def _run(benchmark: Benchmark, setting: Setting, sizes: Sizes) -> Report:
     with benchmark.open(setting) as plan:
         for note in plan.notes:
             click.echo(f"  note: {note}")
-        measured = run_plan(plan, sizes.rounds, setting.folder, click.echo)
+        measured = run_plan(plan, sizes.warm_ups, sizes.rounds, setting.folder, click.echo)
     circumstances["load_average_at_end"] = machine()["load_average"]
     report = Report(benchmark, plan, measured, circumstances)
     report.save(sizes.out)

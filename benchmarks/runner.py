@@ -1,4 +1,4 @@
-"""Run a plan: every variant once to warm up, then all in turns, round by round; medians, and ratios of medians."""
+"""Run a plan: every variant in turns, to warm up first, then round by round; medians, and ratios of medians."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Measured:
         return all(figure.holds for figure in self.figures)
 
 
-def run_plan(plan: Plan, rounds: int, folder: Path, say: Say) -> Measured:
+def run_plan(plan: Plan, warm_ups: int, rounds: int, folder: Path, say: Say) -> Measured:
     """Measure `rounds` rounds of a plan below `folder`. An error of a variant ends it: half a figure is none."""
     samples: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in plan.variants}
-    for number in range(rounds + 1):
+    for number in range(1 - warm_ups, rounds + 1):
         for variant in plan.variants:
             metrics = _measure(variant, folder)
-            say(f"  {'warm-up' if number == 0 else f'round {number}'} {variant.name}: {_reported(metrics)}")
-            if number:
+            say(f"  {f'round {number}' if number > 0 else 'warm-up'} {variant.name}: {_reported(metrics)}")
+            if number > 0:
                 for name, value in metrics.items():
                     samples[variant.name].setdefault(name, []).append(value)
     return Measured(samples, [_figure(bound, samples) for bound in plan.bounds])

@@ -29,18 +29,21 @@ _LINES = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--only", multiple=True, type=click.Choice(list(_LINES)), help="A line of the table; may be repeated.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=3), help="Rounds after the warm-up.")
+@click.option("--warm-ups", default=3, show_default=True, type=click.IntRange(min=1), help="Rounds before they count.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=3), help="Rounds that count.")
 @click.option("--scale", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="How much.")
 @click.option("--out", default="benchmarks/results/peers", show_default=True, type=click.Path(path_type=Path))
 @click.option("--work", type=click.Path(path_type=Path, exists=True), help="Where to work: the disk that is measured.")
 @click.option("--strict", is_flag=True, help="End with 1 when a bound is missed.")
-def main(only: tuple[str, ...], rounds: int, scale: float, out: Path, work: Path | None, strict: bool) -> None:
+def main(
+    only: tuple[str, ...], warm_ups: int, rounds: int, scale: float, out: Path, work: Path | None, strict: bool
+) -> None:
     """Run the lines of the table, and say which bounds are missed.
 
     Ends with 1 when a line fails: rows are missing in a target, or a variant can't run.
     """
     failures: dict[str, str] = {}
-    sizes = Sizes("benchmarks.peers", rounds, scale, out, work)
+    sizes = Sizes("benchmarks.peers", warm_ups, rounds, scale, out, work)
     reports = list(run_all([_LINES[name] for name in only or _LINES], sizes, failures))
     click.echo(save_summary(reports, failures, out))
     for line in missed(reports):

@@ -8,8 +8,9 @@ import pytest
 
 from tests.servers.kafka import Kafka, shared_kafka
 from tests.servers.postgres import Postgres, shared_postgres
+from tests.servers.s3 import S3, shared_s3
 
-__all__ = ["kafka", "postgres"]
+__all__ = ["kafka", "postgres", "s3"]
 
 
 @pytest.fixture(scope="session")
@@ -23,4 +24,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """The PostgreSQL that all workers of this run share: make databases, and leave the server alone."""
     with shared_postgres(tmp_path_factory.getbasetemp()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """The S3 server that all workers of this run share: make buckets, and leave the server alone."""
+    with shared_s3(tmp_path_factory.getbasetemp()) as server:
         yield server

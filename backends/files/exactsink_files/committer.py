@@ -71,7 +71,8 @@ class FilesCommitter(Committer):
         self._root = root
         self._problems = problems
         self._made = False
-        self._marks = MarkFolder(ctx, root)
+        self._folder = Path(root)
+        self._marks = MarkFolder(ctx, self._folder)
         self._held: Mark | Literal["any"] | None = "any"
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
@@ -82,7 +83,7 @@ class FilesCommitter(Committer):
         """Make the folders; the ticket is the root. They are durable when it returns, whoever made them."""
         if not self._made:
             with explained(self._root):
-                make_folder(temp_root(self._root))
+                make_folder(temp_root(self._folder))
                 self._marks.confirm()
             self._made = True
         return self._root.encode()
@@ -184,12 +185,12 @@ class FilesCommitter(Committer):
         with explained(self._root):
             for participant in undecided:
                 if (txn := self._own(participant.ref)) is not None:
-                    remove_folder(temp_folder(self._root, txn))
+                    remove_folder(temp_folder(self._folder, txn))
 
     def in_doubt(self) -> Iterable[InDoubt]:
         found = []
         with explained(self._root), suppress(FileNotFoundError):  # no temp folder yet
-            for entry in list(os.scandir(temp_root(self._root))):
+            for entry in list(os.scandir(temp_root(self._folder))):
                 if (txn := self._own(entry.name)) is not None and entry.is_dir(follow_symlinks=False):
                     with suppress(FileNotFoundError):  # gone between listing and looking
                         age = time.time() - entry.stat(follow_symlinks=False).st_mtime
@@ -354,7 +355,7 @@ def _drop_temps(vote: Vote) -> None:
 
 def _place_problems(root: str) -> Iterator[Finding]:
     """Find out, leaving nothing behind, whether the target's folders can be written, or made."""
-    for place in dict.fromkeys((_nearest(root), _nearest(str(temp_root(root))))):
+    for place in dict.fromkeys((_nearest(root), _nearest(str(temp_root(Path(root)))))):
         if not os.path.isdir(place):
             yield Finding("error", f"{place} is not a folder", "move it away, or set path to another folder")
             continue

@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from exactsink.contract import (
+    AnyPath,
     Fatal,
     JobContext,
     Mark,
+    ObjectPath,
     SyncFailed,
     create_file,
+    file_names,
     make_folder,
     replace_file,
     sync_folders,
@@ -69,9 +70,9 @@ class Standing:
 class MarkFolder:
     """One sink's marks in one target."""
 
-    def __init__(self, ctx: JobContext, root: str) -> None:
+    def __init__(self, ctx: JobContext, root: AnyPath) -> None:
         self._ctx = ctx
-        self._path = Path(temp_root(root), f"{ctx.job}.{ctx.sink}")
+        self._path = temp_root(root) / f"{ctx.job}.{ctx.sink}"
 
     def read(self) -> Standing:
         """Read what stands; the highest epoch counts."""
@@ -111,7 +112,7 @@ class MarkFolder:
         body = self._body() | {"epoch": epoch, "tokens": sorted(set(tokens)), "participants": participants}
         data = json.dumps(body, sort_keys=True).encode()
         name = f"e{epoch}.{hashlib.sha256(data).hexdigest()[:16]}"
-        if not self._path.is_dir():  # an earlier release opened the epoch
+        if not isinstance(self._path, ObjectPath) and not self._path.is_dir():  # an earlier release opened the epoch
             make_folder(self._path)
         replace_file(self._path / f"{name}.manifest", data)  # if one stands, it says the same
         return name
@@ -119,7 +120,7 @@ class MarkFolder:
     def finish(self, name: str) -> None:
         """Mark durably that all files of a manifest have their names, also after a power cut."""
         done = self._path / f"{name}.done"
-        done.touch()
+        replace_file(done, b"") if isinstance(done, ObjectPath) else done.touch()
         try:
             self.sync()
         except SyncFailed:  # so that it is made again
@@ -133,19 +134,17 @@ class MarkFolder:
             return
         highest = max(found)
         self.sync()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path / _BIRTH)
-        for name in os.listdir(self._path):
+        (self._path / _BIRTH).unlink(missing_ok=True)
+        for name in file_names(self._path):
             parsed = _OF_EPOCH.fullmatch(name)
             if parsed is not None and int(parsed["epoch"]) < highest:
-                with suppress(FileNotFoundError):
-                    os.unlink(self._path / name)
+                (self._path / name).unlink(missing_ok=True)
 
     def _listed(self) -> Mapping[int, Mapping[str, bool]]:
         """List the sets of each epoch that has a manifest, and whether each is done."""
         kinds: dict[tuple[int, str], set[str]] = {}
         with suppress(FileNotFoundError):
-            for name in os.listdir(self._path):
+            for name in file_names(self._path):
                 parsed = _OF_EPOCH.fullmatch(name)
                 if parsed is not None and not parsed["unfinished"]:
                     kinds.setdefault((int(parsed["epoch"]), parsed["set"]), set()).add(parsed["kind"])

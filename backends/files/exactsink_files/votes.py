@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from exactsink.contract import Committable, Txn
+from exactsink.contract import AnyPath, Committable, ObjectPath, Txn
 from exactsink.toolkit.payloads import check_version
 
 __all__ = ["PAYLOAD_VERSION", "Vote", "VotedFile", "temp_folder", "temp_root"]
 
 PAYLOAD_VERSION = 1
+
+_Folder = TypeVar("_Folder", Path, ObjectPath, AnyPath)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,11 @@ class Vote:
         return Path(self.root, file.final)
 
 
-def temp_root(root: str) -> Path:
+def temp_root(root: _Folder) -> _Folder:
     """Name the folder of all participants and marks: in the target's own file system, as links don't cross."""
-    return Path(root, "_exactsink")
+    return root / "_exactsink"
 
 
-def temp_folder(root: str, txn: Txn) -> Path:
+def temp_folder(root: _Folder, txn: Txn) -> _Folder:
     """Name the folder that holds one participant's temp files, and nothing else."""
     return temp_root(root) / txn.id

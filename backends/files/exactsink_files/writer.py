@@ -25,7 +25,7 @@ class FilesWriter(Writer):
         self._txn = txn
         self._root = root
         self._format = options.format
-        self._folder = temp_folder(root, txn)
+        self._folder = temp_folder(Path(root), txn)
         self._sealed: list[VotedFile] = []
         self._parts = Parts(options, schema, self._open, self._seal)
         self._opened = 0

@@ -13,6 +13,7 @@ from exactsink.contract.durable import (
     SyncFailed,
     create_file,
     disk_errors,
+    file_names,
     file_sha256,
     make_folder,
     replace_file,
@@ -51,6 +52,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
+from exactsink.contract.objects import AnyPath, ObjectInfo, ObjectPath, is_object_url, path_of
 from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ __all__ = [
     "NAME_PATTERN",
     "NO_HARD_LINKS",
     "AlreadyCommitted",
+    "AnyPath",
     "Applier",
     "Backend",
     "BackendOptions",
@@ -89,6 +92,8 @@ __all__ = [
     "Mark",
     "Marker",
     "MarkerCommitter",
+    "ObjectInfo",
+    "ObjectPath",
     "Outcome",
     "PreflightError",
     "Refused",
@@ -105,9 +110,12 @@ __all__ = [
     "Writer",
     "create_file",
     "disk_errors",
+    "file_names",
     "file_sha256",
     "hookimpl",
+    "is_object_url",
     "make_folder",
+    "path_of",
     "replace_file",
     "sync_folders",
 ]

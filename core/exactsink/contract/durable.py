@@ -1,4 +1,7 @@
-"""Local files that survive a power cut: what is synced, in which order, and a proof of what was written.
+"""Files that survive a power cut: what is synced, in which order, and a proof of what was written.
+
+What takes an `AnyPath` does the same in an object store, where a write that was answered is durable, and there is
+nothing to sync.
 
 A sync that failed is never tried again for the same bytes or names: the system forgets what it could not write, and
 says next time that all is well. What it was for is made again, or the job ends and a person looks at the disk.
@@ -16,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from exactsink.contract.errors import Retryable
+from exactsink.contract.objects import AnyPath, ObjectPath
 
 __all__ = [
     "NO_HARD_LINKS",
@@ -23,6 +27,7 @@ __all__ = [
     "SyncFailed",
     "create_file",
     "disk_errors",
+    "file_names",
     "file_sha256",
     "make_folder",
     "replace_file",
@@ -107,12 +112,19 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sync_folders(folders: Iterable[Path]) -> None:
+def file_names(folder: AnyPath) -> list[str]:
+    """List the names right below a folder. Raises FileNotFoundError for a local one that is absent."""
+    return folder.names() if isinstance(folder, ObjectPath) else os.listdir(folder)
+
+
+def sync_folders(folders: Iterable[AnyPath]) -> None:
     """Make the names in these folders durable: files created, linked, renamed or unlinked in them.
 
     Raises SyncFailed: then make them again, as new files; to call this again proves nothing.
     """
     for folder in dict.fromkeys(folders):
+        if isinstance(folder, ObjectPath):
+            continue
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -122,11 +134,13 @@ def sync_folders(folders: Iterable[Path]) -> None:
             os.close(handle)
 
 
-def create_file(path: Path, data: bytes) -> bool:
+def create_file(path: AnyPath, data: bytes) -> bool:
     """Make a file under a name that nobody has, durably; return whether this call did. One that stands is left alone.
 
     Nobody ever finds a part of it; but where there are no hard links, a writer that dies may leave one.
     """
+    if isinstance(path, ObjectPath):
+        return path.create(data)
     unfinished = _sealed_beside(path, data)
     try:
         os.link(unfinished, path)
@@ -143,8 +157,11 @@ def create_file(path: Path, data: bytes) -> bool:
     return made
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: AnyPath, data: bytes) -> None:
     """Make a file, or put it in the place of the one that has its name; whole and durable."""
+    if isinstance(path, ObjectPath):
+        path.replace(data)
+        return
     unfinished = _sealed_beside(path, data)
     try:
         unfinished.replace(path)
@@ -181,12 +198,14 @@ def _created_in_place(path: Path, data: bytes) -> bool:
     return True
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: AnyPath) -> None:
     """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes.
 
     Folders that stand already are synced too: who made them may have died before it synced them. What this call made
     and can't sync goes again, so that the next one makes it anew.
     """
+    if isinstance(folder, ObjectPath):
+        return
     folder = folder.absolute()
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
