@@ -127,8 +127,7 @@ class _JsonLines(_Part[_Out]):
     """Rows as objects, one a line."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for part in json_lines(batch):
-            self.out.write(part)
+        self.out.write(json_lines(batch))
 
     def flush(self) -> None:
         """Nothing waits."""
