@@ -52,7 +52,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
-from exactsink.contract.objects import AnyPath, ObjectInfo, ObjectPath, is_object_url, path_of
+from exactsink.contract.objects import AnyPath, ObjectInfo, ObjectPath, is_object_url, os_errors, path_of, store_code
 from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 
 if TYPE_CHECKING:
@@ -115,8 +115,10 @@ __all__ = [
     "hookimpl",
     "is_object_url",
     "make_folder",
+    "os_errors",
     "path_of",
     "replace_file",
+    "store_code",
     "sync_folders",
 ]
 

@@ -19,7 +19,7 @@ from exactsink.contract.errors import ConfigError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["AnyPath", "ObjectInfo", "ObjectPath", "is_object_url", "path_of"]
+__all__ = ["AnyPath", "ObjectInfo", "ObjectPath", "is_object_url", "os_errors", "path_of", "store_code"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
@@ -83,17 +83,17 @@ class ObjectPath:
 
     def exists(self) -> bool:
         """Return whether an object has this name, or a name below it."""
-        with _os_errors(self.url):
+        with os_errors(self.url):
             return bool(self.fs.exists(self.url))
 
     def info(self) -> ObjectInfo:
         """Look at the object. Raises FileNotFoundError."""
-        with _os_errors(self.url):
+        with os_errors(self.url):
             return _info(self.fs.info(self.url, refresh=True))
 
     def read_bytes(self) -> bytes:
         """Read the object whole. Raises FileNotFoundError."""
-        with _os_errors(self.url):
+        with os_errors(self.url):
             return bytes(self.fs.cat_file(self.url))
 
     def read_text(self) -> str:
@@ -105,11 +105,11 @@ class ObjectPath:
 
     def listed(self) -> dict[str, ObjectInfo]:
         """List the names right below this one, each with what the store says of it; a folder has no bytes."""
-        with _os_errors(self.url):
+        with os_errors(self.url):
             try:
                 found = self.fs.ls(self.url, detail=True, refresh=True)
             except FileNotFoundError as absent:
-                if _code(absent) in _STORE_IS_MISSING:
+                if store_code(absent) in _STORE_IS_MISSING:
                     raise
                 return {}
         named = ((str(each["name"]).rstrip("/").rpartition("/")[2], each) for each in found)
@@ -121,35 +121,35 @@ class ObjectPath:
 
         False may also stand for an earlier try of this call whose answer was lost: who must know compares what stands.
         """
-        with _os_errors(self.url):
+        with os_errors(self.url):
             try:
                 self.fs.pipe_file(self.url, data, mode="create")
             except FileExistsError:
                 return False
             except OSError as error:
-                if _code(error) in _TAKEN:  # not every server says which condition failed
+                if store_code(error) in _TAKEN:  # not every server says which condition failed
                     return False
                 raise
         return True
 
     def replace(self, data: bytes) -> None:
         """Write an object, or put it in the place of the one that has its name; durable, and never half seen."""
-        with _os_errors(self.url):
+        with os_errors(self.url):
             self.fs.pipe_file(self.url, data)
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object. A store may not say whether it was there."""
-        with _os_errors(self.url):
+        with os_errors(self.url):
             try:
                 self.fs.rm_file(self.url)
             except FileNotFoundError as absent:
-                if not missing_ok or _code(absent) in _STORE_IS_MISSING:
+                if not missing_ok or store_code(absent) in _STORE_IS_MISSING:
                     raise
 
     def unlink_below(self, names: Iterable[str]) -> None:
         """Remove objects below this one, by as few requests as the store has for it. Idempotent."""
         urls = [f"{self.url}/{name}" for name in names]
-        with _os_errors(self.url):
+        with os_errors(self.url):
             if not urls:
                 return
             try:
@@ -174,14 +174,16 @@ def path_of(text: str) -> AnyPath:
 
 
 @contextmanager
-def _os_errors(url: str) -> Iterator[None]:
+def os_errors(url: str) -> Iterator[None]:
     """Raise what a store's library raises as OSError; a missing bucket must never be taken for an absent name."""
     try:
         yield
     except FileNotFoundError as error:
-        if _code(error) in _STORE_IS_MISSING:
+        if store_code(error) in _STORE_IS_MISSING:
             raise OSError(errno.ENODEV, f"the bucket does not exist: {error}", url) from error
         raise
+    except PermissionError as error:
+        raise PermissionError(errno.EACCES, str(error), url) from error
     except OSError:
         raise
     except Exception as error:
@@ -190,10 +192,14 @@ def _os_errors(url: str) -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url) from error
 
 
-def _code(error: BaseException) -> str:
-    """Return the store's own word for an error, where its library keeps it."""
-    response = getattr(error.__cause__, "response", None)
-    return str(response["Error"].get("Code", "")) if isinstance(response, dict) and "Error" in response else ""
+def store_code(error: BaseException | None) -> str:
+    """Return the store's own word for an error, where its library keeps it; empty elsewhere."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict) and "Error" in response:
+            return str(response["Error"].get("Code", ""))
+        error = error.__cause__
+    return ""
 
 
 def _info(found: dict[str, Any]) -> ObjectInfo:
