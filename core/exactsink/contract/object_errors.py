@@ -10,31 +10,14 @@ __all__ = ["is_taken", "store_code", "store_errors"]
 
 _LIBRARIES = frozenset(
     [
-        "adlfs",
-        "aiobotocore",
-        "aiohttp",
-        "asyncio",
-        "azure",
-        "botocore",
-        "fsspec",
-        "gcsfs",
-        "google",
-        "paramiko",
-        "requests",
-        "s3fs",
-        "urllib3",
+        *("adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google"),
+        *("paramiko", "requests", "s3fs", "urllib3"),
     ]
 )
 _NO_CREDENTIALS = frozenset(
     [
-        "CredentialRetrievalError",
-        "NoAuthTokenError",
-        "NoCredentialsError",
-        "PartialCredentialsError",
-        "ProfileNotFound",
-        "TokenRetrievalError",
-        "UnauthorizedSSOTokenError",
-        "SSOTokenLoadError",
+        *("CredentialRetrievalError", "NoAuthTokenError", "NoCredentialsError", "PartialCredentialsError"),
+        *("ProfileNotFound", "SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError"),
     ]
 )
 _REFUSED = frozenset({401, 403})

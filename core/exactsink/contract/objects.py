@@ -27,6 +27,7 @@ __all__ = [
     "ObjectPath",
     "Upload",
     "is_object_url",
+    "object_scheme",
     "path_of",
     "store_code",
     "store_errors",
@@ -56,7 +57,7 @@ class ObjectPath:
         found = _URL.fullmatch(url)
         if found is None:
             raise ConfigError(f"{url} is not a URL", next="write scheme://bucket/path, or a local path")
-        scheme = _SCHEMES.get(found["scheme"].lower(), found["scheme"].lower())
+        scheme = object_scheme(url)
         plain = f"{scheme}:/{found['rest'].rstrip('/')}"
         try:
             from fsspec import get_filesystem_class
@@ -77,8 +78,8 @@ class ObjectPath:
 
     @property
     def scheme(self) -> str:
-        """Return fsspec's name of the kind of store."""
-        return self.url.partition(":")[0]
+        """fsspec's name of this kind of store."""
+        return object_scheme(self.url)
 
     @property
     def name(self) -> str:
@@ -195,6 +196,12 @@ def is_object_url(text: str) -> bool:
     """Return whether a path that a user wrote names a store: any scheme but `file:`."""
     found = _URL.fullmatch(text)
     return found is not None and found["scheme"].lower() != "file"
+
+
+def object_scheme(url: str) -> str:
+    """Return fsspec's name of the kind of store that a URL is in: `s3` for Hadoop's s3a."""
+    scheme = url.partition(":")[0].lower()
+    return _SCHEMES.get(scheme, scheme)
 
 
 def path_of(text: str) -> AnyPath:
