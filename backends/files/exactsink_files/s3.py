@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from exactsink.contract import ObjectPath, os_errors, store_code
+from exactsink.contract import ObjectPath, store_code, store_errors
 from exactsink_files.votes import Part
 
 __all__ = ["S3", "Held", "Upload", "in_parallel", "open_s3"]
@@ -107,7 +107,7 @@ class S3:
 
     def get(self, key: str) -> bytes | None:
         """Read a small object; None when it is absent."""
-        with os_errors(self._url):
+        with store_errors(self._url):
             try:
                 return bytes(self._fs.cat_file(f"{self.bucket}/{key}"))
             except FileNotFoundError as absent:
@@ -161,7 +161,7 @@ class S3:
             return None
 
     def _call(self, method: str, **given: Any) -> dict[str, Any]:
-        with os_errors(self._url):
+        with store_errors(self._url):
             answer: dict[str, Any] = self._fs.call_s3(method, Bucket=self.bucket, **given)
             return answer
 
