@@ -76,10 +76,12 @@ def lines_of(batch: int) -> list[str]:
     return [json.dumps(row) for row in rows]
 
 
-def write_job(folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE, spark: str = SPARK) -> Path:
-    """Write a job's file; `{folder}` stands for its folder."""
+def write_job(
+    folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE, spark: str = SPARK, checkpoint: str = ""
+) -> Path:
+    """Write a job's file; `{folder}` stands for its folder, where the checkpoint is unless it is given."""
     path = folder / "job.toml"
-    head = f'[job]\nname = "e2e"\ncheckpoint = "{folder}/checkpoint"\n{job}'
+    head = f'[job]\nname = "e2e"\ncheckpoint = "{checkpoint or folder / "checkpoint"}"\n{job}'
     path.write_text(head + "".join(part.format(folder=folder) for part in (spark, source, sinks)))
     return path
 
