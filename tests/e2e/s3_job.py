@@ -35,14 +35,14 @@ class Bucket:
         """How a driver run finds the server."""
         return {"environment": self.proxy.environment}
 
-    def job(self, more: str = "") -> Path:
-        """Write the job's file; `more` are options of the JSON lines, the last sink."""
+    def job(self) -> Path:
+        """Write the job's file."""
         in_bucket = re.sub(r"\{folder\}/(lake|lines)", rf"s3://{self.name}/\1", THREE_SINKS)
         conf = {f"spark.executorEnv.{name}": value for name, value in self.proxy.environment.items()}
         conf |= s3a_conf(self.proxy)
         spark = SPARK + "".join(f'"{name}" = "{value}"\n' for name, value in conf.items())
         return write_job(
-            self._folder, in_bucket + more, source=TWO_FILES, spark=spark, checkpoint=f"s3a://{self.name}/checkpoint"
+            self._folder, in_bucket, source=TWO_FILES, spark=spark, checkpoint=f"s3a://{self.name}/checkpoint"
         )
 
     @cached_property
