@@ -39,6 +39,14 @@ class Calls:
 
         self._faults.append((operation, lost))
 
+    def answer(self, operation: str, answer: Any) -> None:
+        """Answer the next such request so, and do nothing."""
+
+        async def given(do: Callable[[], Any]) -> Any:
+            return answer
+
+        self._faults.append((operation, given))
+
     def refuse(self, operation: str, status: int, code: str, times: int = 1) -> None:
         """Answer the next such requests with an error, and do nothing."""
 
