@@ -90,6 +90,7 @@ def test_a_checkpoint_is_read_beside_the_marks_that_s3a_leaves(job: str, place: 
         folder.fs.call_s3("put_object", Bucket=place.url.split("/")[2], Key=f"jobs/chk/{mark}", Body=b"")
     assert (checkpoint.query_id(), checkpoint.next_batch(), checkpoint.is_stateful()) == ("query-1", 1, True)
     assert (checkpoint.previous(1), checkpoint.previous(0)) == (checkpoint.fingerprint(0), "")
+    assert sorted((folder / "commits").names()) == [".1.tmp", "0"]
     assert checkpoint.source_ends(1) == ("9",)
     with pytest.raises(LineageError, match="no offsets of batch 2"):
         checkpoint.fingerprint(2)

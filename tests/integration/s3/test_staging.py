@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Lost, Mark, ObjectPath, Retryable, Txn, Unknown
+from exactsink.contract.object_file import ObjectFile
 from tests.integration.s3.calls import Calls
 from tests.unit.test_idempotent import Keyed, keyed
 from tests.unit.upsert_sink import SCHEMA, Sink, upsert
@@ -84,6 +85,16 @@ def test_a_writer_that_ends_early_leaves_nothing_that_the_sweep_does_not_find(
     assert sink.listed() == []
     assert (place.names(), [upload.name for upload in place.uploads()]) == ([], [other.name])
     foreign.closed = True
+
+
+def test_a_file_that_is_not_sealed_never_stands(place: ObjectPath) -> None:
+    """Nor does one that nobody closes: fsspec's own file publishes what it has."""
+    for close in (ObjectFile.close, ObjectFile.__del__):
+        file = ObjectFile(place / "half.arrow")
+        file.write(b"x" * 17 * 2**20)
+        assert len(place.uploads()) == 1
+        close(file)
+        assert (place.names(), place.uploads()) == ([], [])
 
 
 @pytest.mark.parametrize("damage", ["gone", "half", "other bytes"])
