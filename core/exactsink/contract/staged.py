@@ -277,7 +277,7 @@ class StagedCommitter(MarkerCommitter):
         ordered = sorted(committables, key=lambda c: (c.txn.partition, c.txn.attempt))
         damage = self._damage(ordered)
         try:
-            applied = not damage and self._applier.apply(marker, staged_batches(ordered))
+            applied = not damage and self._applier.apply(marker, staged_batches(self._folder, ordered))
         except FileNotFoundError as gone:
             damage, applied = self._damage(ordered) or [Unknown(f"staged file {gone.filename} is gone")], False
         # Another driver may have applied the epoch, and dropped its files, since the marker was read.
@@ -290,7 +290,7 @@ class StagedCommitter(MarkerCommitter):
         if not applied:
             self._applier.confirm(self._ctx.job, self._ctx.sink)
         with staging_errors(self._folder):
-            drop_staged(committables)
+            drop_staged(self._folder, committables)
         return [Committed() if applied else AlreadyCommitted() for _ in committables]
 
     def abort(self, undecided: Undecided) -> None:
@@ -318,7 +318,9 @@ class StagedCommitter(MarkerCommitter):
     def _damage(self, committables: Sequence[Committable]) -> list[Lost | Unknown]:
         """Return what is wrong with the staged files: Lost for one that is gone, Unknown for one that was changed."""
         with staging_errors(self._folder):
-            return [found for committable in committables if (found := damage_of(committable)) is not None]
+            return [
+                found for committable in committables if (found := damage_of(self._folder, committable)) is not None
+            ]
 
 
 def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:

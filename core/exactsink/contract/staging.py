@@ -50,9 +50,9 @@ def voted(path: AnyPath, size: int, sha256: str) -> bytes:
     return json.dumps({"path": str(path), "size": size, "sha256": sha256}).encode()
 
 
-def damage_of(committable: Committable) -> Lost | Unknown | None:
+def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | None:
     """Return what is wrong with a staged file: Lost for one that is gone, Unknown for one that was changed."""
-    vote, path = json.loads(committable.payload), _path(committable)
+    vote, path = json.loads(committable.payload), _path(folder, committable)
     try:
         size = path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
         whole = size == vote["size"] and file_sha256(path) == vote["sha256"]
@@ -61,9 +61,9 @@ def damage_of(committable: Committable) -> Lost | Unknown | None:
     return None if whole else Unknown(f"staged file {path} is not what was voted ({vote['size']} bytes)")
 
 
-def staged_batches(committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
+def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
     """Read staged files one after the other. Raises FileNotFoundError for one that is gone."""
-    for path in map(_path, committables):
+    for path in [_path(folder, committable) for committable in committables]:
         try:
             with _opened(path) as source, pa.ipc.open_stream(source) as reader:
                 yield from reader
@@ -74,11 +74,11 @@ def staged_batches(committables: Sequence[Committable]) -> Iterator[pa.RecordBat
                 raise error
 
 
-def drop_staged(committables: Iterable[Committable]) -> None:
+def drop_staged(folder: AnyPath, committables: Iterable[Committable]) -> None:
     """Remove the files of a set that is applied. Idempotent."""
-    paths = [_path(committable) for committable in committables]
-    for folder in dict.fromkeys(path.parent for path in paths):
-        remove_files(folder, [path.name for path in paths if path.parent == folder])
+    paths = [_path(folder, committable) for committable in committables]
+    for place in dict.fromkeys(path.parent for path in paths):
+        remove_files(place, [path.name for path in paths if path.parent == place])
 
 
 def staged_in_doubt(folder: AnyPath, job: str, sink: str) -> Iterator[InDoubt]:
@@ -104,8 +104,14 @@ def abort_staged(folder: AnyPath, refs: Iterable[str]) -> None:
     remove_files(folder, names)
 
 
-def _path(committable: Committable) -> AnyPath:
-    return path_of(json.loads(committable.payload)["path"])
+def _path(folder: AnyPath, committable: Committable) -> AnyPath:
+    """Return where a file stands: in the folder, unless the config named another one when it was staged.
+
+    The folder's own file system is used where it can be: fsspec makes one for each thread, with new connections.
+    """
+    text = json.loads(committable.payload)["path"]
+    beside = isinstance(folder, ObjectPath) and text.rpartition("/")[0] == folder.url
+    return folder / text.rpartition("/")[2] if beside else path_of(text)
 
 
 @contextmanager
