@@ -208,6 +208,12 @@ class _Connection(BaseHTTPRequestHandler):
         with suppress(OSError):
             super().finish()
 
+    def handle_expect_100(self) -> bool:
+        """Ask for the body: the server is asked only once it has come."""
+        going_on = super().handle_expect_100()
+        self.wfile.flush()
+        return going_on
+
     def log_message(self, format: str, *args: object) -> None:
         """Nothing is logged."""
 
