@@ -109,7 +109,7 @@ class S3:
         """Read a small object; None when it is absent."""
         with os_errors(self._url):
             try:
-                return bytes(self._fs.cat_file(f"{self.bucket}/{key}"))
+                return bytes(self._fs.cat_file(f"{self.bucket}/{key}", max_concurrency=1))  # one request
             except FileNotFoundError as absent:
                 if store_code(absent) not in _ABSENT:
                     raise
