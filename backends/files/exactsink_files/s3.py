@@ -109,7 +109,7 @@ class S3:
         """Read a small object; None when it is absent."""
         with store_errors(self._url):
             try:
-                return bytes(self._fs.cat_file(f"{self.bucket}/{key}"))
+                return bytes(self._fs.cat_file(f"{self.bucket}/{key}", max_concurrency=1))  # one request
             except FileNotFoundError as absent:
                 if store_code(absent) not in _ABSENT:
                     raise
@@ -137,11 +137,12 @@ class S3:
                 return
             marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
-    def objects(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """List the objects of a prefix that have no `/` behind it, and when each was written, in Unix seconds."""
+    def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
+        """List objects of a prefix, and when each was written, in Unix seconds; `deep`: also with a `/` behind it."""
+        grouped = {} if deep else {"Delimiter": "/"}
         marker: dict[str, Any] = {}
         while True:
-            page = self._call("list_objects_v2", Prefix=prefix, Delimiter="/", **marker)
+            page = self._call("list_objects_v2", Prefix=prefix, **grouped, **marker)
             for found in page.get("Contents", ()):
                 yield found["Key"], found["LastModified"].timestamp()
             if not page.get("IsTruncated"):
