@@ -15,6 +15,7 @@ from benchmarks.cases import (
     kafka_epochs,
     marks,
     null,
+    object_store,
     postgres,
     postgres_loads,
     second_sink,
@@ -43,6 +44,9 @@ CATALOG: dict[str, Benchmark] = {
         kafka_epochs.COMMIT,
         kafka_epochs.EPOCH,
         marks.BENCHMARK,
+        object_store.FILES,
+        object_store.COMMIT,
+        object_store.MEMORY,
     )
 }
 

@@ -17,10 +17,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import s3fs  # noqa: F401 - imported before the fork
+
 from exactsink.cli.main import main
 from exactsink.cli.run import run
 from exactsink.contract import Event, ExactsinkError
-from tests.e2e import python_daemon  # noqa: F401 - imported before the fork
+from tests.e2e import python_daemon  # noqa: F401 - so is this
 
 Place = tuple[str, str, "int | None"]
 

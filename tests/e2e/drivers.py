@@ -66,6 +66,7 @@ class Driver(Process):
         *,
         first: str | None = None,
         jvm: WarmJvm | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.marks = {fault: name.with_suffix(f".{number}.fired") for number, fault in enumerate(faults, 1)}
         self._jvm = jvm
@@ -74,9 +75,9 @@ class Driver(Process):
             arguments.append("--fault=" + json.dumps({**asdict(fault), "mark": str(mark)}))
         arguments += [] if first is None else [f"--first={first}"]
         local = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_DIRS": str(job.with_name("spark"))}
-        log, environment = name.with_suffix(".log"), local if jvm is None else jvm.address
+        log, way = name.with_suffix(".log"), local if jvm is None else jvm.address
         log.touch()
-        self._attach(server.fork(arguments, {**temporary(log), **environment}, log), log)
+        self._attach(server.fork(arguments, {**temporary(log), **way, **(environment or {})}, log), log)
 
     @property
     def unfired(self) -> list[Fault]:

@@ -60,26 +60,28 @@ THREE_SINKS = SINKS + LINES
 """Parquet, an SQLite table, and JSON lines: every row goes to all three."""
 
 
-def write_source(folder: Path, batches: int) -> None:
+def write_source(folder: Path, batches: int, kinds: int = 3) -> None:
     """Write one JSON file a batch, in the order of their times."""
     (folder / "source").mkdir(parents=True, exist_ok=True)
     for batch in range(batches):
         path = folder / "source" / f"{batch}.json"
-        path.write_text("".join(line + "\n" for line in lines_of(batch)))
+        path.write_text("".join(line + "\n" for line in lines_of(batch, kinds)))
         os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
 
 
-def lines_of(batch: int) -> list[str]:
+def lines_of(batch: int, kinds: int = 3) -> list[str]:
     """Return the rows of one file as JSON."""
     first = batch * ROWS_A_BATCH
-    rows = ({"id": first + n, "kind": f"k{n % 3}", "amount": n / 4, "tags": {"n": n}} for n in range(ROWS_A_BATCH))
+    rows = ({"id": first + n, "kind": f"k{n % kinds}", "amount": n / 4, "tags": {"n": n}} for n in range(ROWS_A_BATCH))
     return [json.dumps(row) for row in rows]
 
 
-def write_job(folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE, spark: str = SPARK) -> Path:
-    """Write a job's file; `{folder}` stands for its folder."""
+def write_job(
+    folder: Path, sinks: str = SINKS, job: str = "", source: str = SOURCE, spark: str = SPARK, checkpoint: str = ""
+) -> Path:
+    """Write a job's file; `{folder}` stands for its folder, where the checkpoint is unless it is given."""
     path = folder / "job.toml"
-    head = f'[job]\nname = "e2e"\ncheckpoint = "{folder}/checkpoint"\n{job}'
+    head = f'[job]\nname = "e2e"\ncheckpoint = "{checkpoint or folder / "checkpoint"}"\n{job}'
     path.write_text(head + "".join(part.format(folder=folder) for part in (spark, source, sinks)))
     return path
 

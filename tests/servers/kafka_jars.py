@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +22,14 @@ _LOGS = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Some artifacts (group:artifact:version) with all they need, and the folder's name that they are kept under."""
+    """Some artifacts (group:artifact:version), and the folder's name that they are kept under.
+
+    They come with all they need, or `alone`.
+    """
 
     name: str
     artifacts: tuple[str, ...]
+    alone: bool = False
 
 
 BROKER = JarSet(f"kafka-{VERSION}", (f"org.apache.kafka:kafka_2.13:{VERSION}", _LOGS))
@@ -80,7 +83,7 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(f"tests with Kafka need Maven to fetch {', '.join(wanted.artifacts)}; run: {INSTALL}")
-    (folder / "pom.xml").write_text(_pom(wanted.artifacts))
+    (folder / "pom.xml").write_text(_pom(wanted))
     command = [maven, "-B", "-q", "-C", PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
     try:
         done = subprocess.run(
@@ -103,12 +106,13 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
         )
 
 
-def _pom(artifacts: Sequence[str]) -> str:
+def _pom(wanted: JarSet) -> str:
+    rest = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     entries = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *artifact.split(":")
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>".format(
+            *artifact.split(":"), rest if wanted.alone else ""
         )
-        for artifact in artifacts
+        for artifact in wanted.artifacts
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -18,7 +18,7 @@ from exactsink.contract import DurableFile, durable, staged, sync_folders
 from exactsink.contract.idempotent import _ProvenApplier
 from exactsink.protocol.journal.stores import local
 from exactsink.protocol.journal.stores.local import LocalStore
-from exactsink_files import committer
+from exactsink_files import links
 from exactsink_files.marks import MarkFolder
 from tests.simulation.disk_plays import KINDS, Broken, Lab, failed_syncs, faults, kills, power_cuts
 
@@ -145,7 +145,7 @@ DEFECTS = (
     Defect("a file is synced again", "keyed", r"0\.appl", failed_syncs, _seal_again),
     Defect("a proof is synced again", "keyed", "sink$", failed_syncs, _set(_ProvenApplier, "confirm", _nothing)),
     Defect("a birth is synced again", "lake", r"orders\.sink$", failed_syncs, _set(MarkFolder, "confirm", _nothing)),
-    Defect("names are synced again", "lake", "kind", failed_syncs, _set(committer, "SyncFailed", ZeroDivisionError)),
+    Defect("names are synced again", "lake", "kind", failed_syncs, _set(links, "SyncFailed", ZeroDivisionError)),
     Defect("staging's errors as they come", "keyed", "arrow", faults, _set(staged, "staging_errors", nullcontext)),
 )
 

@@ -165,10 +165,51 @@ def test_a_checkpoint_with_no_place_beside_it_is_refused(tmp_path: Path, checkpo
     assert "job.toml line 3: job.checkpoint: " in refused(tmp_path, JOB.replace("/data/chk", checkpoint))
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/chk", "hdfs://host/chk", "file://host/chk", "s3a:/chk", "file:/chk"])
-def test_places_that_are_not_local_are_refused(tmp_path: Path, place: str) -> None:
-    assert "job.checkpoint: only local folders" in refused(tmp_path, JOB.replace("/data/chk", place))
-    assert "job.staging: only local folders" in refused(tmp_path, HEAD + f'staging = "{place}"\n' + SINK)
+def test_a_place_in_an_object_store_is_one_place_however_it_is_spelt(tmp_path: Path) -> None:
+    for scheme in ("s3", "s3a", "s3n"):
+        config, _ = bind(tmp_path, JOB.replace("/data/chk", f"{scheme}://bucket/chk/"))
+        assert config.job.checkpoint == f"{scheme}://bucket/chk", "Spark gets it as it is written"
+        places = (config.checkpoint, config.history, config.staging)
+        assert tuple(map(str, places)) == tuple(
+            f"s3://bucket/chk{end}" for end in ("", ".exactsink", ".exactsink/staging")
+        )
+    config, _ = bind(tmp_path, HEAD + 'staging = "s3a://other/rows"\n' + SINK)
+    assert (config.history, str(config.staging)) == (Path("/data/chk.exactsink"), "s3://other/rows")
+
+
+NO_PLACE = {
+    "s3://bucket": "scheme://bucket/path",
+    "s3:///chk": "scheme://bucket/path",
+    "s3a:/chk": "scheme://bucket/path",
+    "s3://bucket/a/../b": "plain names",
+    "s3://bucket/a*": "plain names",
+    "s3a://KEY:hidden@bucket/chk": "no secrets in URLs",
+    "file://host/chk": "a local folder is a path",
+    "file:/chk": "a local folder is a path",
+}
+NO_JOURNAL = ["hdfs://host/chk", "sftp://host/chk", "memory://here/chk", "dbfs://x/chk", "zzz://x/chk"]
+
+
+@pytest.mark.parametrize("place", NO_PLACE)
+def test_a_place_that_is_none_is_refused(tmp_path: Path, place: str) -> None:
+    for name, text in (
+        ("checkpoint", JOB.replace("/data/chk", place)),
+        ("staging", HEAD + f'staging = "{place}"\n' + SINK),
+    ):
+        said = refused(tmp_path, text)
+        assert f"job.{name}: " in said
+        assert NO_PLACE[place] in said
+        assert "hidden" not in said
+
+
+@pytest.mark.parametrize("place", NO_JOURNAL)
+def test_a_store_whose_creates_are_not_known_to_be_atomic_holds_no_journal(tmp_path: Path, place: str) -> None:
+    said = refused(tmp_path, JOB.replace("/data/chk", place))
+    assert f"can't be kept on {place.partition(':')[0]}" in said
+    assert '[job] journal = "postgresql+psycopg://..."' in said
+    if place.startswith(("dbfs", "zzz")):
+        text = JOB.replace('"/data/chk"', f'"{place}"\njournal = "sqlite:////j.db"')
+        assert "no file system for" in refused(tmp_path, text)
 
 
 UNKNOWN = {

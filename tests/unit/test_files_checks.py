@@ -27,13 +27,21 @@ def test_options_resolve_the_path_where_they_are_read(tmp_path: Path, monkeypatc
     assert (backend.target, backend.strategy) == (f"file://{tmp_path}/x", "rename")
     for path in ("file:///a/b/", "file:/a/b", "file://localhost/a/b", "//a/b", "/a/./b"):
         assert FilesOptions(path=path).path == "/a/b"
+    for scheme in ("s3", "s3a", "S3N"):
+        assert FilesOptions(path=f"{scheme}://bucket/x/").path == "s3://bucket/x"
     assert FilesOptions.model_validate(backend.options.model_dump()) == backend.options
     for size, count in {None: None, "1 B": 1, "3KB": 3 << 10, "128 MB": 128 << 20, "2 GB": 2 << 30}.items():
         assert FilesOptions(path="/x", target_file_size=size).target_bytes == count
 
 
 BAD: dict[str, list[dict[str, Any]]] = {
-    "object stores come later": [{"path": "s3://bucket/x"}, {"path": "hdfs:/x"}],
+    "is not proven here": [{"path": "hdfs:/x"}, {"path": "sftp://host/x"}],
+    "gcsfs keeps": [{"path": "gs://bucket/x"}],
+    "adlfs makes": [{"path": "abfss://box@account/x"}],
+    "write s3://bucket/path": [{"path": "s3:///x"}, {"path": "s3a://key:secret@bucket/x"}],
+    "an empty name": [{"path": "s3://bucket/x//y"}, {"path": "s3://bucket/../y"}],
+    "for a path on s3": [{"endpoint_url": "http://host:1"}, {"profile": "me"}],
+    "credentials come from": [{"path": "s3://b/x", "endpoint_url": "http://key:secret@host:1"}],
     "another machine": [{"path": "file://far/x"}],
     "give the folder": [{"path": ""}, {"path": "file://"}],
     "parquet": [{"format": "orc"}],

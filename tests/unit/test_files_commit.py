@@ -152,8 +152,8 @@ def test_a_missing_target_is_unknown_and_not_made_anew(tmp_path: Path) -> None:
 
 def test_a_vote_of_another_version_is_refused(tmp_path: Path) -> None:
     sink, (voted,) = two_files(tmp_path)
-    with pytest.raises(Fatal, match=f"{sink.id()}: can't read a vote of version 2"):
-        sink.commit(EPOCH, [replace(voted, version=2)])
+    with pytest.raises(Fatal, match=f"{sink.id()}: can't read a vote of version 3"):
+        sink.commit(EPOCH, [replace(voted, version=3)])
     assert visible(tmp_path) == []
 
 

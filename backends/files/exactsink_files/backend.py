@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pyarrow as pa
-from pydantic import ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import Committer, JobContext, Traits, Txn, Writer
+from exactsink.contract import Committer, JobContext, ObjectPath, Traits, Txn, Writer, is_object_url
 from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
-from exactsink_files.writer import FilesWriter
+from exactsink_files.links import Links
+from exactsink_files.s3 import open_s3
+from exactsink_files.upload_files import UploadFiles
+from exactsink_files.uploads import Uploads
+from exactsink_files.writer import FilesWriter, TempFolder
 
 __all__ = ["FilesBackend", "FilesOptions"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
+_S3 = ("s3", "s3a", "s3n")
+_REFUSED = {
+    "gs": "gcsfs keeps the end of a file in the task's memory until it is committed, so no vote could be kept",
+    "abfs": "adlfs makes a file visible as it is written, so nothing could wait for a decision",
+}
+_REFUSED |= {"gcs": _REFUSED["gs"], "abfss": _REFUSED["abfs"], "az": _REFUSED["abfs"]}
+_UNKNOWN = "is not proven here"
 
 
 class FilesOptions(TabularOptions):
@@ -26,23 +38,55 @@ class FilesOptions(TabularOptions):
     """
 
     path: str
-    """The folder that the files go to: a local path, or `file:///path`."""
+    """The folder that the files go to: a local path, `file:///path`, or `s3://bucket/path` (`s3a`, `s3n`)."""
+    endpoint_url: str | None = None
+    """For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's."""
+    profile: str | None = None
+    """For S3: the profile that has the credentials, where it is not the one of `AWS_PROFILE`."""
 
     @field_validator("path")
     @classmethod
-    def _local(cls, path: str, info: ValidationInfo) -> str:
+    def _usable(cls, path: str, info: ValidationInfo) -> str:
         url = _URL.fullmatch(path)
+        scheme = "file" if url is None else url["scheme"].lower()
+        if url is not None and scheme in _S3:
+            return _s3_url(url["host"] or "", url["path"])
+        if scheme != "file":
+            raise ValueError(f"{scheme}: {_REFUSED.get(scheme, _UNKNOWN)}: give a local path, or s3://bucket/path")
         if url is not None:
-            if url["scheme"].lower() != "file":
-                raise ValueError(
-                    f"{url['scheme']}: is not a local path: give a path or a file:// URL (object stores come later)"
-                )
             if url["host"] not in (None, "", "localhost"):
                 raise ValueError(f"file://{url['host']}/ names another machine: write file:///path, or mount it")
             path = url["path"]
         if not path or "\0" in path:
             raise ValueError("give the folder that the files go to")
         return "/" + real_path(path, info.context).lstrip("/")  # a leading `//` would be kept
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _without_secrets(cls, url: str | None) -> str | None:
+        if url is not None and not re.fullmatch(r"https?://[^/@?#]+/?", url):
+            raise ValueError("give http://HOST:PORT or https://HOST:PORT; credentials come from the environment")
+        return url
+
+    @model_validator(mode="after")
+    def _store_options_have_a_use(self) -> FilesOptions:
+        if not self.in_store and (self.endpoint_url is not None or self.profile is not None):
+            raise ValueError("endpoint_url and profile are for a path on s3://")
+        return self
+
+    @property
+    def in_store(self) -> bool:
+        """Return whether the files go to a store."""
+        return is_object_url(self.path)
+
+
+def _s3_url(bucket: str, path: str) -> str:
+    names = path.strip("/").split("/") if path.strip("/") else []
+    if not bucket or re.search(r"[@:?#\s]", bucket):
+        raise ValueError("write s3://bucket/path; credentials come from the environment, a profile or a role")
+    if any(name in ("", ".", "..") for name in names) or "\0" in path:
+        raise ValueError("the path in the bucket has an empty name, `.` or `..` in it")
+    return "/".join([f"s3://{bucket}", *names])
 
 
 class FilesBackend(TabularBackend):
@@ -53,19 +97,29 @@ class FilesBackend(TabularBackend):
 
     @property
     def strategy(self) -> str:
-        return "rename"
+        return "multipart" if self.options.in_store else "rename"
 
     @property
     def target(self) -> str:
-        return f"file://{self.options.path}"
+        return self.options.path if self.options.in_store else f"file://{self.options.path}"
 
     @property
     def traits(self) -> Traits:
-        return Traits(atomic_visibility=False, can_lose_votes=False, visible_early=False, marks=True)
+        """A bucket's lifecycle rule, or a person, may drop uploads."""
+        lost = self.options.in_store
+        return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)
-        return FilesWriter(txn, schema, ticket.decode(), self.options)
+        root = ticket.decode()
+        if is_object_url(root):
+            return FilesWriter(txn, schema, self.options, UploadFiles(txn, self._store(root)))
+        return FilesWriter(txn, schema, self.options, TempFolder(txn, root))
 
     def committer(self, ctx: JobContext) -> Committer:
-        return FilesCommitter(ctx, self.options.path, self.problems)
+        root = self.options.path
+        place = Uploads(self._store(root)) if self.options.in_store else Links(Path(root))
+        return FilesCommitter(ctx, place, self.problems)
+
+    def _store(self, root: str) -> ObjectPath:
+        return open_s3(root, self.options.endpoint_url, self.options.profile)

@@ -1,31 +1,21 @@
-"""The driver's side: how a vote's temp files get their final names, or go, and what proves it.
+"""The driver's side: how a vote's files get their final names, or go, and what proves it.
 
 Every step can be the last one of a killed process, and another process may be at the same step: what was done is
-read off the files alone. Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.parquet`.
+read off the target alone. How files get their names is their place's part: `links` or `uploads`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import stat
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import pyarrow as pa
 
 from exactsink.contract import (
-    NO_HARD_LINKS,
     AlreadyCommitted,
     Committable,
     Committed,
     Committer,
-    Fatal,
     Finding,
     InDoubt,
     JobContext,
@@ -34,56 +24,37 @@ from exactsink.contract import (
     Mark,
     Outcome,
     Retryable,
-    SyncFailed,
-    Txn,
     Undecided,
     Unknown,
-    file_sha256,
-    make_folder,
-    sync_folders,
 )
 from exactsink_files.marks import MarkFolder, Standing
-from exactsink_files.votes import Vote, VotedFile, temp_folder, temp_root
+from exactsink_files.places import Place, explained
+from exactsink_files.votes import Vote, own_txn
 
-__all__ = ["FilesCommitter", "explained", "remove_folder"]
-
-_RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
-_IN_THE_WAY = "move away what is no folder there, or set another path"
-_REMEDIES = {
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EROFS: "mount the file system of {root} writable, or set another path",
-    errno.ENOTDIR: _IN_THE_WAY,
-    errno.EEXIST: _IN_THE_WAY,
-    errno.ENAMETOOLONG: "use shorter names: a shorter path, or partition columns with shorter values",
-    errno.EXDEV: "keep all folders below {root} on one file system: no mount point, no symlink to another disk",
-    errno.EMFILE: 'raise `ulimit -n`, or set distribution = "hash(<partition columns>)": each value is an open file',
-}
-_NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
-_TRIES = 100
+__all__ = ["FilesCommitter"]
 
 
 class FilesCommitter(Committer):
-    """Commit by hard link: a link is atomic, and never replaces a file."""
+    """Commit files where they are; marks around it prove what was committed."""
 
-    def __init__(self, ctx: JobContext, root: str, problems: Callable[[pa.Schema], list[Finding]]) -> None:
+    def __init__(self, ctx: JobContext, place: Place, problems: Callable[[pa.Schema], list[Finding]]) -> None:
         self._ctx = ctx
-        self._root = root
+        self._place = place
+        self._root = str(place.root)
         self._problems = problems
         self._made = False
-        self._folder = Path(root)
-        self._marks = MarkFolder(ctx, self._folder)
+        self._marks = MarkFolder(ctx, place.root)
         self._held: Mark | Literal["any"] | None = "any"
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._problems(schema)
-        yield from _place_problems(self._root)
+        yield from self._place.problems(self._ctx)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the folders; the ticket is the root. They are durable when it returns, whoever made them."""
         if not self._made:
             with explained(self._root):
-                make_folder(temp_root(self._folder))
+                self._place.prepare()
                 self._marks.confirm()
             self._made = True
         return self._root.encode()
@@ -95,7 +66,8 @@ class FilesCommitter(Committer):
         """
         votes = {committable.txn.id: Vote.load(committable) for committable in committables}
         with explained(self._root):
-            missing = {name: found for name, vote in votes.items() if (found := _missing(vote))}
+            found = self._place.look(votes)
+            missing = found.missing
             # In this order: who drops a temp name has marked the epoch before.
             standing = self._check_held(epoch)
             lost = {name for name, vote in votes.items() if name in missing and self._lost(epoch, name, vote, standing)}
@@ -106,8 +78,7 @@ class FilesCommitter(Committer):
             if whole:
                 tokens = [c.txn.token for c in committables if c.txn.id not in lost]
                 manifest = self._marks.begin(epoch, {n: v for n, v in votes.items() if n not in lost}, tokens)
-                outcomes |= {n: _outcome([_place(vote, file) for file in vote.files]) for n, vote in whole.items()}
-                _sync_finals([vote for n, vote in whole.items() if not isinstance(outcomes[n], Unknown)])
+                outcomes |= {n: _outcome(files) for n, files in self._place.publish(whole, found).items()}
                 named = {n for n, outcome in outcomes.items() if isinstance(outcome, Committed | AlreadyCommitted)}
                 if all(n in named or standing.proves(epoch, n) for n in votes):
                     self._marks.finish(manifest)
@@ -127,9 +98,9 @@ class FilesCommitter(Committer):
             if proven:
                 self._marks.sync()
                 final |= dict.fromkeys(proven, AlreadyCommitted())
-        for name, vote in votes.items():
-            if isinstance(final[name], Committed | AlreadyCommitted):
-                _drop_temps(vote)
+        self._place.drop(
+            [votes[n] for n, outcome in final.items() if isinstance(outcome, Committed | AlreadyCommitted)]
+        )
         return list(final.values())
 
     def _check_held(self, epoch: int) -> Standing:
@@ -157,15 +128,12 @@ class FilesCommitter(Committer):
         The proof is a mark that the journal knows, in which the participant is not: before marks were kept, there was
         none to be in. A file that is there, but is not what was voted for, is no loss.
         """
-
-        def is_named() -> bool:
-            return any(os.path.lexists(vote.final(file)) for file in vote.files)
-
-        gone = not all(os.path.lexists(vote.temp(file)) for file in vote.files)
-        if not isinstance(self._held, Mark) or not gone or standing.names(epoch, name) or is_named():
+        place = self._place
+        gone = place.gone(vote)
+        if not isinstance(self._held, Mark) or not gone or standing.names(epoch, name) or place.shows(vote):
             return False
-        remove_folder(Path(vote.root, vote.folder))
-        return not self._marks.read().names(epoch, name) and not is_named()
+        place.withdraw(vote)
+        return not self._marks.read().names(epoch, name) and not place.shows(vote)
 
     def mark(self) -> Mark | None:
         with explained(self._root):
@@ -182,141 +150,16 @@ class FilesCommitter(Committer):
             self._marks.trim()
 
     def abort(self, undecided: Undecided) -> None:
+        txns = [txn for participant in undecided if (txn := own_txn(self._ctx, participant.ref)) is not None]
         with explained(self._root):
-            for participant in undecided:
-                if (txn := self._own(participant.ref)) is not None:
-                    remove_folder(temp_folder(self._folder, txn))
+            self._place.remove(txns)
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        found = []
-        with explained(self._root), suppress(FileNotFoundError):  # no temp folder yet
-            for entry in list(os.scandir(temp_root(self._folder))):
-                if (txn := self._own(entry.name)) is not None and entry.is_dir(follow_symlinks=False):
-                    with suppress(FileNotFoundError):  # gone between listing and looking
-                        age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-                        found.append(InDoubt.of(txn, age_seconds=age))
-        return found
+        with explained(self._root):
+            return self._place.in_doubt(self._ctx)
 
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
-
-    def _own(self, name: str) -> Txn | None:
-        txn = Txn.parse(name)
-        return txn if txn is not None and (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink) else None
-
-
-@contextmanager
-def explained(root: str) -> Iterator[None]:
-    """Turn an OSError of the block into the error that says what comes next: fix something, or just try again."""
-    try:
-        yield
-    except OSError as error:
-        what = f"the target can't be written: {error.filename or root}"
-        why = error.strerror or str(error)
-        if (fix := _REMEDIES.get(error.errno or 0)) is not None:
-            raise Fatal(what, why=why, next=fix.format(root=root)) from error
-        look = f"start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
-        raise Retryable(what, why=why, next=look) from error
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a participant's folder. Idempotent, also while another process removes it or a late writer adds files.
-
-    Once the folder is gone its writer can add nothing more, and so can't vote.
-    """
-    for _ in range(_TRIES):
-        try:
-            shutil.rmtree(folder)
-            return
-        except FileNotFoundError:  # gone, or somebody was ahead somewhere inside
-            if not os.path.lexists(folder):
-                return
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-    raise _contended(f"can't remove {folder}")
-
-
-def _missing(vote: Vote) -> str:
-    """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
-    found = []
-    for file in vote.files:
-        temp = vote.temp(file)
-        try:  # before the final name: that is given before the temp is dropped
-            size = os.stat(temp).st_size
-        except FileNotFoundError:
-            if not os.path.lexists(vote.final(file)):
-                found.append(_gone(vote, file))
-        else:
-            if size != file.size:
-                found.append(f"{temp} has {size} bytes, {file.size} were voted for")
-    return "; ".join(found)
-
-
-def _gone(vote: Vote, file: VotedFile) -> str:
-    mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
-    return f"both {vote.temp(file)} and its final name {vote.final(file)} are gone{mounted}"
-
-
-def _place(vote: Vote, file: VotedFile) -> Outcome:
-    """Link one file to its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
-    temp, final = vote.temp(file), vote.final(file)
-    for _ in range(_TRIES):
-        sealed = None
-        with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
-            sealed = os.stat(temp)
-        if sealed is not None:
-            os.makedirs(final.parent, exist_ok=True)
-            try:
-                _link(temp, final)
-                return Committed()
-            except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
-                continue
-            except FileExistsError:
-                pass
-        same = _holds(final, file, sealed)
-        if same:
-            return AlreadyCommitted()
-        if same is not None:
-            raise Fatal(
-                f"{final} is not the file that was voted for, and is not overwritten",
-                why=f"its name is this epoch's, but {file.size} bytes of SHA-256 {file.sha256} were voted for",
-                next="move that file away, then start the job again",
-            )
-        if sealed is None:
-            return Unknown(_gone(vote, file))
-    raise _contended(f"can't give {temp} its final name {final}")
-
-
-def _link(temp: Path, final: Path) -> None:
-    """Link `temp` to `final`, or rename it where links are not supported. Raises FileExistsError."""
-    try:
-        os.link(temp, final)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if os.path.lexists(final):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from error
-        os.rename(temp, final)  # two committers race for the one temp: the slower finds it gone
-
-
-def _holds(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool | None:
-    """Return whether `final` is the voted file: the same inode, or the same size and hash; None when it is absent."""
-    try:
-        found = os.lstat(final)
-        if sealed is not None and os.path.samestat(found, sealed):
-            return True
-        return stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256
-    except FileNotFoundError:
-        return None
-
-
-def _contended(what: str) -> Retryable:
-    return Retryable(
-        what,
-        why="other processes keep changing the folder",
-        next="stop what else works in the target's folder, an old attempt perhaps, then start the job again",
-    )
 
 
 def _outcome(files: Sequence[Outcome]) -> Outcome:
@@ -325,49 +168,3 @@ def _outcome(files: Sequence[Outcome]) -> Outcome:
     if unknown:
         return Unknown("; ".join(unknown))
     return Committed() if Committed() in files else AlreadyCommitted()
-
-
-def _sync_finals(votes: Sequence[Vote]) -> None:
-    """Make the names of these votes' files durable, in all folders up to the root."""
-    finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
-    try:
-        sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)
-    except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
-        raise Fatal(
-            f"the names of files in {error.filename} can't be made durable",
-            why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
-            next="mount its file system anew (or start its machine again), so that what is read is what the disk "
-            "holds; then start the job again: nothing is lost",
-        ) from error
-
-
-def _drop_temps(vote: Vote) -> None:
-    """Remove a committed participant's temp names and folder. Idempotent."""
-    for file in vote.files:
-        with suppress(FileNotFoundError):
-            os.unlink(vote.temp(file))
-    try:
-        os.rmdir(Path(vote.root, vote.folder))
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # what else lies there is not ours
-            raise
-
-
-def _place_problems(root: str) -> Iterator[Finding]:
-    """Find out, leaving nothing behind, whether the target's folders can be written, or made."""
-    for place in dict.fromkeys((_nearest(root), _nearest(str(temp_root(Path(root)))))):
-        if not os.path.isdir(place):
-            yield Finding("error", f"{place} is not a folder", "move it away, or set path to another folder")
-            continue
-        try:
-            tempfile.TemporaryFile(dir=place, prefix="_exactsink-probe-").close()
-        except OSError as error:
-            message = f"{place} can't be written: {error.strerror or error}"
-            yield Finding("error", message, f"chmod u+rwx '{place}' as its owner, or set path to another folder")
-
-
-def _nearest(path: str) -> str:
-    """Return what stands there, or the nearest parent that does."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path

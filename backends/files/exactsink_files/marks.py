@@ -93,6 +93,8 @@ class MarkFolder:
 
     def confirm(self) -> None:
         """Write a birth again: its writer may have died before it synced, or met a sync that failed."""
+        if isinstance(self._path, ObjectPath):
+            return
         with suppress(FileNotFoundError):  # an epoch's manifest took its place: whoever commits writes that again
             replace_file(self._path / _BIRTH, (self._path / _BIRTH).read_bytes())
 

@@ -18,7 +18,8 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             load="exactsink_files.backend:FilesBackend",
             install="pip install 'exactsink[files]'",
             strategies={
-                "rename": "tasks write hidden files into the target's file system; the decision gives them their names"
+                "rename": "tasks write hidden files into the target's file system; the decision gives them their names",
+                "multipart": "tasks upload parts to S3; the decision completes them",
             },
             conformance="exactsink_files.conformance:targets",
             bench="exactsink_files.bench:targets",

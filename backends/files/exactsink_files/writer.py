@@ -2,57 +2,107 @@
 
 from __future__ import annotations
 
+import io
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from exactsink.contract import Committable, DurableFile, Fatal, Retryable, Txn, Writer, sync_folders
 from exactsink.toolkit.tabular import Parts, TabularOptions
-from exactsink_files.committer import explained, remove_folder
-from exactsink_files.votes import PAYLOAD_VERSION, Vote, VotedFile, temp_folder
+from exactsink_files.links import remove_folder
+from exactsink_files.places import explained
+from exactsink_files.votes import PAYLOAD_VERSION, Vote, VotedFile, final_name, temp_folder
 
-__all__ = ["FilesWriter"]
+__all__ = ["FilesWriter", "HiddenFiles", "TempFolder"]
+
+_Out = TypeVar("_Out", bound=io.RawIOBase)
 
 
-class FilesWriter(Writer):
-    """One task attempt's files, one or more per partition folder, below `<root>/_exactsink/<txn.id>/`.
+class HiddenFiles(ABC, Generic[_Out]):
+    """One participant's files in one place, seen by nobody before the commit."""
 
-    A sweep removes that folder; from then on every call but `abort` raises Retryable, `pre_commit` included.
-    """
+    root: str
 
-    def __init__(self, txn: Txn, schema: pa.Schema, root: str, options: TabularOptions) -> None:
+    @abstractmethod
+    def make(self) -> None:
+        """Prepare for the first file."""
+
+    @abstractmethod
+    def open(self, final: str) -> _Out:
+        """Open a file that is to get this name below the root. Raises Fatal for one that no commit could give."""
+
+    @abstractmethod
+    def seal(self, out: _Out) -> None:
+        """Take a file that was written whole."""
+
+    @abstractmethod
+    def vote(self) -> Vote:
+        """Make all files durable: from here on any process can commit them."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Remove the files, whose writers are closed. Idempotent, also when a sweep was here before."""
+
+
+class FilesWriter(Writer, Generic[_Out]):
+    """One task attempt's files, one or more per partition folder."""
+
+    def __init__(self, txn: Txn, schema: pa.Schema, options: TabularOptions, hidden: HiddenFiles[_Out]) -> None:
         self._txn = txn
-        self._root = root
         self._format = options.format
-        self._folder = temp_folder(Path(root), txn)
-        self._sealed: list[VotedFile] = []
-        self._parts = Parts(options, schema, self._open, self._seal)
-        self._opened = 0
+        self._hidden = hidden
+        self._parts = Parts(options, schema, self._open, hidden.seal)
         self._rows = 0
-        with explained(root):
-            self._make_folder()
+        with explained(hidden.root):
+            hidden.make()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        with explained(self._root):
+        with explained(self._hidden.root):
             self._parts.write(batch)
         self._rows += batch.num_rows
 
     def pre_commit(self) -> Committable:
-        """Seal the files and sync the folders that name them: from here on any process can commit them."""
-        with explained(self._root):
+        with explained(self._hidden.root):
             self._parts.seal()
-            sync_folders([self._folder, self._folder.parent])
-        vote = Vote(self._root, os.path.relpath(self._folder, self._root), tuple(self._sealed))
+            vote = self._hidden.vote()
         return Committable(self._txn, self._rows, vote.dump(), version=PAYLOAD_VERSION)
 
     def abort(self) -> None:
-        """Remove the files. Idempotent, also when a sweep was here before."""
         self._parts.discard()
-        with explained(self._root):
-            remove_folder(self._folder)
+        with explained(self._hidden.root):
+            self._hidden.drop()
 
-    def _make_folder(self) -> None:
+    def _open(self, partition: str, number: int) -> _Out:
+        return self._hidden.open(final_name(self._txn, partition, number, self._format))
+
+
+class TempFile(DurableFile):
+    """A temp file, with the final name that it is to get."""
+
+    def __init__(self, path: Path, final: str) -> None:
+        super().__init__(path)
+        self.path = path
+        self.final = final
+
+
+class TempFolder(HiddenFiles[TempFile]):
+    """Files in `<root>/_exactsink/<txn.id>/`.
+
+    A sweep removes that folder; from then on every call of their writer but `abort` raises Retryable, `pre_commit`
+    included.
+    """
+
+    def __init__(self, txn: Txn, root: str) -> None:
+        self.root = root
+        self._sink = txn.sink
+        self._folder = temp_folder(Path(root), txn)
+        self._sealed: list[VotedFile] = []
+        self._opened = 0
+
+    def make(self) -> None:
         """Make the participant's own folder; the one above is the driver's to make, durably."""
         try:
             os.mkdir(self._folder)
@@ -69,36 +119,25 @@ class FilesWriter(Writer):
                 next="start the job again: its next claim gives new ids",
             ) from error
 
-    def _open(self, partition: str, number: int) -> _TempFile:
-        final = self._final(partition, number)
-        self._opened += 1
-        return _TempFile(self._folder / f"{self._opened - 1}.tmp", final)
-
-    def _seal(self, file: _TempFile) -> None:
-        self._sealed.append(VotedFile(file.path.name, file.final, *file.seal()))
-
-    def _final(self, partition: str, number: int) -> str:
-        """Name a file's place below the root: unique for good, as the transaction's id with the folder's count is.
-
-        Refuses, before the vote, a name that no commit could give.
-        """
-        count = f".{number}" if number else ""
-        final = os.path.join(partition, f"{self._txn.id}{count}.{self._format}")
+    def open(self, final: str) -> TempFile:
         longest = max(len(os.fsencode(name)) for name in final.split("/"))
-        whole = len(os.fsencode(os.path.join(self._root, final)))
-        if longest > os.pathconf(self._root, "PC_NAME_MAX") or whole >= os.pathconf(self._root, "PC_PATH_MAX"):
+        whole = len(os.fsencode(os.path.join(self.root, final)))
+        if longest > os.pathconf(self.root, "PC_NAME_MAX") or whole >= os.pathconf(self.root, "PC_PATH_MAX"):
             raise Fatal(
-                f"sink {self._txn.sink}: no file can be called {final}",
+                f"sink {self._sink}: no file can be called {final}",
                 why="the name is longer than the file system takes",
                 next="use partition columns with shorter values, or a shorter path",
             )
-        return final
+        self._opened += 1
+        return TempFile(self._folder / f"{self._opened - 1}.tmp", final)
 
+    def seal(self, out: TempFile) -> None:
+        self._sealed.append(VotedFile(out.path.name, out.final, *out.seal()))
 
-class _TempFile(DurableFile):
-    """A temp file, with the final name that it is to get."""
+    def vote(self) -> Vote:
+        """Sync the folders that name the files."""
+        sync_folders([self._folder, self._folder.parent])
+        return Vote(self.root, os.path.relpath(self._folder, self.root), tuple(self._sealed))
 
-    def __init__(self, path: Path, final: str) -> None:
-        super().__init__(path)
-        self.path = path
-        self.final = final
+    def drop(self) -> None:
+        remove_folder(self._folder)

@@ -70,7 +70,13 @@ def base_of(path: str | None) -> Base:
     prefix = PREFIX + secrets.token_hex(3)
     if path is not None:
         config, document = load_config(path)
-        return Base(config, document, prefix, config.checkpoint.with_name(prefix), own_rows=False)
+        beside = config.checkpoint.with_name(prefix)
+        if not isinstance(beside, Path):
+            raise ConfigError(
+                f"a bench works in a folder beside the checkpoint, and {config.checkpoint} is in an object store",
+                next="measure with a copy of the job's file whose checkpoint is a local folder",
+            )
+        return Base(config, document, prefix, beside, own_rows=False)
     folder = Path(tempfile.gettempdir(), prefix)
     job = JobSection(name=prefix, checkpoint=str(folder / "checkpoint"))
     spark = SparkSection(master="local[*]", conf=_CONF)

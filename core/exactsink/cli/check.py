@@ -31,10 +31,13 @@ def check(path: str, as_json: bool) -> None:
             guarantee.sink: {**asdict(guarantee), "findings": [asdict(f) for f in found.findings[guarantee.sink]]}
             for guarantee in guarantees_of(job.sinks, registry)
         }
+        noted = {"journal": [asdict(finding) for finding in found.journal]}
         weakest = job_guarantee(job.sinks.values())
-        print(json.dumps({"job": job.config.job.name, "guarantee": weakest, "sinks": body}, indent=1))
+        print(json.dumps({"job": job.config.job.name, "guarantee": weakest, "sinks": body} | noted, indent=1))
     else:
         print_guarantees(job.sinks, registry, sys.stdout)
+        for finding in found.journal:
+            print(f"{finding.severity}: {finding.message}\n  fix: {finding.fix}")
         for name, findings in found.findings.items():
             for finding in findings:
                 print(f"{finding.severity}: sink {name}: {finding.message}\n  fix: {finding.fix}")

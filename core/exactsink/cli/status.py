@@ -28,7 +28,7 @@ def status(path: str, run: str | None, as_json: bool) -> None:
     with closing(opened.operator()) as operator:
         log = operator.read()
         held = holdings(opened.history, opened.sinks, log, operator.whole)
-    body = _body(opened, log, opened.history.state().read(), held)
+    body = _body(opened, log, opened.history.last_state(), held)
     if as_json:
         print(json.dumps(body, indent=1))
     else:

@@ -15,8 +15,11 @@ from exactsink.contract.durable import (
     disk_errors,
     file_names,
     file_sha256,
+    file_times,
     make_folder,
+    remove_files,
     replace_file,
+    storage_errors,
     sync_folders,
 )
 from exactsink.contract.errors import (
@@ -52,7 +55,17 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
-from exactsink.contract.objects import AnyPath, ObjectInfo, ObjectPath, is_object_url, path_of
+from exactsink.contract.object_checks import refused_store, store_findings
+from exactsink.contract.objects import (
+    AnyPath,
+    ObjectInfo,
+    ObjectPath,
+    is_object_url,
+    object_scheme,
+    path_of,
+    store_code,
+    store_errors,
+)
 from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 
 if TYPE_CHECKING:
@@ -112,11 +125,19 @@ __all__ = [
     "disk_errors",
     "file_names",
     "file_sha256",
+    "file_times",
     "hookimpl",
     "is_object_url",
     "make_folder",
+    "object_scheme",
     "path_of",
+    "refused_store",
+    "remove_files",
     "replace_file",
+    "storage_errors",
+    "store_code",
+    "store_errors",
+    "store_findings",
     "sync_folders",
 ]
 

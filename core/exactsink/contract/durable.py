@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from exactsink.contract.errors import Retryable
+from exactsink.contract.errors import Fatal, Retryable
 from exactsink.contract.objects import AnyPath, ObjectPath
 
 __all__ = [
@@ -29,8 +29,11 @@ __all__ = [
     "disk_errors",
     "file_names",
     "file_sha256",
+    "file_times",
     "make_folder",
+    "remove_files",
     "replace_file",
+    "storage_errors",
     "sync_folders",
 ]
 
@@ -39,6 +42,8 @@ _WRITE_BACK_BYTES = 8 * 1024 * 1024
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` answers on a file system that has none."""
+
+_DISK_FIX = "see that its disk is there, has room and lets this user write"
 
 _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
 
@@ -54,6 +59,24 @@ def disk_errors(what: str, next: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise Retryable(what, why=str(error), next=next) from error
+
+
+@contextmanager
+def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
+    """Raise an OSError of the block as Retryable; as Fatal when a store refuses whoever asks, or lacks the bucket."""
+    try:
+        yield
+    except OSError as error:
+        kind, fix = (Retryable, _DISK_FIX) if isinstance(place, Path) else _of_store(error)
+        raise kind(what, why=str(error), next=f"{fix}; then start the job again, nothing is lost") from error
+
+
+def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
+    if isinstance(error, PermissionError):
+        return Fatal, "give the process credentials that may read, list, write and delete there (AWS_*, profile, role)"
+    if error.errno == errno.ENODEV:
+        return Fatal, "make the bucket, or correct the URL"
+    return Retryable, "see that the store answers, and that its endpoint is set right (AWS_ENDPOINT_URL)"
 
 
 class DurableFile(io.RawIOBase):
@@ -103,10 +126,10 @@ class DurableFile(io.RawIOBase):
         super().close()
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: AnyPath) -> str:
     """Hash a file's bytes."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with path.reading() if isinstance(path, ObjectPath) else open(path, "rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
@@ -115,6 +138,25 @@ def file_sha256(path: Path) -> str:
 def file_names(folder: AnyPath) -> list[str]:
     """List the names right below a folder. Raises FileNotFoundError for a local one that is absent."""
     return folder.names() if isinstance(folder, ObjectPath) else os.listdir(folder)
+
+
+def file_times(folder: AnyPath) -> Iterator[tuple[str, float | None]]:
+    """List the names right below a folder, each with when it was written (Unix seconds), where that is known."""
+    if isinstance(folder, ObjectPath):
+        yield from ((name, info.modified) for name, info in folder.listed().items())
+        return
+    for name in os.listdir(folder):
+        with suppress(FileNotFoundError):  # removed between listing and looking
+            yield name, (folder / name).stat().st_mtime
+
+
+def remove_files(folder: AnyPath, names: Iterable[str]) -> None:
+    """Remove files of one folder; in a store by as few requests as it takes. Idempotent."""
+    if isinstance(folder, ObjectPath):
+        folder.unlink_below(names)
+        return
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 def sync_folders(folders: Iterable[AnyPath]) -> None:

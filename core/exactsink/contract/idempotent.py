@@ -8,27 +8,27 @@ rows. These files are the sink's marks, too.
 from __future__ import annotations
 
 import json
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from exactsink.contract.backend import BackendOptions, Committer
-from exactsink.contract.durable import create_file, make_folder, replace_file, sync_folders
+from exactsink.contract.durable import create_file, file_names, make_folder, remove_files, replace_file, sync_folders
 from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
 from exactsink.contract.model import Finding, JobContext, Traits
-from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend, staging_errors
+from exactsink.contract.objects import AnyPath, ObjectPath, path_of
+from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend
+from exactsink.contract.staging import staging_errors
 
 __all__ = ["IdempotentBackend", "Version"]
 
 _APPLIED, _APPLYING = ".applied", ".applying"
-_PROOF_FIX = "see that the staging folder can be written and its disk has room"
+_PROOF_FIX = "see that the staging folder can be written, and has room"
 _VERSION = re.compile(r"(\d{19})\.(\d{19})\.(\d{19})\.(.*)", re.DOTALL)
 
 
@@ -150,13 +150,13 @@ class IdempotentBackend(StagingBackend):
                 )
 
     def committer(self, ctx: JobContext) -> Committer:
-        return StagedCommitter(ctx, _ProvenApplier(self, Path(ctx.staging), ctx.succeeds))
+        return StagedCommitter(ctx, _ProvenApplier(self, path_of(ctx.staging), ctx.succeeds))
 
 
 class _ProvenApplier(Applier):
     """Apply through the author's backend; a file says so before the first row, and another before any is dropped."""
 
-    def __init__(self, backend: IdempotentBackend, folder: Path, succeeds: frozenset[str]) -> None:
+    def __init__(self, backend: IdempotentBackend, folder: AnyPath, succeeds: frozenset[str]) -> None:
         self._backend = backend
         self._folder = folder
         self._succeeds = succeeds
@@ -189,6 +189,8 @@ class _ProvenApplier(Applier):
 
     def confirm(self, job: str, sink: str) -> None:
         """Write the newest proof again: its writer may have died before it synced, or met a sync that failed."""
+        if isinstance(self._folder, ObjectPath):
+            return  # a store that shows it keeps it
         if proofs := self._proofs(job, sink):
             newest = max(proofs, key=_rank)
             with staging_errors(self._folder):
@@ -230,7 +232,7 @@ class _ProvenApplier(Applier):
             raise Retryable(what, why="its rows are staged still, and are put again", next=_PROOF_FIX) from error
         return True
 
-    def _path(self, marker: Marker) -> Path:
+    def _path(self, marker: Marker) -> AnyPath:
         suffix = _APPLIED if marker.complete else _APPLYING
         return self._folder / f"{marker.job}.{marker.sink}.e{marker.epoch}{suffix}"
 
@@ -238,22 +240,21 @@ class _ProvenApplier(Applier):
         """Drop all proofs but the newest, which may be another driver's: a late one never goes back in time."""
         newest = max(map(_rank, self._proofs(job, sink)), default=(0, False))
         with staging_errors(self._folder):
-            for path in self._files(job, sink):  # those that were never finished, too
-                _, _, epoch, suffix = path.name.split(".")[:4]
-                if (int(epoch.removeprefix("e")), f".{suffix}" == _APPLIED) < newest:
-                    path.unlink(missing_ok=True)
+            remove_files(self._folder, [name for name in self._names(job, sink) if _rank_of(name) < newest])
 
-    def _files(self, job: str, sink: str) -> list[Path]:
+    def _names(self, job: str, sink: str) -> list[str]:
+        """List the proofs' names, also of those that were never finished."""
         with staging_errors(self._folder), suppress(FileNotFoundError):  # no folder yet
-            names = os.listdir(self._folder)
-            return [self._folder / name for name in names if name.startswith(f"{job}.{sink}.e") and ".appl" in name]
+            names = file_names(self._folder)
+            return [name for name in names if name.startswith(f"{job}.{sink}.e") and ".appl" in name]
         return []
 
     def _proofs(self, job: str, sink: str) -> list[Marker]:
         found = []
-        for path in self._files(job, sink):
-            if path.suffix not in (_APPLIED, _APPLYING):
+        for name in self._names(job, sink):
+            if not name.endswith((_APPLIED, _APPLYING)):
                 continue  # not finished
+            path = self._folder / name
             try:
                 with staging_errors(self._folder):
                     data = path.read_bytes()
@@ -273,6 +274,11 @@ class _ProvenApplier(Applier):
 
 def _rank(proof: Marker) -> tuple[int, bool]:
     return proof.epoch, proof.complete
+
+
+def _rank_of(name: str) -> tuple[int, bool]:
+    _, _, epoch, suffix = name.split(".")[:4]
+    return int(epoch.removeprefix("e")), f".{suffix}" == _APPLIED
 
 
 def _dumped(proof: Marker) -> bytes:

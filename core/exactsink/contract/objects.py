@@ -6,36 +6,39 @@ as it would for a local path; FileNotFoundError is raised for a name that is abs
 
 from __future__ import annotations
 
-import errno
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from exactsink.contract.errors import ConfigError
+from exactsink.contract.object_calls import ObjectInfo, Upload, abort_upload, delete, entries, info_of, read, uploads
+from exactsink.contract.object_errors import is_taken, store_code, store_errors
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["AnyPath", "ObjectInfo", "ObjectPath", "is_object_url", "path_of"]
+__all__ = [
+    "AnyPath",
+    "ObjectInfo",
+    "ObjectPath",
+    "Upload",
+    "is_object_url",
+    "object_scheme",
+    "path_of",
+    "store_code",
+    "store_errors",
+]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 """Hadoop's names of stores, and fsspec's."""
 _INSTALL = {"s3": "pip install 'exactsink[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
-_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "azure", "gcsfs", "google", "requests", "urllib3", "paramiko")
-_STORE_IS_MISSING = frozenset({"NoSuchBucket"})
-_TAKEN = frozenset({"PreconditionFailed", "412"})
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
-    """What a store says of an object: its bytes, and when it was written (Unix seconds; None where it doesn't say)."""
-
-    size: int
-    modified: float | None = None
+_NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
+_READ_AHEAD = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +54,32 @@ class ObjectPath:
 
         Raises ConfigError for a scheme that fsspec does not know, or whose package is not installed.
         """
-        import fsspec
-
         found = _URL.fullmatch(url)
         if found is None:
             raise ConfigError(f"{url} is not a URL", next="write scheme://bucket/path, or a local path")
-        scheme = _SCHEMES.get(found["scheme"].lower(), found["scheme"].lower())
+        scheme = object_scheme(url)
+        plain = f"{scheme}:/{found['rest'].rstrip('/')}"
         try:
-            fs = fsspec.filesystem(scheme, use_listings_cache=False, **options)
-        except (ImportError, ValueError) as error:
+            from fsspec import get_filesystem_class
+
+            kind = get_filesystem_class(scheme)
+            fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})
+        except (ImportError, OSError, TypeError, ValueError) as error:
             install = _INSTALL.get(scheme, "install the package that brings it to fsspec")
-            raise ConfigError(f"no file system for {scheme}:", why=str(error), next=install) from error
-        return cls(f"{scheme}:/{found['rest'].rstrip('/')}", fs)
+            fix = _NO_WORKSPACE if scheme == "dbfs" else install
+            raise ConfigError(f"no file system for {scheme}:", why=str(error), next=fix) from error
+        return cls(plain, fs)
 
     def __str__(self) -> str:
         return self.url
 
     def __truediv__(self, name: str) -> ObjectPath:
         return ObjectPath(f"{self.url}/{name}", self.fs)
+
+    @property
+    def scheme(self) -> str:
+        """fsspec's name of this kind of store."""
+        return object_scheme(self.url)
 
     @property
     def name(self) -> str:
@@ -83,80 +94,99 @@ class ObjectPath:
 
     def exists(self) -> bool:
         """Return whether an object has this name, or a name below it."""
-        with _os_errors(self.url):
-            return bool(self.fs.exists(self.url))
+        try:
+            self.info()
+        except FileNotFoundError:
+            return False
+        return True
 
     def info(self) -> ObjectInfo:
         """Look at the object. Raises FileNotFoundError."""
-        with _os_errors(self.url):
-            return _info(self.fs.info(self.url, refresh=True))
+        with store_errors(self.url):
+            return info_of(self.fs.info(self.url, refresh=True))
 
     def read_bytes(self) -> bytes:
         """Read the object whole. Raises FileNotFoundError."""
-        with _os_errors(self.url):
-            return bytes(self.fs.cat_file(self.url))
+        with store_errors(self.url):
+            return read(self.fs, self.url)
 
     def read_text(self) -> str:
         return self.read_bytes().decode()
+
+    @contextmanager
+    def reading(self) -> Iterator[IO[bytes]]:
+        """Open the object to be read from front to back, some bytes ahead. Raises FileNotFoundError."""
+        with store_errors(self.url), self.fs.open(self.url, "rb", block_size=_READ_AHEAD) as file:
+            yield file
 
     def names(self) -> list[str]:
         """List the names right below this one; empty when there is none."""
         return list(self.listed())
 
-    def listed(self) -> dict[str, ObjectInfo]:
-        """List the names right below this one, each with what the store says of it; a folder has no bytes."""
-        with _os_errors(self.url):
-            try:
-                found = self.fs.ls(self.url, detail=True, refresh=True)
-            except FileNotFoundError as absent:
-                if _code(absent) in _STORE_IS_MISSING:
-                    raise
-                return {}
-        named = ((str(each["name"]).rstrip("/").rpartition("/")[2], each) for each in found)
-        own = self.name
-        return {name: _info(each) for name, each in named if name and not (name == own and _is_marker(each))}
+    def listed(self, *, deep: bool = False) -> dict[str, ObjectInfo]:
+        """List the names right below this one, each with what the store says of it; a folder has no bytes.
+
+        `deep` lists all objects below, with their names from here.
+        """
+        with store_errors(self.url):
+            return dict(entries(self.fs, self.url, deep=deep))
 
     def create(self, data: bytes) -> bool:
         """Write an object under a name that nobody has; return whether this call did. Durable, and never half seen.
 
         False may also stand for an earlier try of this call whose answer was lost: who must know compares what stands.
         """
-        with _os_errors(self.url):
+        with store_errors(self.url):
             try:
                 self.fs.pipe_file(self.url, data, mode="create")
-            except FileExistsError:
-                return False
             except OSError as error:
-                if _code(error) in _TAKEN:  # not every server says which condition failed
+                if is_taken(error):
                     return False
                 raise
         return True
 
     def replace(self, data: bytes) -> None:
         """Write an object, or put it in the place of the one that has its name; durable, and never half seen."""
-        with _os_errors(self.url):
+        with store_errors(self.url):
             self.fs.pipe_file(self.url, data)
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object. A store may not say whether it was there."""
-        with _os_errors(self.url):
-            try:
-                self.fs.rm_file(self.url)
-            except FileNotFoundError as absent:
-                if not missing_ok or _code(absent) in _STORE_IS_MISSING:
-                    raise
+        with suppress(*[FileNotFoundError] if missing_ok else []), store_errors(self.url):
+            self.fs.rm_file(self.url)
 
     def unlink_below(self, names: Iterable[str]) -> None:
         """Remove objects below this one, by as few requests as the store has for it. Idempotent."""
-        urls = [f"{self.url}/{name}" for name in names]
-        with _os_errors(self.url):
-            if not urls:
-                return
-            try:
-                self.fs.rm(urls)
-            except FileNotFoundError:
-                for url in urls:
-                    ObjectPath(url, self.fs).unlink(missing_ok=True)
+        with store_errors(self.url):
+            delete(self.fs, [f"{self.url}/{name}" for name in names])
+
+    def uploads(self) -> Sequence[Upload]:
+        """List the unfinished uploads of objects right below this name; none where the store lists none."""
+        with store_errors(self.url):
+            return list(uploads(self.fs, self.url))
+
+    def abort_below(self, upload: Upload) -> None:
+        """Drop an unfinished upload below this name. Idempotent."""
+        with store_errors(self.url):
+            abort_upload(self.fs, f"{self.url}/{upload.name}", upload.upload_id)
+
+    def why_no_creates(self) -> str:
+        """Try below this name what a journal needs; return why the store can't do it, or the empty string.
+
+        Leaves nothing. Raises OSError.
+        """
+        name = f"try-{secrets.token_hex(8)}"
+        tried = self / name
+        try:
+            if not tried.create(b"first"):
+                return "it refuses to create an object where none stands"
+            if tried.create(b"second") or tried.read_bytes() != b"first":
+                return "it overwrites an object that was to be created only if it is absent"
+            if name not in self.names():
+                return "it does not list an object that was just written"
+        finally:
+            tried.unlink(missing_ok=True)
+        return "it lists an object that was just removed" if name in self.names() else ""
 
 
 AnyPath = Path | ObjectPath
@@ -168,40 +198,12 @@ def is_object_url(text: str) -> bool:
     return found is not None and found["scheme"].lower() != "file"
 
 
+def object_scheme(url: str) -> str:
+    """Return fsspec's name of the kind of store that a URL is in: `s3` for Hadoop's s3a."""
+    scheme = url.partition(":")[0].lower()
+    return _SCHEMES.get(scheme, scheme)
+
+
 def path_of(text: str) -> AnyPath:
     """Return the path that a text names: in a store when it is a URL, else a local one."""
     return ObjectPath.of(text) if is_object_url(text) else Path(text)
-
-
-@contextmanager
-def _os_errors(url: str) -> Iterator[None]:
-    """Raise what a store's library raises as OSError; a missing bucket must never be taken for an absent name."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        if _code(error) in _STORE_IS_MISSING:
-            raise OSError(errno.ENODEV, f"the bucket does not exist: {error}", url) from error
-        raise
-    except OSError:
-        raise
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in _LIBRARIES:
-            raise
-        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url) from error
-
-
-def _code(error: BaseException) -> str:
-    """Return the store's own word for an error, where its library keeps it."""
-    response = getattr(error.__cause__, "response", None)
-    return str(response["Error"].get("Code", "")) if isinstance(response, dict) and "Error" in response else ""
-
-
-def _info(found: dict[str, Any]) -> ObjectInfo:
-    modified: Any = found.get("LastModified", found.get("mtime", found.get("last_modified")))
-    seconds = modified.timestamp() if hasattr(modified, "timestamp") else modified
-    return ObjectInfo(int(found.get("size") or 0), None if seconds is None else float(seconds))
-
-
-def _is_marker(found: dict[str, Any]) -> bool:
-    """Whether this is the empty object by which some writers mark a folder, Hadoop's S3A for one."""
-    return not found.get("size")

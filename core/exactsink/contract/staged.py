@@ -6,20 +6,16 @@ sweep, replays and lineage are done here.
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 
 from exactsink.contract.backend import Backend, Committer, Writer
-from exactsink.contract.durable import DurableFile, disk_errors, file_sha256, make_folder, sync_folders
+from exactsink.contract.durable import make_folder, sync_folders
 from exactsink.contract.errors import Fatal, LineageError, Retryable
 from exactsink.contract.model import (
     AlreadyCommitted,
@@ -35,18 +31,24 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
+from exactsink.contract.object_checks import store_findings
+from exactsink.contract.objects import ObjectPath, path_of
+from exactsink.contract.staging import (
+    abort_staged,
+    damage_of,
+    drop_staged,
+    new_staged_file,
+    staged_batches,
+    staged_in_doubt,
+    staged_name,
+    staging_errors,
+    voted,
+)
 
 __all__ = ["Applier", "Marker", "MarkerCommitter", "StagedBackend", "StagedCommitter", "StagingBackend"]
 
-_SUFFIX = ".arrow"
 _BIRTH = -1
-_STAGING_FIX = "set [job] staging to a folder that the driver and every executor can write to"
-
-
-def staging_errors(folder: Path) -> AbstractContextManager[None]:
-    """Raise what the system says of the staging folder as Retryable."""
-    fix = "see that its disk is there, has room and lets this user write; then start the job again, nothing is lost"
-    return disk_errors(f"staging folder {folder} can't be read or written", fix)
+_STAGING_FIX = "set [job] staging to a folder that the driver and every executor can write to, or to one on S3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class StagingBackend(Backend):
         """Refuse, in the task, rows that could never be applied: after the decision it is too late. Raises Fatal."""
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        return _StagedWriter(self, txn, schema, Path(ticket.decode()))
+        return _StagedWriter(self, txn, schema, ticket.decode())
 
 
 class StagedBackend(StagingBackend):
@@ -175,14 +177,14 @@ class StagedBackend(StagingBackend):
 class _StagedWriter(Writer):
     """Write one Arrow file per participant, named by its id."""
 
-    def __init__(self, backend: StagingBackend, txn: Txn, schema: pa.Schema, folder: Path) -> None:
+    def __init__(self, backend: StagingBackend, txn: Txn, schema: pa.Schema, folder: str) -> None:
         self._backend = backend
         self._txn = txn
         self._rows = 0
-        self._path = folder / (txn.id + _SUFFIX)
-        with staging_errors(folder):
+        self._path = path_of(folder) / staged_name(txn.id)
+        with staging_errors(self._path.parent):
             try:
-                self._file = DurableFile(self._path)
+                self._file = new_staged_file(self._path)
             except FileNotFoundError:
                 what = f"staging folder {folder} is not there on this executor"
                 raise Fatal(what, why="the driver made it", next=_STAGING_FIX) from None
@@ -199,8 +201,7 @@ class _StagedWriter(Writer):
             self._stream.close()
             size, sha256 = self._file.seal()
             sync_folders([self._path.parent])
-        payload = json.dumps({"path": str(self._path), "size": size, "sha256": sha256})
-        return Committable(self._txn, self._rows, payload.encode())
+        return Committable(self._txn, self._rows, voted(self._path, size, sha256))
 
     def abort(self) -> None:
         with staging_errors(self._path.parent):
@@ -240,16 +241,22 @@ class StagedCommitter(MarkerCommitter):
 
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         super().__init__(ctx, applier)
-        self._folder = Path(ctx.staging)
+        self._folder = path_of(ctx.staging)
         self._made = False
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        yield from self._check_folder()
+        yield from self._applier.check(schema)
+
+    def _check_folder(self) -> Iterator[Finding]:
+        if isinstance(self._folder, ObjectPath):
+            yield from store_findings(self._folder, "staged rows", _STAGING_FIX)
+            return
         with staging_errors(self._folder):
             place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
             writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
         if not writable:
             yield Finding("error", f"staging folder {self._folder} can't be written: {place}", _STAGING_FIX)
-        yield from self._applier.check(schema)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         if not self._made:
@@ -270,7 +277,7 @@ class StagedCommitter(MarkerCommitter):
         ordered = sorted(committables, key=lambda c: (c.txn.partition, c.txn.attempt))
         damage = self._damage(ordered)
         try:
-            applied = not damage and self._applier.apply(marker, _staged_batches(ordered))
+            applied = not damage and self._applier.apply(marker, staged_batches(self._folder, ordered))
         except FileNotFoundError as gone:
             damage, applied = self._damage(ordered) or [Unknown(f"staged file {gone.filename} is gone")], False
         # Another driver may have applied the epoch, and dropped its files, since the marker was read.
@@ -283,24 +290,16 @@ class StagedCommitter(MarkerCommitter):
         if not applied:
             self._applier.confirm(self._ctx.job, self._ctx.sink)
         with staging_errors(self._folder):
-            for committable in committables:
-                _path(committable).unlink(missing_ok=True)
+            drop_staged(self._folder, committables)
         return [Committed() if applied else AlreadyCommitted() for _ in committables]
 
     def abort(self, undecided: Undecided) -> None:
         with staging_errors(self._folder):
-            for participant in undecided:
-                (self._folder / (participant.ref + _SUFFIX)).unlink(missing_ok=True)
+            abort_staged(self._folder, [participant.ref for participant in undecided])
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        found, now = [], time.time()
-        with staging_errors(self._folder), suppress(FileNotFoundError):  # no folder yet
-            for name in os.listdir(self._folder):
-                txn = Txn.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
-                if txn is not None and (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink):
-                    with suppress(FileNotFoundError):  # dropped between listing and looking
-                        found.append(InDoubt.of(txn, age_seconds=now - (self._folder / name).stat().st_mtime))
-        return found
+        with staging_errors(self._folder):
+            return list(staged_in_doubt(self._folder, self._ctx.job, self._ctx.sink))
 
     def close(self) -> None:
         self._applier.close()
@@ -319,7 +318,9 @@ class StagedCommitter(MarkerCommitter):
     def _damage(self, committables: Sequence[Committable]) -> list[Lost | Unknown]:
         """Return what is wrong with the staged files: Lost for one that is gone, Unknown for one that was changed."""
         with staging_errors(self._folder):
-            return [found for committable in committables if (found := _damage_of(committable)) is not None]
+            return [
+                found for committable in committables if (found := damage_of(self._folder, committable)) is not None
+            ]
 
 
 def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
@@ -329,29 +330,3 @@ def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
         why=f"its marker holds epoch {stored.epoch} of lineage {stored.lineage}, this journal's is {mine.lineage}",
         next="give this job another name, or bring back the journal that the target belongs to",
     )
-
-
-def _path(committable: Committable) -> Path:
-    return Path(json.loads(committable.payload)["path"])
-
-
-def _damage_of(committable: Committable) -> Lost | Unknown | None:
-    voted = json.loads(committable.payload)
-    path = Path(voted["path"])
-    try:
-        whole = path.stat().st_size == voted["size"] and file_sha256(path) == voted["sha256"]
-    except FileNotFoundError:
-        return Lost(f"staged file {path} is gone, and no marker holds its epoch")
-    return None if whole else Unknown(f"staged file {path} is not what was voted ({voted['size']} bytes)")
-
-
-def _staged_batches(committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
-    for path in map(_path, committables):
-        try:
-            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-                yield from reader
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            with staging_errors(path.parent):
-                raise error

@@ -4,53 +4,51 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from pathlib import Path
+from contextlib import AbstractContextManager
 
-from exactsink.contract import LineageError
+from exactsink.contract import AnyPath, LineageError, file_names, storage_errors
 from exactsink.protocol.journal.log import Log
 
 __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """A streaming query's checkpoint, read only. Layout as Spark 4.3 writes it."""
+    """A streaming query's checkpoint, read only. Layout as Spark 4.3 writes it.
 
-    def __init__(self, folder: Path) -> None:
+    What is absent is said to be so only where the file system, or the store, says it: any other answer raises.
+    """
+
+    def __init__(self, folder: AnyPath) -> None:
         self._folder = folder
 
     def query_id(self) -> str | None:
         """The query's id; None before its first start."""
-        try:
-            metadata = json.loads((self._folder / "metadata").read_text())
-        except FileNotFoundError:
-            return None
+        with self._explained():
+            try:
+                metadata = json.loads((self._folder / "metadata").read_text())
+            except FileNotFoundError:
+                return None
         return str(metadata["id"])
 
     def fingerprint(self, batch: int) -> str:
         """Hash the offsets that a batch reads: Spark writes that file once, so equal means the same input."""
-        path = self._folder / "offsets" / str(batch)
-        try:
-            return hashlib.sha256(path.read_bytes()).hexdigest()
-        except FileNotFoundError:
-            raise LineageError(
-                f"the checkpoint has no offsets of batch {batch}",
-                why="asynchronous progress tracking writes them late, and then a replay looks like new input",
-                next="set asyncProgressTrackingEnabled to false",
-            ) from None
+        return _sha256(self._offsets(batch))
 
     def source_ends(self, batch: int) -> tuple[str, ...]:
         """Return where a batch ends, source by source, in each one's own words.
 
         Empty for a log that keeps offsets by the sources' names (version 2): what a line of it means is Spark's own.
         """
-        version, _, *sources = (self._folder / "offsets" / str(batch)).read_text().splitlines()
+        version, _, *sources = self._offsets(batch).decode().splitlines()
         return tuple(line for line in sources if line != "-") if version == "v1" else ()
 
     def previous(self, batch: int) -> str:
         """Hash the offsets at which a batch begins; empty where the checkpoint has none, as for the first batch."""
-        path = self._folder / "offsets" / str(batch - 1)
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+        with self._explained():
+            try:
+                return _sha256((self._folder / "offsets" / str(batch - 1)).read_bytes())
+            except FileNotFoundError:
+                return ""
 
     def is_epoch_done(self, epoch: int, log: Log) -> bool:
         """Return whether Spark has recorded an epoch of this journal as done.
@@ -67,12 +65,35 @@ class Checkpoint:
 
     def next_batch(self) -> int:
         """Return the batch that the query runs next: the first that Spark has not recorded as done."""
-        try:
-            names = os.listdir(self._folder / "commits")
-        except FileNotFoundError:
-            return 0
+        with self._explained():
+            try:
+                names = file_names(self._folder / "commits")
+            except FileNotFoundError:
+                return 0
         return max((int(name) for name in names if name.isdigit()), default=-1) + 1
 
     def is_stateful(self) -> bool:
         """Return whether the query keeps state: then a skipped batch must still run, or its state has a hole."""
-        return (self._folder / "state").exists()
+        with self._explained():
+            try:
+                return "state" in file_names(self._folder)
+            except FileNotFoundError:
+                return False
+
+    def _offsets(self, batch: int) -> bytes:
+        with self._explained():
+            try:
+                return (self._folder / "offsets" / str(batch)).read_bytes()
+            except FileNotFoundError:
+                raise LineageError(
+                    f"the checkpoint has no offsets of batch {batch}",
+                    why="asynchronous progress tracking writes them late, and then a replay looks like new input",
+                    next="set asyncProgressTrackingEnabled to false",
+                ) from None
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return storage_errors(self._folder, f"the checkpoint {self._folder} can't be read")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 
 import exactsink
-from exactsink.contract import Retryable, disk_errors, make_folder
+from exactsink.contract import Retryable, make_folder, storage_errors
 from exactsink.job.history import JobHistory
 from exactsink.observe.state import Heartbeat
 from exactsink.protocol.commit import Retry
@@ -31,7 +31,7 @@ class Driver:
     """A coordinator with its journal, and the heartbeat that says that it lives. It has not claimed yet."""
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], events: Events) -> None:
-        with disk_errors(f"the job's folder {history.folder} can't be made", "see that its disk is there and has room"):
+        with storage_errors(history.folder, f"the job's folder {history.folder} can't be made"):
             make_folder(history.folder)
         self._history = history
         self._events = events

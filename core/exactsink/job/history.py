@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import SecretStr
 
-from exactsink.contract import ConfigError
-from exactsink.job.config import JobConfig
+from exactsink.contract import AnyPath, ConfigError, Finding, ObjectPath, storage_errors, store_findings
+from exactsink.job.config import JOURNAL_IN_A_DATABASE, JobConfig
 from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.protocol.journal.stores.objects import ObjectStore
 
 __all__ = ["JobHistory"]
 
@@ -26,8 +27,8 @@ class JobHistory:
     """One history's place. `job` is the name in its ids: the job's, for a batch run with the run's hash."""
 
     job: str
-    folder: Path
-    checkpoint: Path
+    folder: AnyPath
+    checkpoint: AnyPath
     journal_url: SecretStr | None = None
     run: str | None = None
 
@@ -53,9 +54,21 @@ class JobHistory:
         """Return the advisory state's file. Writing it wants the folder made."""
         return StateFile(self.folder / "state.json")
 
+    def last_state(self) -> State | None:
+        """Read the state that a driver reported last. Raises Retryable or Fatal where that can't be known."""
+        with storage_errors(self.folder, f"the job's state in {self.folder} can't be read"):
+            return self.state().read()
+
+    def check(self) -> Iterator[Finding]:
+        """Look whether the journal's place can hold one: an object store is really tried. Leaves nothing."""
+        if self.journal_url is None and isinstance(self.folder, ObjectPath):
+            fix = f"keep it in a database: {JOURNAL_IN_A_DATABASE}"
+            yield from store_findings(self.folder / "journal", "the journal", fix)
+
     def _store(self) -> JournalStore:
         if self.journal_url is None:
-            return LocalStore(self.folder / "journal")
+            place = self.folder / "journal"
+            return ObjectStore(place) if isinstance(place, ObjectPath) else LocalStore(place)
         from exactsink.protocol.journal.stores.sql import SqlStore
 
         return SqlStore(self.journal_url.get_secret_value(), self.job)

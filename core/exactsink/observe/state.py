@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 
+from exactsink.contract import AnyPath, ObjectPath
 from exactsink.protocol.coordinator import State
 
 __all__ = ["HEARTBEAT_SECONDS", "Heartbeat", "StateFile"]
@@ -21,29 +21,40 @@ HEARTBEAT_SECONDS = 15.0
 class StateFile:
     """`state.json` beside the journal, replaced whole, not synced."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._path = path
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether each look at it is a request."""
+        return isinstance(self._path, ObjectPath)
+
     def write(self, state: State) -> None:
+        """Save a state. Raises OSError."""
+        text = json.dumps(asdict(state), indent=1)
+        if isinstance(self._path, ObjectPath):
+            self._path.replace(text.encode())
+            return
         temp = self._path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         try:
-            temp.write_text(json.dumps(asdict(state), indent=1))
+            temp.write_text(text)
             temp.replace(self._path)
         finally:
             temp.unlink(missing_ok=True)
 
     def read(self) -> State | None:
-        """Read it; None when it is absent or of another release."""
+        """Read it; None when it is absent or of another release. Raises OSError where that can't be known."""
         try:
             return State(**json.loads(self._path.read_text()))
-        except (OSError, ValueError, TypeError):
+        except (FileNotFoundError, IsADirectoryError, ValueError, TypeError):
             return None
 
 
 class Heartbeat:
     """Keep a driver's state fresh between its epochs, from a thread of its own, as long as `alive` returns true.
 
-    A driver that finds a newer generation in the file writes nothing any more.
+    A driver that finds a newer generation in the file writes nothing any more. Between two beats it looks for one only
+    where that is no request: epochs may be short.
     """
 
     def __init__(self, file: StateFile, *, seconds: float = HEARTBEAT_SECONDS) -> None:
@@ -51,6 +62,7 @@ class Heartbeat:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._state: State | None = None
+        self._looked = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="exactsink-heartbeat", daemon=True)
         self.alive: Callable[[], bool] = lambda: True
@@ -64,9 +76,11 @@ class Heartbeat:
             first, self._state = self._state is None, state
         if first:
             self._file.write(state)
+            self._looked = time.monotonic()
             self._thread.start()
         else:
-            self._save(state.heartbeat)
+            looked_lately = time.monotonic() - self._looked < self._seconds
+            self._save(state.heartbeat, look=not (self._file.is_remote and looked_lately))
 
     def close(self) -> None:
         """Record that the driver has ended, unless another one drives by now. Idempotent."""
@@ -84,8 +98,13 @@ class Heartbeat:
             with suppress(OSError):  # advisory: the next beat tries again
                 self._save(time.time())
 
-    def _save(self, heartbeat: float) -> None:
+    def _save(self, heartbeat: float, *, look: bool = True) -> None:
         with self._lock:
-            stored = self._file.read()
-            if self._state is not None and (stored is None or stored.generation <= self._state.generation):
-                self._file.write(replace(self._state, heartbeat=heartbeat))
+            if self._state is None or (look and self._is_older(self._state)):
+                return
+            self._file.write(replace(self._state, heartbeat=heartbeat))
+
+    def _is_older(self, state: State) -> bool:
+        stored = self._file.read()
+        self._looked = time.monotonic()
+        return stored is not None and stored.generation > state.generation

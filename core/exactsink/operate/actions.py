@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark
+from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark, make_folder
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
@@ -238,7 +238,7 @@ class Operator:
 
     def _save(self, state: State) -> None:
         """Record how far the job is, and that nobody drives it."""
-        self._history.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._history.folder)
         self._history.state().write(replace(state, heartbeat=0.0))
 
     def _keep(self, command: str, outcome: str, reason: str = "") -> None:
@@ -246,7 +246,7 @@ class Operator:
         self._events.report("noted", text=outcome)
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:
-        state = self._history.state().read()
+        state = self._history.last_state()
         if state is None or (age := time.time() - state.heartbeat) >= LIVE_SECONDS:
             return
         if take_over:

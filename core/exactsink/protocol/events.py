@@ -50,6 +50,7 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             "what a sink promises, reported at start", ("sink", "backend", "strategy", "guarantee", "target")
         ),
         "preflight_warning": EventKind("what a sink's preflight found, no error", ("sink", "message", "fix")),
+        "journal_warning": EventKind("what preflight found of the journal's place, no error", ("message", "fix")),
         "setting_advised": EventKind("what would make the job faster, and Spark takes only at its start", ("setting",)),
         "claimed": EventKind("this driver owns the job", ("generation", "driver")),
         "taken_over": EventKind("an operator's command claimed the job of a driver that may live", ("generation",)),

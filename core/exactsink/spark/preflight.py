@@ -19,6 +19,7 @@ import exactsink
 from exactsink.contract import Finding, PreflightError
 from exactsink.job.config import JobConfig
 from exactsink.job.guarantees import check_guarantee
+from exactsink.job.history import JobHistory
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.spark.arrow_settings import advice
@@ -32,13 +33,14 @@ __all__ = ["Preflight", "passes_of", "preflight"]
 class Preflight:
     """What was found: how frames reach the sinks, each sink's findings, and what else refuses the job.
 
-    `advice` is a setting that would make it faster, None where it is set.
+    `advice` is a setting that would make it faster, None where it is set. `journal` is what was found of its place.
     """
 
     passes: Passes
     findings: Mapping[str, Sequence[Finding]]
     refusals: Sequence[PreflightError]
     advice: str | None = None
+    journal: Sequence[Finding] = ()
 
     @property
     def errors(self) -> Sequence[tuple[str, Finding]]:
@@ -58,6 +60,8 @@ class Preflight:
         for name, found in self.findings.items():
             for finding in found:
                 events.report("preflight_warning", sink=name, message=finding.message, fix=finding.fix)
+        for finding in self.journal:
+            events.report("journal_warning", message=finding.message, fix=finding.fix)
         if self.advice is not None:
             events.report("setting_advised", setting=self.advice)
         for name, sink in sinks.items():
@@ -81,12 +85,14 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     passes = passes_of(config, sinks, frame, route)
     schemas = passes.schemas()
     findings = {name: _ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
-    refusals = []
+    journal = list(JobHistory.of(config).check())
+    refusals = [PreflightError(f.message, next=f.fix) for f in journal if f.severity == "error"]
     try:
         check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
     except PreflightError as refusal:
         refusals.append(refusal)
-    result = Preflight(passes, findings, refusals, advice(frame.sparkSession))
+    warnings = [finding for finding in journal if finding.severity != "error"]
+    result = Preflight(passes, findings, refusals, advice(frame.sparkSession), warnings)
     if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
         try:
             _try_executors(frame.sparkSession, sinks)

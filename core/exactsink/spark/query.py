@@ -74,7 +74,7 @@ class Query:
         self._claim_early()
         job = self._config.job
         writer = frame.writeStream.foreachBatch(self).queryName(job.name).outputMode(job.output_mode)
-        writer = writer.option("checkpointLocation", str(self._config.checkpoint))
+        writer = writer.option("checkpointLocation", self._config.job.checkpoint)
         if job.trigger == "available_now":
             writer = writer.trigger(availableNow=True)
         else:
@@ -146,15 +146,15 @@ class Query:
 
     def _driver_for(self, frame: DataFrame) -> Driver:
         """Return the driver of the newest run, which this batch belongs to."""
-        context = frame.sparkSession.sparkContext
+        context, job = frame.sparkSession.sparkContext, self._config.job
         query_id = context.getLocalProperty("sql.streaming.queryId")
         if query_id is None:
             raise needs_classic_session("this batch does not say which query it belongs to")
         if query_id != self._checkpoint.query_id():
             raise LineageError(
-                f"query {query_id} does not write its checkpoint to {self._config.checkpoint}",
+                f"query {query_id} does not write its checkpoint to {job.checkpoint}",
                 why="the journal stands beside the checkpoint, and the two must belong together",
-                next=f"give the query .option('checkpointLocation', '{self._config.checkpoint}')",
+                next=f"give the query .option('checkpointLocation', '{job.checkpoint}')",
             )
         if self._driver is None:
             if not self._preflighted:

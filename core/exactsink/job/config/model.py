@@ -9,14 +9,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import NAME_PATTERN
+from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, is_object_url, object_scheme, path_of, refused_store
 from exactsink.toolkit.local_paths import absolute_path, real_path
 
-__all__ = ["JobConfig", "JobSection", "ObserveSection", "SinkSection", "SourceSection", "SparkSection"]
+__all__ = [
+    "JOURNAL_IN_A_DATABASE",
+    "JobConfig",
+    "JobSection",
+    "ObserveSection",
+    "SinkSection",
+    "SourceSection",
+    "SparkSection",
+]
+
+JOURNAL_IN_A_DATABASE = '[job] journal = "postgresql+psycopg://..."'
 
 _DISTRIBUTION = re.compile(r"none|hash\([^(),]*[^(),\s][^(),]*(,[^(),]*[^(),\s][^(),]*)*\)")
 _SQLITE = re.compile(r"(sqlite(?:\+pysqlite)?:///)([^:?][^?]*)(.*)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_OBJECT_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<store>[^/]*)/+(?P<path>.*)", re.DOTALL)
+_UNUSUAL = re.compile(r"[?#*\[\]\\\x00-\x1f]")
 _DURATION = r"^\d+ (second|minute|hour|day)s?$"
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
@@ -33,9 +45,12 @@ class JobSection(_Section):
     name: _Name
     """The job's name, part of every id: lower-case letters, digits and dashes, 40 at most."""
     checkpoint: str
-    """Spark's checkpoint folder; the journal stands beside it, in `<checkpoint>.exactsink`."""
+    """Spark's checkpoint: a folder, or `s3a://bucket/path`. The journal stands beside it: `<checkpoint>.exactsink`."""
     staging: str | None = None
-    """Where staged rows wait; driver and executors must both see it. Default: `<checkpoint>.exactsink/staging`."""
+    """Where staged rows wait: a folder that driver and executors both see, or `s3://bucket/path`.
+
+    Default: `<checkpoint>.exactsink/staging`.
+    """
     transform: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     """`module:function`, which takes the source's frame and gives the sinks' frame."""
     route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
@@ -63,11 +78,13 @@ class JobSection(_Section):
 
     @field_validator("checkpoint", "staging")
     @classmethod
-    def _local(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _one_place(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None:
             return None
+        if is_object_url(value):
+            return _object_url(value)
         if _SCHEME.match(value) and not value.startswith("file:///"):
-            raise ValueError("only local folders are supported so far: a path, or file:///path")
+            raise ValueError("a local folder is a path, or file:///path")
         path = value.removeprefix("file://")
         if info.field_name == "checkpoint" and Path(path).name in ("", ".."):
             raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
@@ -91,6 +108,19 @@ class JobSection(_Section):
                 'fan_out = "recompute" runs the plan once per sink: say deterministic = true if it gives the same rows '
                 "each time, or leave fan_out at persist"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _stores_can_be_opened(self) -> JobSection:
+        if self.journal is None and is_object_url(self.checkpoint):
+            scheme = object_scheme(self.checkpoint)
+            if why := refused_store(scheme):
+                raise ValueError(f"the journal can't be kept on {scheme}: {why}: set {JOURNAL_IN_A_DATABASE}")
+        try:
+            for place in filter(None, (self.checkpoint, self.staging)):
+                path_of(place)
+        except ConfigError as error:
+            raise ValueError(f"{error.what} ({error.why}): {error.next}") from None
         return self
 
     @field_validator("trigger")
@@ -180,19 +210,31 @@ class JobConfig(_Section):
     options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
 
     @property
-    def checkpoint(self) -> Path:
-        return Path(self.job.checkpoint)
+    def checkpoint(self) -> AnyPath:
+        """The checkpoint; in a store by fsspec's name, so that s3a:// and s3:// are one place."""
+        return path_of(self.job.checkpoint)
 
     @property
-    def history(self) -> Path:
+    def history(self) -> AnyPath:
         """Where this job's journal, state and staged rows are: beside the checkpoint, never inside it."""
         return self.checkpoint.with_name(self.checkpoint.name + ".exactsink")
 
     @property
-    def staging(self) -> Path:
-        if self.job.staging is None:
-            return self.history / "staging"
-        return Path(self.job.staging)
+    def staging(self) -> AnyPath:
+        return self.history / "staging" if self.job.staging is None else path_of(self.job.staging)
+
+
+def _object_url(value: str) -> str:
+    """Return a store's URL as Spark gets it; refuse what Hadoop and fsspec would read differently."""
+    found = _OBJECT_URL.fullmatch(value)
+    if found is not None and ":" in found["store"].partition("@")[0] and "@" in found["store"]:
+        raise ValueError("no secrets in URLs: give them by the environment, a profile or a role")
+    path = found["path"].rstrip("/") if found is not None else ""
+    if found is None or not found["store"] or not path:
+        raise ValueError("a URL of an object store is scheme://bucket/path")
+    if _UNUSUAL.search(path) or {"", ".", ".."} & set(path.split("/")):
+        raise ValueError("a URL's path has plain names between its slashes, without ? # * [ ] and backslashes")
+    return f"{found['scheme']}://{found['store']}/{path}"
 
 
 def _check_beside(old: Path, new: Path) -> None:

@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from exactsink.contract import NO_HARD_LINKS, PreflightError, disk_errors, make_folder, sync_folders
+from exactsink.contract import NO_HARD_LINKS, PreflightError, make_folder, storage_errors, sync_folders
 from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, block_name, blocks_of, entry_name, seqs_of
 
 __all__ = ["LocalStore"]
 
-_ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
-_BLOCK = re.compile(r"\d{17}")
 _TEMP = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
@@ -31,7 +30,7 @@ class LocalStore:
     before it synced, or a sync failed. It is written again before the next one stands, or before it is taken for own.
     """
 
-    def __init__(self, folder: Path, *, block_entries: int = 200) -> None:
+    def __init__(self, folder: Path, *, block_entries: int = BLOCK_ENTRIES) -> None:
         self._folder = folder
         self._block_entries = block_entries
         self._made: Path | None = None
@@ -93,16 +92,15 @@ class LocalStore:
             temp.unlink(missing_ok=True)
 
     def newest(self) -> int:
-        names = sorted(self._names(self._folder), reverse=True)
-        blocks = (self._names(self._folder / name) for name in filter(_BLOCK.fullmatch, names))
-        inside = (_highest(sorted(block, reverse=True)) for block in blocks)
-        highest = max(_highest(names), next(filter(None, inside), ""))  # an earlier release put all there
-        return int(highest.removesuffix(".json")) if highest else -1
+        names = self._names(self._folder)
+        blocks = (seqs_of(self._names(self._folder / name)) for name in sorted(blocks_of(names), reverse=True))
+        inside = next(filter(None, blocks), [])
+        return max(seqs_of(names) + inside, default=-1)  # an earlier release put all into the folder itself
 
     def list(self) -> Sequence[int]:
         names = self._names(self._folder)
-        blocks = (self._names(self._folder / name) for name in filter(_BLOCK.fullmatch, names))
-        return [seq for part in (names, *blocks) for seq in _seqs(part)]
+        blocks = (self._names(self._folder / name) for name in blocks_of(names))
+        return [seq for part in (names, *blocks) for seq in seqs_of(part)]
 
     def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
         found = {}
@@ -122,8 +120,7 @@ class LocalStore:
 
     def _retryable(self) -> AbstractContextManager[None]:
         """Name the folder and the way out where the system refuses. Not for what may have been written all the same."""
-        fix = "see that its disk is there, has room and lets this user write; then start the job again"
-        return disk_errors(f"the journal in {self._folder} can't be read or written", fix)
+        return storage_errors(self._folder, f"the journal in {self._folder} can't be read or written")
 
     def _names(self, folder: Path) -> Sequence[str]:
         with self._retryable():
@@ -163,22 +160,12 @@ class LocalStore:
 
     def _path(self, seq: int) -> Path:
         """Return where this release puts an entry."""
-        block = seq // self._block_entries
-        return (self._folder / f"{block:017d}" if block else self._folder) / f"{seq:020d}.json"
+        return self._folder / block_name(seq, self._block_entries) / entry_name(seq)
 
     def _standing(self, seq: int) -> Path:
         """Return where an entry stands: where an earlier release put it, or where this one does."""
-        earlier = self._folder / f"{seq:020d}.json"
+        earlier = self._folder / entry_name(seq)
         return earlier if seq >= self._block_entries and earlier.exists() else self._path(seq)
-
-
-def _highest(names: Iterable[str]) -> str:
-    """Return the first entry of names that come from the highest on; the empty string when there is none."""
-    return next(filter(_ENTRY.fullmatch, names), "")
-
-
-def _seqs(names: Iterable[str]) -> list[int]:
-    return [int(found["seq"]) for name in names if (found := _ENTRY.fullmatch(name))]
 
 
 def _no_atomic_create(folder: Path) -> PreflightError:

@@ -1,0 +1,227 @@
+"""Files in a folder: hidden ones get their final names by hard links, which are atomic and never replace a file.
+
+Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.parquet`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from exactsink.contract import (
+    NO_HARD_LINKS,
+    AlreadyCommitted,
+    Committed,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Outcome,
+    SyncFailed,
+    Txn,
+    Unknown,
+    file_sha256,
+    make_folder,
+    sync_folders,
+)
+from exactsink_files.places import Found, Place, contended, foreign_file
+from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
+
+__all__ = ["Links", "remove_folder"]
+
+_NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
+_TRIES = 100
+
+
+class Links(Place):
+    """A folder: a participant's files wait in one of their own below `_exactsink`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = self._root = root
+
+    def problems(self, ctx: JobContext) -> Iterator[Finding]:
+        for place in dict.fromkeys((_nearest(str(self._root)), _nearest(str(temp_root(self._root))))):
+            if not os.path.isdir(place):
+                yield Finding("error", f"{place} is not a folder", "move it away, or set path to another folder")
+                continue
+            try:
+                tempfile.TemporaryFile(dir=place, prefix="_exactsink-probe-").close()
+            except OSError as error:
+                message = f"{place} can't be written: {error.strerror or error}"
+                yield Finding("error", message, f"chmod u+rwx '{place}' as its owner, or set path to another folder")
+
+    def prepare(self) -> None:
+        make_folder(temp_root(self._root))
+
+    def look(self, votes: Mapping[str, Vote]) -> Found:
+        return Found({name: found for name, vote in votes.items() if (found := _missing(vote))})
+
+    def gone(self, vote: Vote) -> bool:
+        return not all(os.path.lexists(_temp(vote, file)) for file in vote.files)
+
+    def shows(self, vote: Vote) -> bool:
+        return any(os.path.lexists(_final(vote, file)) for file in vote.files)
+
+    def withdraw(self, vote: Vote) -> None:
+        remove_folder(Path(vote.root, vote.folder))
+
+    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
+        """Link each file; durable for those participants only of which all is there."""
+        outcomes = {name: [_place(vote, file) for file in vote.files] for name, vote in votes.items()}
+        unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
+        _sync_finals([vote for name, vote in votes.items() if name not in unknown])
+        return outcomes
+
+    def drop(self, votes: Sequence[Vote]) -> None:
+        for vote in votes:
+            _drop_temps(vote)
+
+    def remove(self, txns: Sequence[Txn]) -> None:
+        for txn in txns:
+            remove_folder(temp_folder(self._root, txn))
+
+    def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
+        found = []
+        with suppress(FileNotFoundError):  # no temp folder yet
+            for entry in list(os.scandir(temp_root(self._root))):
+                if (txn := own_txn(ctx, entry.name)) is not None and entry.is_dir(follow_symlinks=False):
+                    with suppress(FileNotFoundError):  # gone between listing and looking
+                        age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                        found.append(InDoubt.of(txn, age_seconds=age))
+        return found
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a participant's folder. Idempotent, also while another process removes it or a late writer adds files.
+
+    Once the folder is gone its writer can add nothing more, and so can't vote.
+    """
+    for _ in range(_TRIES):
+        try:
+            shutil.rmtree(folder)
+            return
+        except FileNotFoundError:  # gone, or somebody was ahead somewhere inside
+            if not os.path.lexists(folder):
+                return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+    raise contended(f"can't remove {folder}")
+
+
+def _temp(vote: Vote, file: VotedFile) -> Path:
+    return Path(vote.root, vote.folder, file.temp)
+
+
+def _final(vote: Vote, file: VotedFile) -> Path:
+    return Path(vote.root, file.final)
+
+
+def _missing(vote: Vote) -> str:
+    """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
+    found = []
+    for file in vote.files:
+        temp = _temp(vote, file)
+        try:  # before the final name: that is given before the temp is dropped
+            size = os.stat(temp).st_size
+        except FileNotFoundError:
+            if not os.path.lexists(_final(vote, file)):
+                found.append(_gone(vote, file))
+        else:
+            if size != file.size:
+                found.append(f"{temp} has {size} bytes, {file.size} were voted for")
+    return "; ".join(found)
+
+
+def _gone(vote: Vote, file: VotedFile) -> str:
+    mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
+    return f"both {_temp(vote, file)} and its final name {_final(vote, file)} are gone{mounted}"
+
+
+def _place(vote: Vote, file: VotedFile) -> Outcome:
+    """Link one file to its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
+    temp, final = _temp(vote, file), _final(vote, file)
+    for _ in range(_TRIES):
+        sealed = None
+        with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
+            sealed = os.stat(temp)
+        if sealed is not None:
+            os.makedirs(final.parent, exist_ok=True)
+            try:
+                _link(temp, final)
+                return Committed()
+            except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
+                continue
+            except FileExistsError:
+                pass
+        same = _holds(final, file, sealed)
+        if same:
+            return AlreadyCommitted()
+        if same is not None:
+            raise foreign_file(final, file)
+        if sealed is None:
+            return Unknown(_gone(vote, file))
+    raise contended(f"can't give {temp} its final name {final}")
+
+
+def _link(temp: Path, final: Path) -> None:
+    """Link `temp` to `final`, or rename it where links are not supported. Raises FileExistsError."""
+    try:
+        os.link(temp, final)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(final):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from error
+        os.rename(temp, final)  # two committers race for the one temp: the slower finds it gone
+
+
+def _holds(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool | None:
+    """Return whether `final` is the voted file: the same inode, or the same size and hash; None when it is absent."""
+    try:
+        found = os.lstat(final)
+        if sealed is not None and os.path.samestat(found, sealed):
+            return True
+        return stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256
+    except FileNotFoundError:
+        return None
+
+
+def _sync_finals(votes: Sequence[Vote]) -> None:
+    """Make the names of these votes' files durable, in all folders up to the root."""
+    finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
+    try:
+        sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)
+    except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
+        raise Fatal(
+            f"the names of files in {error.filename} can't be made durable",
+            why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
+            next="mount its file system anew (or start its machine again), so that what is read is what the disk "
+            "holds; then start the job again: nothing is lost",
+        ) from error
+
+
+def _drop_temps(vote: Vote) -> None:
+    """Remove a committed participant's temp names and folder. Idempotent."""
+    for file in vote.files:
+        with suppress(FileNotFoundError):
+            os.unlink(_temp(vote, file))
+    try:
+        os.rmdir(Path(vote.root, vote.folder))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # what else lies there is not ours
+            raise
+
+
+def _nearest(path: str) -> str:
+    """Return what stands there, or the nearest parent that does."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path

@@ -1,0 +1,135 @@
+"""What the committer asks of the place where files wait for their names: a folder with links, or a bucket with uploads.
+
+Every step can be the last one of a killed process, and another process may be at the same step: a place keeps no
+state, and reads what was done off what stands.
+"""
+
+from __future__ import annotations
+
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from exactsink.contract import AnyPath, Fatal, Finding, InDoubt, JobContext, Outcome, Retryable, Txn, is_object_url
+from exactsink_files.votes import Vote, VotedFile
+
+__all__ = ["Found", "Place", "contended", "explained", "foreign_file"]
+
+_RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
+_IN_THE_WAY = "move away what is no folder there, or set another path"
+_SHORTER = "use shorter names: a shorter path, or partition columns with shorter values"
+_REMEDIES = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "mount the file system of {root} writable, or set another path",
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENAMETOOLONG: _SHORTER,
+    errno.EXDEV: "keep all folders below {root} on one file system: no mount point, no symlink to another disk",
+    errno.EMFILE: 'raise `ulimit -n`, or set distribution = "hash(<partition columns>)": each value is an open file',
+}
+_STORE_REMEDIES = {
+    errno.EACCES: "renew the job's credentials, or give them the right to read, write, delete and list below {root}, "
+    "and to list and abort its multipart uploads",
+    errno.ENODEV: "make the bucket of {root}, or set another path",
+    errno.ENAMETOOLONG: _SHORTER,
+}
+_LOOK = "start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
+_LOOK_AT_STORE = "start the job again, nothing is lost; if it comes back, look at the store of {root}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look found of several votes: what can't get its name any more, and why, by participant.
+
+    `waiting` are the temp names that were seen to stand, where the place wants to know it when it gives the names.
+    """
+
+    missing: Mapping[str, str]
+    waiting: frozenset[str] = field(default_factory=frozenset)
+
+
+class Place(ABC):
+    """Where one sink's files are until they are committed, and how they get their names. Votes come by participant."""
+
+    root: AnyPath
+
+    @abstractmethod
+    def problems(self, ctx: JobContext) -> Iterable[Finding]:
+        """Find out, leaving nothing behind, what keeps files from being written here."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what tasks need, durably."""
+
+    @abstractmethod
+    def look(self, votes: Mapping[str, Vote]) -> Found:
+        """Find what of these votes can't get its name, nor has it."""
+
+    @abstractmethod
+    def gone(self, vote: Vote) -> bool:
+        """Return whether something of a vote waits no more; what is there, but is not what was voted for, is not gone.
+
+        That may be as it has its name: `shows` says so.
+        """
+
+    @abstractmethod
+    def shows(self, vote: Vote) -> bool:
+        """Return whether something has the final name of one of a vote's files."""
+
+    @abstractmethod
+    def withdraw(self, vote: Vote) -> None:
+        """Remove what waits of a vote: none of it can get its name from then on."""
+
+    @abstractmethod
+    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
+        """Give all files their final names, durably, or find that they have them: an outcome per file.
+
+        Raises Fatal when a foreign file has such a name.
+        """
+
+    @abstractmethod
+    def drop(self, votes: Sequence[Vote]) -> None:
+        """Remove what committed participants leave behind. Idempotent."""
+
+    @abstractmethod
+    def remove(self, txns: Sequence[Txn]) -> None:
+        """Remove all of these participants. Idempotent."""
+
+    @abstractmethod
+    def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
+        """List this job's and sink's participants."""
+
+
+@contextmanager
+def explained(root: str) -> Iterator[None]:
+    """Turn an OSError of the block into the error that says what comes next: fix something, or just try again."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the target can't be written: {error.filename or root}"
+        why = error.strerror or str(error)
+        in_store = is_object_url(root)
+        if (fix := (_STORE_REMEDIES if in_store else _REMEDIES).get(error.errno or 0)) is not None:
+            raise Fatal(what, why=why, next=fix.format(root=root)) from error
+        raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error
+
+
+def contended(what: str) -> Retryable:
+    """Return the error for work that others keep undoing."""
+    return Retryable(
+        what,
+        why="other processes keep changing the folder",
+        next="stop what else works in the target's folder, an old attempt perhaps, then start the job again",
+    )
+
+
+def foreign_file(final: object, file: VotedFile) -> Fatal:
+    """Return the error for a final name that something else has."""
+    return Fatal(
+        f"{final} is not the file that was voted for, and is not overwritten",
+        why=f"its name is this epoch's, but {file.size} bytes of SHA-256 {file.sha256} were voted for",
+        next="move that file away, then start the job again",
+    )

@@ -1,0 +1,180 @@
+"""What the backend asks of an S3 store: multipart uploads, and what stands. Answers are values, errors are OSErrors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from exactsink.contract import ObjectPath, store_code, store_errors
+from exactsink_files.votes import Part
+
+__all__ = ["S3", "Held", "Upload", "in_parallel", "open_s3"]
+
+AT_ONCE = 32
+"""Requests on their way at a time, so that hundreds of files are a matter of a second."""
+_SLOWEST_ANSWER = 120
+"""Seconds: a server may copy the parts of a file before it answers that it is complete."""
+_MOST_DELETED = 1000  # keys in one request: S3's own limit
+_ABSENT = frozenset({"NoSuchUpload", "NoSuchKey", "404"})
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload that a store lists, and when it was begun, in Unix seconds."""
+
+    key: str
+    id: str
+    begun: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a store says of an object."""
+
+    size: int
+    etag: str
+    metadata: dict[str, str]
+    plain_etag: bool
+    """Whether its ETag is of MD5s, as it is unless a key of the user's or of a key service encrypts it."""
+
+
+def open_s3(url: str, endpoint_url: str | None, profile: str | None) -> ObjectPath:
+    """Open a target in S3. Credentials come the ordinary way. Raises ConfigError without s3fs."""
+    given = {"endpoint_url": endpoint_url, "profile": profile}
+    config = {"max_pool_connections": AT_ONCE, "read_timeout": _SLOWEST_ANSWER}
+    return ObjectPath.of(url, config_kwargs=config, **{name: value for name, value in given.items() if value})
+
+
+class S3:
+    """Calls on keys below one URL. May be used by several threads."""
+
+    def __init__(self, root: ObjectPath) -> None:
+        self._fs: Any = root.fs
+        self._url = root.url
+        self.bucket, self.prefix, _ = self._fs.split_path(f"{root.url}/")
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}{name}"
+
+    def create(self, key: str, metadata: dict[str, str]) -> str:
+        """Begin an upload; return its id."""
+        return str(self._call("create_multipart_upload", Key=key, Metadata=metadata)["UploadId"])
+
+    def put_part(self, key: str, upload: str, number: int, data: bytes) -> Part:
+        answer = self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)
+        return Part(number, len(data), answer["ETag"])
+
+    def complete(self, key: str, upload: str, parts: Sequence[Part], *, if_absent: bool = True) -> None:
+        """Give the object its name.
+
+        That this succeeds proves nothing for an upload that was not seen to stand: a server may answer so for any
+        object of that name.
+        """
+        named = {"Parts": [{"PartNumber": part.number, "ETag": part.etag} for part in parts]}
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        self._call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=named, **condition)
+
+    def abort(self, key: str, upload: str) -> None:
+        """Drop an upload and its parts. Idempotent."""
+        self._found("abort_multipart_upload", Key=key, UploadId=upload)
+
+    def parts(self, key: str, upload: str) -> list[Part] | None:
+        """List an upload's parts; None when there is no such upload."""
+        found: list[Part] = []
+        marker: dict[str, Any] = {}
+        while True:
+            page = self._found("list_parts", Key=key, UploadId=upload, **marker)
+            if page is None:
+                return None
+            found += [Part(part["PartNumber"], part["Size"], part["ETag"]) for part in page.get("Parts", ())]
+            if not page.get("IsTruncated"):
+                return found
+            marker = {"PartNumberMarker": page["NextPartNumberMarker"]}
+
+    def head(self, key: str) -> Held | None:
+        """Look at an object; None when it is absent. Raises OSError for a bucket that is."""
+        found = self._found("head_object", Key=key)
+        if found is None:
+            self._call("list_objects_v2", Prefix=key, MaxKeys=1)  # a HEAD does not say that the bucket is missing
+            return None
+        encrypted = found.get("SSECustomerAlgorithm") or found.get("ServerSideEncryption") not in (None, "", "AES256")
+        return Held(found["ContentLength"], found["ETag"], found.get("Metadata", {}), not encrypted)
+
+    def get(self, key: str) -> bytes | None:
+        """Read a small object; None when it is absent."""
+        with store_errors(self._url):
+            try:
+                return bytes(self._fs.cat_file(f"{self.bucket}/{key}", max_concurrency=1))  # one request
+            except FileNotFoundError as absent:
+                if store_code(absent) not in _ABSENT:
+                    raise
+                return None
+
+    def put(self, key: str, data: bytes, **condition: str) -> None:
+        self._call("put_object", Key=key, Body=data, **condition)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, by one request for up to a thousand. Idempotent."""
+        for first in range(0, len(keys), _MOST_DELETED):
+            chosen = [{"Key": key} for key in keys[first : first + _MOST_DELETED]]
+            answer = self._call("delete_objects", Delete={"Objects": chosen, "Quiet": True})
+            for failed in answer.get("Errors", ()):
+                raise OSError(f"{failed.get('Key')} can't be deleted: {failed.get('Code')}: {failed.get('Message')}")
+
+    def uploads(self, prefix: str) -> Iterator[Upload]:
+        """List unfinished uploads. Some servers find them by a whole key only, or without a prefix only."""
+        marker: dict[str, Any] = {}
+        while True:
+            page = self._call("list_multipart_uploads", Prefix=prefix, **marker)
+            for found in page.get("Uploads", ()):
+                yield Upload(found["Key"], found["UploadId"], found["Initiated"].timestamp())
+            if not page.get("IsTruncated"):
+                return
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
+        """List objects of a prefix, and when each was written, in Unix seconds; `deep`: also with a `/` behind it."""
+        grouped = {} if deep else {"Delimiter": "/"}
+        marker: dict[str, Any] = {}
+        while True:
+            page = self._call("list_objects_v2", Prefix=prefix, **grouped, **marker)
+            for found in page.get("Contents", ()):
+                yield found["Key"], found["LastModified"].timestamp()
+            if not page.get("IsTruncated"):
+                return
+            marker = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def lifecycle(self) -> list[dict[str, Any]]:
+        """Return the rules of the bucket's lifecycle. Raises OSError, with S3's own code where it has none."""
+        return list(self._call("get_bucket_lifecycle_configuration").get("Rules", ()))
+
+    def _found(self, method: str, **given: Any) -> dict[str, Any] | None:
+        try:
+            return self._call(method, **given)
+        except FileNotFoundError as absent:
+            if store_code(absent) not in _ABSENT:
+                raise
+            return None
+
+    def _call(self, method: str, **given: Any) -> dict[str, Any]:
+        with store_errors(self._url):
+            answer: dict[str, Any] = self._fs.call_s3(method, Bucket=self.bucket, **given)
+            return answer
+
+
+def in_parallel(call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+    """Make a call for each item, many at a time; an error leaves out what had not begun, and is raised in the end."""
+    if len(items) <= 1:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(min(AT_ONCE, len(items))) as pool:
+        futures = [pool.submit(call, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

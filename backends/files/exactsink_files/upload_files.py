@@ -1,0 +1,189 @@
+"""A participant's files as multipart uploads: sent part by part, while the next rows are made."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from tempfile import SpooledTemporaryFile
+
+from exactsink.contract import Fatal, ObjectPath, Txn
+from exactsink_files.s3 import S3, in_parallel
+from exactsink_files.uploads import identity, record_name
+from exactsink_files.votes import Part, Vote, VotedFile, temp_root
+from exactsink_files.writer import HiddenFiles
+
+__all__ = ["UploadFile", "UploadFiles", "part_bytes"]
+
+_PART_BYTES = 8 * 2**20  # S3 takes no less than 5 MiB, but for the last
+_PARTS_A_SIZE = 1000  # of the 10,000 that S3 takes: files of up to 430 GB
+_SENDERS = 4
+_MOST_ON_THE_WAY = 48 * 2**20
+_MOST_WAITING = 48 * 2**20
+"""Bytes of a task: what is sent, and what waits to fill parts; beyond it that waits on the local disk."""
+_LONGEST_KEY = 1024  # bytes: S3's own limit
+
+
+def part_bytes(number: int) -> int:
+    """Return how large a part is: each thousand of a file's parts are larger than those before."""
+    return _PART_BYTES * (1 + (number - 1) // _PARTS_A_SIZE)
+
+
+class UploadFiles(HiddenFiles["UploadFile"]):
+    """Uploads to the final keys. Their list goes to the store before the first part, and is whole before the vote.
+
+    An error leaves nothing to commit; a sweep aborts them, and then no part is taken any more: the writer raises
+    Retryable.
+    """
+
+    def __init__(self, txn: Txn, root: ObjectPath) -> None:
+        self.root = root.url
+        self._txn = txn
+        self._s3 = S3(root)
+        self._record = S3(temp_root(root)).key(record_name(txn.id))
+        self._pool = ThreadPoolExecutor(_SENDERS, "exactsink-upload")
+        self._sending: deque[tuple[Future[Part], int]] = deque()
+        self._files: list[UploadFile] = []
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._begun: list[tuple[str, str]] = []
+        self._noted = 0
+
+    def make(self) -> None:
+        """Nothing stands before the first file."""
+
+    def open(self, final: str) -> UploadFile:
+        key = self._s3.key(final)
+        if len(key.encode()) > _LONGEST_KEY:
+            raise Fatal(
+                f"sink {self._txn.sink}: no file can be called {final}",
+                why="the name is longer than the store takes",
+                next="use partition columns with shorter values, or a shorter path",
+            )
+        return UploadFile(self, final, self._pool.submit(self._begin, key, final))
+
+    def seal(self, out: UploadFile) -> None:
+        out.finish()
+        self._files.append(out)
+
+    def vote(self) -> Vote:
+        """Wait for all parts, and note all uploads."""
+        files = tuple(file.voted() for file in self._files)
+        with self._lock:
+            self._note()
+        self._pool.shutdown()
+        return Vote(self.root, f"_exactsink/{record_name(self._txn.id)}", files)
+
+    def drop(self) -> None:
+        self._pool.shutdown(cancel_futures=True)  # a part that is on its way may outlive an abort
+        in_parallel(lambda begun: self._s3.abort(*begun), self._begun)
+        if self._noted:
+            self._s3.delete([self._record])
+
+    def room_for(self, size: int) -> bool:
+        """Count bytes that come to wait, or that wait no more; return whether memory has room for them."""
+        self._waiting += size
+        return self._waiting <= _MOST_WAITING
+
+    def send(self, upload: Future[str], key: str, number: int, data: bytes) -> Future[Part]:
+        """Send a part, after the upload was begun. Raises OSError for an earlier one that could not be sent."""
+        while self._sending and sum(size for _, size in self._sending) + len(data) > _MOST_ON_THE_WAY:
+            self._sending.popleft()[0].result()
+        sent = self._pool.submit(lambda: self._s3.put_part(key, upload.result(), number, data))
+        self._sending.append((sent, len(data)))
+        return sent
+
+    def key(self, final: str) -> str:
+        return self._s3.key(final)
+
+    def _begin(self, key: str, final: str) -> str:
+        """Begin an upload. The first is noted at once, and then each time when there are twice as many."""
+        upload = self._s3.create(key, identity(self._txn.id, final))
+        with self._lock:
+            self._begun.append((key, upload))
+            if len(self._begun) >= 2 * self._noted:
+                self._note()
+        return upload
+
+    def _note(self) -> None:
+        if len(self._begun) > self._noted:
+            self._s3.put(self._record, json.dumps(self._begun).encode())
+            self._noted = len(self._begun)
+
+
+class UploadFile(io.RawIOBase):
+    """One file, from front to back: hashed on the way, and cut into parts."""
+
+    def __init__(self, files: UploadFiles, final: str, upload: Future[str]) -> None:
+        super().__init__()
+        self.final = final
+        self._files = files
+        self._upload = upload
+        self._key = files.key(final)
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._waiting = SpooledTemporaryFile()  # noqa: SIM115 - lives until its part is full
+        self._in_memory = 0
+        self._on_disk = False
+        self._parts: list[Future[Part]] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        self._hash.update(view)
+        taken = 0
+        while taken < len(view):
+            room = part_bytes(len(self._parts) + 1) - self._waiting.tell()
+            chunk = view[taken : taken + room]
+            self._keep(chunk)
+            taken += len(chunk)
+            if len(chunk) == room:
+                self._send()
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def finish(self) -> None:
+        """Send the last part: the file has one at least."""
+        if self._waiting.tell() or not self._parts:
+            self._send()
+        self.close()
+
+    def voted(self) -> VotedFile:
+        """Wait until all is sent."""
+        parts = tuple(part.result() for part in self._parts)
+        return VotedFile(self._upload.result(), self.final, self._size, self._hash.hexdigest(), parts)
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _send(self) -> None:
+        self._waiting.seek(0)
+        data = self._waiting.read()
+        self._forget()
+        self._parts.append(self._files.send(self._upload, self._key, len(self._parts) + 1, data))
+        self._waiting = SpooledTemporaryFile()  # noqa: SIM115
+
+    def _keep(self, chunk: memoryview) -> None:
+        self._waiting.write(chunk)
+        if self._on_disk:
+            return
+        self._in_memory += len(chunk)
+        if not self._files.room_for(len(chunk)):
+            self._waiting.rollover()
+            self._files.room_for(-self._in_memory)
+            self._in_memory, self._on_disk = 0, True
+
+    def _forget(self) -> None:
+        """Let go of what waits."""
+        self._files.room_for(-self._in_memory)
+        self._in_memory, self._on_disk = 0, False
+        self._waiting.close()

@@ -1,0 +1,237 @@
+"""Files in S3: multipart uploads, which nobody sees, until completing one gives its object the final name.
+
+A participant lists its uploads in an object of its own, `_exactsink/TXN.uploads`. That is what the sweep goes by first;
+what died before it could note an upload is found by the store's own listing, as far as the store has one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    Finding,
+    InDoubt,
+    JobContext,
+    ObjectPath,
+    Outcome,
+    Retryable,
+    Txn,
+    Unknown,
+    store_code,
+)
+from exactsink_files.places import Found, Place, foreign_file
+from exactsink_files.preflight_s3 import store_problems
+from exactsink_files.s3 import S3, Held, Upload, in_parallel
+from exactsink_files.votes import Part, Vote, VotedFile, own_txn, temp_root
+
+__all__ = ["Uploads", "identity", "record_name"]
+
+_RECORD = ".uploads"
+_FILE = re.compile(r"(?:.*/)?(?P<txn>[^/]+?)(?:\.\d+)?\.(?:parquet|json|csv)", re.DOTALL)
+_NO_CONDITION = frozenset({"NotImplemented", "501"})
+_GONE = frozenset({"NoSuchUpload", "404"})
+_PARTS_DIFFER = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
+_CONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"})
+_LOOK = _GONE | _PARTS_DIFFER | _CONDITION
+"""Refusals of a Complete after which it is to be seen what stands."""
+
+
+def record_name(txn: str) -> str:
+    """Name the object in `_exactsink` that lists a participant's uploads."""
+    return txn + _RECORD
+
+
+def identity(txn: str, final: str) -> dict[str, str]:
+    """Return the metadata by which an object is known as the file of that name that a participant wrote."""
+    return {"exactsink-txn": txn, "exactsink-file": hashlib.sha256(final.encode()).hexdigest()[:16]}
+
+
+class Uploads(Place):
+    """A bucket, below a prefix: files wait as parts of uploads."""
+
+    def __init__(self, root: ObjectPath) -> None:
+        self.root = self._root = root
+        self._s3 = S3(root)
+        self._own = S3(temp_root(root))
+        self._all_listed = False
+
+    def problems(self, ctx: JobContext) -> Iterable[Finding]:
+        return store_problems(self._own, str(self.root), ctx)
+
+    def prepare(self) -> None:
+        """A store has no folders to make."""
+
+    def look(self, votes: Mapping[str, Vote]) -> Found:
+        """Find what is missing: one listing finds what stands, and what it lacks is asked for one by one."""
+        files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
+        listed = {upload.id for upload in self._s3.uploads(self._s3.prefix)} if files else set()
+        waiting = {file.temp for _, _, file in files if file.temp in listed}
+        missing = {name: [_wrong_parts(file, file.parts)] for name, _, file in files if _wrong_parts(file, file.parts)}
+        unlisted = [each for each in files if each[2].temp not in listed]
+        states = in_parallel(lambda each: self._state(each[1], each[2]), unlisted)
+        for (name, _, file), (waits, evidence) in zip(unlisted, states, strict=True):
+            waiting |= {file.temp} if waits else set()
+            if evidence:
+                missing.setdefault(name, []).append(evidence)
+        return Found({name: "; ".join(found) for name, found in missing.items()}, frozenset(waiting))
+
+    def gone(self, vote: Vote) -> bool:
+        s3 = self._of(vote)
+        return None in in_parallel(lambda file: s3.parts(s3.key(file.final), file.temp), vote.files)
+
+    def shows(self, vote: Vote) -> bool:
+        s3 = self._of(vote)
+        return any(in_parallel(lambda file: s3.head(s3.key(file.final)), vote.files))
+
+    def withdraw(self, vote: Vote) -> None:
+        s3 = self._of(vote)
+        in_parallel(lambda file: s3.abort(s3.key(file.final), file.temp), vote.files)
+        s3.delete([s3.key(vote.folder)])
+
+    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
+        files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
+        outcomes: dict[str, list[Outcome]] = {name: [] for name in votes}
+        placed = in_parallel(lambda each: self._place(*each, waits=each[2].temp in found.waiting), files)
+        for (name, _, _), outcome in zip(files, placed, strict=True):
+            outcomes[name].append(outcome)
+        return outcomes
+
+    def drop(self, votes: Sequence[Vote]) -> None:
+        """Remove the lists of uploads that are completed."""
+        for root in {vote.root for vote in votes}:
+            s3 = self._at(root)
+            s3.delete([s3.key(vote.folder) for vote in votes if vote.root == root])
+
+    def remove(self, txns: Sequence[Txn]) -> None:
+        """Abort all uploads of these participants: those on their lists, then those that the store lists."""
+        ids = {txn.id for txn in txns}
+        records = [self._own.key(record_name(name)) for name in sorted(ids)]
+        noted = {pair for found in in_parallel(self._noted, records) for pair in found}
+        listed = {(upload.key, upload.id) for upload in self._listed(everywhere=True) if _txn_name(upload.key) in ids}
+        for key in {key for key, _ in noted} - {key for key, _ in listed}:  # a server may know whole keys only
+            listed |= {(upload.key, upload.id) for upload in self._s3.uploads(key) if upload.key == key}
+        in_parallel(lambda pair: self._s3.abort(*pair), sorted(noted | listed))
+        self._own.delete(records)
+
+    def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
+        """List the participants that have a list of uploads, or an upload.
+
+        Where the store finds none below the root, a committer looks once at all that the bucket has.
+        """
+        begun: dict[Txn, float] = {}
+        records = self._own.objects(self._own.key(f"{ctx.job}.{ctx.sink}."))
+        known = [(key.rpartition("/")[2].removesuffix(_RECORD), when) for key, when in records if key.endswith(_RECORD)]
+        listed = self._listed(everywhere=not self._all_listed)
+        self._all_listed = True
+        for name, when in [*known, *((_txn_name(upload.key), upload.begun) for upload in listed)]:
+            if (txn := own_txn(ctx, name)) is not None:
+                begun[txn] = min(when, begun.get(txn, when))
+        now = time.time()
+        return [InDoubt.of(txn, age_seconds=max(0.0, now - when)) for txn, when in begun.items()]
+
+    def _listed(self, *, everywhere: bool) -> Sequence[Upload]:
+        found = list(self._s3.uploads(self._s3.prefix))
+        if not found and everywhere and self._s3.prefix:
+            found = [upload for upload in self._s3.uploads("") if upload.key.startswith(self._s3.prefix)]
+        return found
+
+    def _noted(self, record: str) -> list[tuple[str, str]]:
+        """Read a list of uploads, which may be gone by now."""
+        data = self._own.get(record)
+        return [] if data is None else [(key, upload) for key, upload in json.loads(data)]
+
+    def _at(self, root: str) -> S3:
+        """Return the calls on the root that a vote names: the options may have another by now."""
+        return self._s3 if root == self._root.url else S3(ObjectPath(root, self._root.fs))
+
+    def _of(self, vote: Vote) -> S3:
+        return self._at(vote.root)
+
+    def _state(self, vote: Vote, file: VotedFile) -> tuple[bool, str]:
+        """Return whether an upload waits, and what keeps its file from its name."""
+        s3 = self._of(vote)
+        parts = s3.parts(s3.key(file.final), file.temp)
+        if parts is not None:
+            differs = parts != list(file.parts)
+            return True, f"the parts of {_named(vote, file)} are not those that were voted for" if differs else ""
+        return False, "" if s3.head(s3.key(file.final)) is not None else _gone(vote, file)
+
+    def _place(self, name: str, vote: Vote, file: VotedFile, *, waits: bool) -> Outcome:
+        """Complete one upload, or find that it is. Raises Fatal when a foreign object has its name.
+
+        Only an upload that was seen to wait is completed: see `S3.complete`.
+        """
+        refusal: OSError | None = None
+        if waits:
+            try:
+                self._complete(self._of(vote), file)
+                return Committed()
+            except OSError as error:
+                if store_code(error) not in _LOOK:
+                    raise
+                refusal = error
+        s3 = self._of(vote)
+        held = s3.head(s3.key(file.final))
+        if held is not None:
+            if _is_voted(held, name, file):
+                return AlreadyCommitted()
+            raise foreign_file(f"{vote.root}/{file.final}", file)
+        code = store_code(refusal)
+        if refusal is None or code in _GONE:
+            return Unknown(_gone(vote, file))
+        if code in _PARTS_DIFFER:
+            return Unknown(f"the parts of {_named(vote, file)} are not those that were voted for: {refusal}")
+        raise Retryable(  # a condition failed, and what it failed for is gone, or another call is at the same key
+            f"{vote.root}/{file.final} could not be completed",
+            why=str(refusal),
+            next="start the job again: it looks anew",
+        ) from refusal
+
+    def _complete(self, s3: S3, file: VotedFile) -> None:
+        key = s3.key(file.final)
+        try:
+            s3.complete(key, file.temp, file.parts)
+        except OSError as error:
+            if store_code(error) not in _NO_CONDITION:
+                raise
+            s3.complete(key, file.temp, file.parts, if_absent=False)
+
+
+def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
+    """Return what is wrong with a vote's list of parts: a store completes a file with some of them only, too."""
+    if [part.number for part in parts] != list(range(1, len(parts) + 1)) or not parts:
+        return f"the vote for {file.final} does not list all parts of its upload {file.temp}"
+    size = sum(part.size for part in parts)
+    return "" if size == file.size else f"the parts of {file.final} have {size} bytes, {file.size} were voted for"
+
+
+def _is_voted(held: Held, txn: str, file: VotedFile) -> bool:
+    """Return whether an object is the voted file: ours by its metadata, of its size, and of its parts' MD5s."""
+    if held.size != file.size or not identity(txn, file.final).items() <= held.metadata.items():
+        return False
+    tags = [part.etag.strip('"') for part in file.parts]
+    if not held.plain_etag or not all(re.fullmatch("[0-9a-f]{32}", tag) for tag in tags):
+        return True
+    whole = hashlib.md5(b"".join(map(bytes.fromhex, tags)), usedforsecurity=False).hexdigest()
+    shape = re.fullmatch(r"[0-9a-f]{32}-(\d+)", held.etag.strip('"'))
+    return shape is None or held.etag.strip('"') == f"{whole}-{len(tags)}"
+
+
+def _txn_name(key: str) -> str:
+    """Return the part of a file's key that is its participant's id, if it is a file of ours."""
+    found = _FILE.fullmatch(key)
+    return "" if found is None else found["txn"]
+
+
+def _named(vote: Vote, file: VotedFile) -> str:
+    return f"the upload {file.temp} of {vote.root}/{file.final}"
+
+
+def _gone(vote: Vote, file: VotedFile) -> str:
+    return f"{_named(vote, file)} is gone, and so is its object"

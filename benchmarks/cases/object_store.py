@@ -1,0 +1,186 @@
+"""Files in S3: rows a second, the commit of many uploads, and what one large file takes of a task's memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.peers.ours import job_of_file, stream_job
+from benchmarks.peers.sides import SPARK, Sides, bounded
+from benchmarks.peers.source import ROWS, Source, epochs_of, make_source
+from benchmarks.peers.spark_sinks import stream_into
+from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
+from benchmarks.s3_server import s3_server, s3a_settings
+from exactsink.contract import JobContext
+from exactsink.testing import Session
+from exactsink_files.backend import FilesBackend, FilesOptions
+
+if TYPE_CHECKING:
+    from tests.servers.s3 import S3Server
+
+__all__ = ["COMMIT", "FILES", "MEMORY"]
+
+_LOCAL, _SPARK = "ours, local", "Spark stream sink, s3a"
+_UPLOADS = 200
+_MEMORY = 1 << 30
+
+
+@contextmanager
+def _files(setting: Setting) -> Iterator[Plan]:
+    source = make_source(ROWS, setting.folder / "source", *epochs_of(setting.scale, 8, 500_000))
+    with s3_server() as server:
+        spark = setting.spark()
+        for name, value in s3a_settings(server).items():
+            spark.conf.set(name, value)
+        sides = Sides(source.rows, {server.pid: "server"})
+        variants = [
+            Variant(
+                "ours",
+                _ours(setting, source, sides, lambda folder: f"s3://{_bucket(server, folder)}/out"),
+                _counted(server),
+            ),
+            Variant(
+                _LOCAL,
+                _ours(setting, source, sides, lambda folder: str(folder / "out")),
+                lambda folder: _rows_below(folder / "out"),
+            ),
+            Variant(_SPARK, _by_spark(setting, source, sides, server), _counted(server)),
+        ]
+        bounds = [*bounded("ours", _LOCAL, 0.8), *bounded("ours", _SPARK, 1.2)]
+        bounds += [Bound("own_us_a_row", "ours", other) for other in (_LOCAL, _SPARK)]
+        notes = [source.note, "versitygw on the same disk; checkpoints are local on all sides", _NO_COMMITTER]
+        yield Plan(variants, bounds, notes)
+
+
+_NO_COMMITTER = (
+    "Spark's stream sink writes final names by itself and lists them in _spark_metadata: it asks no committer; a batch "
+    "write comes to S3A's committers by spark-hadoop-cloud only, of which Maven Central has none for this Spark"
+)
+
+
+def _bucket(server: S3Server, folder: Path) -> str:
+    """Return the bucket of a round's folder."""
+    name = f"b{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex[:20]}"
+    (server.folder / "data" / name).mkdir(exist_ok=True)
+    return name
+
+
+def _ours(setting: Setting, source: Source, sides: Sides, path: Callable[[Path], str]) -> Callable[[Path], Work]:
+    def prepare(folder: Path) -> Work:
+        make = partial(job_of_file, folder, "files", path=path(folder))
+        return _timed(sides, lambda: stream_job(setting.spark(), source, make))
+
+    return prepare
+
+
+def _by_spark(setting: Setting, source: Source, sides: Sides, server: S3Server) -> Callable[[Path], Work]:
+    def prepare(folder: Path) -> Work:
+        options = {"path": f"s3a://{_bucket(server, folder)}/out"}
+        return _timed(sides, lambda: stream_into(setting.spark(), source, folder, "parquet", options))
+
+    return prepare
+
+
+def _timed(sides: Sides, run: Callable[[], object]) -> Work:
+    """Add what all but the server took: on local disks there is none."""
+
+    def work() -> Metrics:
+        run()
+        return {}
+
+    timed = sides.timed(SPARK, work)
+
+    def with_own() -> Metrics:
+        figures = timed()
+        return {**figures, "own_us_a_row": figures["us_a_row"] - figures.get("server_us_a_row", 0.0)}
+
+    return with_own
+
+
+def _counted(server: S3Server) -> Callable[[Path], int]:
+    return lambda folder: _rows_below(server.folder / "data" / _bucket(server, folder) / "out")
+
+
+def _rows_below(target: Path) -> int:
+    files = [file for file in target.iterdir() if file.suffix == ".parquet"]
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+@contextmanager
+def _commit(setting: Setting) -> Iterator[Plan]:
+    count = setting.scaled(_UPLOADS)
+    table = pa.table({"kind": [f"k{number}" for number in range(count)], "id": range(count)})
+    with s3_server() as server:
+
+        def prepare(folder: Path) -> Work:
+            options = FilesOptions(path=f"s3://{_bucket(server, folder)}/out", partition_by=["kind"])
+            context = JobContext("bench", "lake", str(folder), 1, "bench")
+            session = Session(FilesBackend(options), context, "0" * 12)
+            session.put_birth()
+            votes = session.prepare(0, [table])
+
+            def work() -> Metrics:
+                session.commit_marked(0, votes)
+                return {"uploads": count}
+
+            return work
+
+        yield Plan(
+            [Variant("commit", prepare, None)],
+            [Bound("wall_s", "commit", at_most=1)],
+            [f"{count} uploads of one part, one participant; a committer that reads the mark, looks, completes, marks"],
+        )
+
+
+@contextmanager
+def _memory(setting: Setting) -> Iterator[Plan]:
+    size = setting.scaled(_MEMORY)
+    with s3_server() as server:
+
+        def written(upload: bool) -> Callable[[Path], Work]:
+            def prepare(folder: Path) -> Work:
+                url = f"s3://{_bucket(server, folder)}/out" if upload else ""
+
+                def work() -> Metrics:
+                    command = [sys.executable, "-m", "benchmarks.large_file", str(size), url]
+                    done = subprocess.run(command, check=True, capture_output=True, text=True)
+                    rows, peak = map(int, done.stdout.split())
+                    return {"rows": rows, "peak_mb": peak / 1e6}
+
+                return work
+
+            return prepare
+
+        ours, bare = "one file to S3", "the same rows, dropped"
+        above = f"{ours}, above"
+
+        def difference(folder: Path) -> Work:
+            both = [written(upload)(folder) for upload in (True, False)]
+
+            def work() -> Metrics:
+                started = time.perf_counter()
+                peaks = [run()["peak_mb"] for run in both]
+                return {"wall_s": time.perf_counter() - started, "above_mb": peaks[0] - peaks[1]}
+
+            return work
+
+        yield Plan(
+            [Variant(ours, written(True)), Variant(bare, written(False)), Variant(above, difference)],
+            [Bound("above_mb", above, at_most=300), Bound("peak_mb", ours), Bound("peak_mb", bare)],
+            [f"{size / 1e9:.2f} GB of random text, one participant, which does not shrink; peak RSS of the task"],
+        )
+
+
+FILES = Benchmark("s3_files", "Parquet into S3 through Spark, beside local files and Spark's own sink by S3A.", _files)
+COMMIT = Benchmark("s3_commit", "Commit of 200 uploads.", _commit)
+MEMORY = Benchmark("s3_memory", "Peak memory of a task that writes one large file to S3.", _memory)

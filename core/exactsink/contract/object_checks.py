@@ -1,0 +1,38 @@
+"""Whether a store can hold what a job's promise rests on: its journal, its marks, its staged rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exactsink.contract.model import Finding
+from exactsink.contract.objects import ObjectPath
+
+__all__ = ["refused_store", "store_findings"]
+
+_PROVEN = frozenset({"s3"})
+_DOCUMENTED = frozenset({"gs", "abfs"})
+_ACCESS = "see that the bucket is there, and that the credentials may read, list, write and delete below that path"
+
+
+def refused_store(scheme: str) -> str:
+    """Return why no promise can rest on this kind of store; empty where one can."""
+    if scheme in _PROVEN | _DOCUMENTED:
+        return ""
+    return "that a create fails where the name exists, for every writer at once, is not known of it"
+
+
+def store_findings(folder: ObjectPath, what: str, fix: str) -> Iterator[Finding]:
+    """Try it below the folder, with a tiny object that is removed again; `fix` is the way out."""
+    if why := refused_store(folder.scheme):
+        yield Finding("error", f"{what} can't be kept on {folder.scheme}: {why}", fix)
+        return
+    if folder.scheme in _DOCUMENTED:
+        message = f"{what} on {folder.scheme}: is not proven here; its documents promise what is needed"
+        yield Finding("warning", message, "try a crash before you rely on it, or keep it on s3:")
+    try:
+        why = folder.why_no_creates()
+    except OSError as error:
+        yield Finding("error", f"{what} can't be written to {folder}: {error}", _ACCESS)
+        return
+    if why:
+        yield Finding("error", f"{what} can't be kept in {folder}: {why}", fix)

@@ -1,0 +1,77 @@
+"""A new object in a store, written as a file is."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from contextlib import suppress
+from typing import Any
+
+from exactsink.contract.objects import ObjectPath, store_errors
+
+__all__ = ["ObjectFile"]
+
+_PART_BYTES = 16 * 2**20
+"""A part of an upload: S3 takes 10,000 of them, and one or two are held in memory."""
+
+
+class ObjectFile(io.RawIOBase):
+    """A new object that is written from front to back, and hashed on the way. It stands once it is sealed.
+
+    Less than a part goes by one PUT. More is uploaded in parts, which nobody sees before the seal; closed without one,
+    all of it is dropped.
+    """
+
+    def __init__(self, path: ObjectPath) -> None:
+        super().__init__()
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._buffer = bytearray()
+        self._upload: Any = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        self._hash.update(view)
+        self._size += len(view)
+        self._buffer += view
+        if len(self._buffer) >= _PART_BYTES:
+            with store_errors(self._path.url):
+                self._send()
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def seal(self) -> tuple[int, str]:
+        """Make the object, durably, and close; return its size in bytes and the SHA-256."""
+        if self._upload is None:
+            self._path.replace(bytes(self._buffer))
+        else:
+            with store_errors(self._path.url):
+                self._send()
+                self._upload.close()
+                self._upload.commit()
+                self._upload = None
+        self.close()
+        return self._size, self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Drop what was not sealed. Idempotent."""
+        upload, self._upload = self._upload, None
+        self._buffer = bytearray()
+        if upload is not None:
+            upload.closed = True  # else it is closed, and so sends what it has, when it is collected
+            with suppress(OSError), store_errors(self._path.url):  # what is left is swept
+                upload.discard()
+        super().close()
+
+    def _send(self) -> None:
+        """Hand over what is held; fsspec's file sends it once it has a part."""
+        if self._upload is None:
+            self._upload = self._path.fs.open(self._path.url, "wb", block_size=_PART_BYTES, autocommit=False)
+        self._upload.write(self._buffer)
+        self._buffer = bytearray()

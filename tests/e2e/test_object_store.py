@@ -1,0 +1,191 @@
+"""A job that has everything on S3, its checkpoint by Spark's own S3A connector; what dies, and what the wire loses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from exactsink.contract import Fenced
+from exactsink.testing import Fault
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, in_lake, write_source
+from tests.e2e.s3_job import Bucket, own_bucket
+from tests.e2e.warm_jvm import WarmJvm
+from tests.servers.s3 import S3
+from tests.servers.s3_proxy import COMPLETE, CREATE_UPLOAD, ForgetsUploads, SlowDown, Trap
+from tests.servers.s3a_jars import s3a_jars
+
+UPLOADS = 4 * PARTICIPANTS
+"""Of an epoch: a Parquet file of each of three kinds, and one of JSON lines, a participant."""
+STEPS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (
+        *(("claim", "before"), ("claim", "after"), ("recommit", "before"), ("recommit", "after")),
+        *(("open_epoch", "before"), ("open_epoch", "after"), ("sweep", "before"), ("vote", "before")),
+        *(("sweep", "after"), ("vote", "after"), ("decide", "before"), ("decide", "after")),
+    ),
+    (("commit:lake", "before"), ("commit:lake", "after")),
+    (("commit:table", "before"), ("commit:lines", "before")),
+    (("complete", "before"), ("complete", "after"), ("return", "before"), ("return", "after")),
+)
+"""The points at which the driver is killed in each epoch."""
+
+
+@pytest.fixture(scope="module")
+def s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
+    """A JVM with Spark's S3A connector, and credentials."""
+    with closing(_s3_jvm(s3, tmp_path_factory.mktemp("s3-jvm"))) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def other_s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
+    with closing(_s3_jvm(s3, tmp_path_factory.mktemp("other-s3-jvm"))) as started:
+        yield started
+
+
+def _s3_jvm(s3: S3, folder: Path) -> WarmJvm:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
+            patch.setenv(name, value)
+        return WarmJvm(folder, "--jars", s3a_jars())
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    with own_bucket(tmp_path) as made:
+        yield made
+
+
+class Runs:
+    """A job of four epochs, and its driver runs."""
+
+    def __init__(self, folder: Path, drivers: Drivers, jvm: WarmJvm, bucket: Bucket) -> None:
+        write_source(folder, 4 * PARTICIPANTS)
+        self.job = bucket.job()
+        self._folder, self._drivers, self._bucket = folder, drivers, bucket
+        self._how = {"jvm": jvm, **bucket.how}
+
+    def killed(self, point: str, edge: str, epoch: int | None = None, first: str | None = None) -> tuple[float, int]:
+        """Return how many epochs the lake shows then, and how many uploads stand."""
+        fault = Fault(point, edge, "kill", epoch)  # type: ignore[arg-type]
+        self._drivers.killed(self.job, fault, first=first, **self._how)
+        return in_lake(self._folder).total() / ROWS_AN_EPOCH, len(self._bucket.uploads())
+
+    def failed(self) -> str:
+        """Run a driver that ends with an error of ours; return what it printed."""
+        code, reported = self._drivers.run(self.job, **self._how)
+        assert code > 1, reported
+        return reported
+
+    def whole(self) -> None:
+        """Run to the end: every row of every sink is there once, and nothing is left behind."""
+        self._drivers.whole(self.job, **self._how)
+        assert self._bucket.amiss() == {}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, drivers: Drivers, s3_jvm: WarmJvm, bucket: Bucket) -> Runs:
+    return Runs(tmp_path, drivers, s3_jvm, bucket)
+
+
+def test_killed_around_the_decision_and_in_a_commit_and_answers_of_complete_lost(runs: Runs, bucket: Bucket) -> None:
+    """The repeat of a Complete is answered in both known ways: as the first time, and by NoSuchUpload."""
+    assert runs.killed("decide", "before", 0) == (0, UPLOADS), "nothing is visible before the decision"
+    assert runs.killed("commit:lake", "after", 1, "commit:lines") == (2, 0)
+    lost = [bucket.proxy.set(Trap(COMPLETE, nth)) for nth in (1, UPLOADS)]
+    repeated = bucket.proxy.set(Trap(COMPLETE, 2, before=lambda: forgets.append(bucket.proxy.set(ForgetsUploads()))))
+    forgets: list[ForgetsUploads] = []
+    runs.whole()
+    assert all(trap.sprung.is_set() for trap in (*lost, repeated, *forgets))
+
+
+@pytest.mark.proof
+def test_killed_at_each_step(runs: Runs) -> None:
+    for epoch, points in enumerate(STEPS):
+        for point, edge in points:
+            runs.killed(point, edge, None if point in ("claim", "recommit", "sweep") else epoch)
+    runs.whole()
+
+
+@pytest.mark.proof
+def test_server_killed_between_vote_and_commit_and_in_the_commit_of_many_files(
+    runs: Runs, bucket: Bucket, tmp_path: Path
+) -> None:
+    write_source(tmp_path, 2 * PARTICIPANTS, kinds=60)
+    epochs, uploads = runs.killed("decide", "after", 0)
+    assert (epochs, uploads) == (0, 61 * PARTICIPANTS)
+    bucket.server.stop()
+    bucket.server.start()
+    down = bucket.proxy.set(Trap(COMPLETE, uploads // 2, before=bucket.server.stop))
+    runs.failed()
+    assert down.sprung.is_set()
+    bucket.server.start()
+    assert 0 < len(bucket.uploads()) < uploads, "some of the epoch's files are complete, and some are not"
+    runs.whole()
+
+
+@pytest.mark.proof
+def test_upload_that_somebody_removed_before_the_commit_is_written_again(runs: Runs, bucket: Bucket) -> None:
+    runs.killed("decide", "after", 1)
+    key, upload = bucket.uploads()[0]
+    bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=key, UploadId=upload)
+    runs.whole()
+
+
+@pytest.mark.proof
+def test_reader_that_moved_a_final_file_away_before_a_recommit(runs: Runs, bucket: Bucket, tmp_path: Path) -> None:
+    runs.killed("commit:lake", "after", 0, "commit:lines")
+    moved = [path for path in bucket.objects.glob("l*/**/*") if path.suffix in (".parquet", ".json")]
+    for number, path in enumerate(moved):
+        path.rename(tmp_path / f"moved-{number}")
+    runs.killed("recommit", "after")
+    assert not any(path.exists() for path in moved), "what a reader has taken does not come again"
+    for number, path in enumerate(moved):
+        (tmp_path / f"moved-{number}").rename(path)
+    runs.whole()
+
+
+@pytest.mark.proof
+def test_slow_down_in_a_row(runs: Runs, bucket: Bucket) -> None:
+    """As many as a client's own repeats get past; and more than those, which ends the driver run and loses nothing."""
+    patterns = (COMPLETE, CREATE_UPLOAD, r"^PUT .*partNumber", "^PUT .*/journal/", "^PUT .*/staging/")
+    few = [bucket.proxy.set(SlowDown(pattern, 2)) for pattern in patterns]
+    runs.killed("return", "before", 1)
+    assert [slow.sprung.is_set() for slow in few] == [True] * len(few)
+    bucket.proxy.set(SlowDown(COMPLETE, 1000))
+    assert "503" in (reported := runs.failed()) or "SlowDown" in reported
+    bucket.proxy.rules.clear()
+    runs.whole()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("edge", ["before", "after"])
+def test_stalled_driver_wakes_after_its_successor_has_committed(
+    tmp_path: Path,
+    drivers: Drivers,
+    runs: Runs,
+    bucket: Bucket,
+    s3_jvm: WarmJvm,
+    other_s3_jvm: WarmJvm,
+    edge: Literal["before", "after"],
+) -> None:
+    stalled = drivers.start(runs.job, Fault("decide", edge, "stall", 1), jvm=s3_jvm, **bucket.how)
+    stalled.stopped()
+    drivers.whole(runs.job, jvm=other_s3_jvm, **bucket.how)
+    before = _standing(bucket)
+    stalled.send(signal.SIGCONT)
+    assert stalled.exit_code() == Fenced.exit_code, stalled.reported
+    assert _standing(bucket) == before, "the woken driver wrote something"
+    assert bucket.amiss() == {}
+
+
+def _standing(bucket: Bucket) -> dict[str, tuple[int, int]]:
+    """Every object of the targets, the journal and the staged rows, with its inode and the time of its last change."""
+    places = [bucket.objects / name for name in ("lake", "lines", "checkpoint.exactsink/journal")]
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

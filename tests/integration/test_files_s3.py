@@ -1,0 +1,450 @@
+"""The `files` backend on a real S3 server: seen by nobody before the commit, right with every answer to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Fatal,
+    JobContext,
+    Lost,
+    ObjectPath,
+    Outcome,
+    Retryable,
+    Unknown,
+)
+from exactsink_files import s3 as calls
+from exactsink_files import upload_files
+from exactsink_files.s3 import S3 as Calls
+from exactsink_files.s3 import open_s3
+from exactsink_files.upload_files import part_bytes
+from exactsink_files.votes import Part, Vote
+from tests.servers.s3 import S3, SECRET
+from tests.servers.s3_proxy import ABORT, COMPLETE, ForgetsUploads, ListsWholeKeys, S3Proxy, SlowDown, Trap, cutting_s3
+from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, files, lines, rows
+
+STANDS = {Committed, AlreadyCommitted}
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A target in a bucket of its own, below a prefix, as a client without a proxy sees it."""
+
+    url: str
+    server: S3
+
+    @property
+    def s3(self) -> Calls:
+        return Calls(open_s3(self.url, self.server.endpoint, None))
+
+    def sink(self, job: str = "job", sink: str = "sink", **options: Any) -> Files:
+        return files(self.url, job, sink, **options)  # type: ignore[arg-type]
+
+    def two_files(self, participants: int = 1, **options: Any) -> tuple[Files, list[Committable]]:
+        sink = self.sink(partition_by=["day"], **TEXT, **options)
+        sink.put_birth()
+        return sink, sink.vote(*[rows((f"{n}", 1), (f"{n}", 2), schema=DAYS) for n in range(participants)])
+
+    def names(self) -> list[str]:
+        root = ObjectPath.of(self.url, endpoint_url=self.server.endpoint)
+        return [name.partition("/lake/")[2] for name in root.fs.find(self.url)]
+
+    def visible(self) -> dict[str, bytes]:
+        found = {name: self.s3.get(self.s3.key(name)) for name in self.names() if not name.startswith("_exactsink")}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def lines(self) -> list[str]:
+        return sorted(line for data in self.visible().values() for line in data.decode().splitlines())
+
+    def uploads(self) -> int:
+        return len(list(self.s3.uploads("")))
+
+    def records(self) -> list[str]:
+        return [name for name in self.names() if name.endswith(".uploads")]
+
+    def remove_uploads(self, *votes: Committable) -> None:
+        """Abort, as a lifecycle rule does."""
+        for vote in votes:
+            for file in Vote.load(vote).files:
+                self.s3.abort(self.s3.key(file.final), file.temp)
+
+    def is_clean(self) -> bool:
+        return self.uploads() == 0 and self.records() == []
+
+
+@pytest.fixture
+def lake(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return Lake(f"s3://{s3.new_bucket('lake')}/lake", s3)
+
+
+@pytest.fixture
+def proxy(lake: Lake, s3: S3) -> Iterator[S3Proxy]:
+    with cutting_s3(s3) as proxy:
+        yield proxy
+
+
+def kinds(outcomes: Sequence[Outcome]) -> list[type]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def swept(sink: Files) -> None:
+    sink.abort(*sink.listed())
+
+
+def test_nothing_shows_before_the_commit_and_all_of_it_after(lake: Lake) -> None:
+    sink, voted = lake.two_files(participants=2)
+    assert (lake.visible(), lake.uploads()) == ({}, 4)
+    assert sorted(participant.ref for participant in sink.listed()) == [sink.id(0), sink.id(1)]
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
+    assert sorted(lake.visible()) == [f"day={day}/{sink.id(n)}.csv" for day in (1, 2) for n in (0, 1)]
+    assert lake.lines() == ["0", "0", "1", "1"]
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted, AlreadyCommitted]
+    assert lake.is_clean()
+    assert sink.listed() == []
+    assert SECRET not in "".join(vote.payload.decode() for vote in voted)
+
+
+def test_an_empty_participant_leaves_nothing(lake: Lake) -> None:
+    sink = lake.sink()
+    writer = sink.begin(SCHEMA.empty_table())
+    voted = writer.pre_commit()
+    assert (lake.names(), lake.uploads()) == ([], 0)
+    assert kinds(sink.commit(EPOCH, [voted])) == [AlreadyCommitted]
+    assert lake.visible() == {}
+
+
+def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_files, "_MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(upload_files, "_MOST_ON_THE_WAY", 20 << 20)
+    text = [f"{n:05}" + "x" * 100_000 for n in range(330)]
+    sink = lake.sink(**TEXT)
+    [voted] = sink.vote(rows(*[(line,) for line in text], schema=LINES, size=3))
+    [file] = Vote.load(voted).files
+    assert [part.size for part in file.parts[:-1]] == [8 << 20] * 3
+    assert kinds(sink.end(voted)) == [Committed]
+    assert lake.lines() == text
+    assert sum(part_bytes(number) for number in range(1, 10_001)) > 400 << 30
+
+
+def test_writers_list_their_uploads_before_they_send(lake: Lake) -> None:
+    sink = lake.sink(partition_by=["day"], **TEXT)
+    ticket = sink.open(EPOCH, DAYS)
+    writer = sink.writer(EPOCH, 0, DAYS, ticket)
+    writer.write(rows(*[("x", day) for day in range(9)], schema=DAYS, size=9).to_batches()[0])
+    writer.pre_commit()
+    [record] = lake.records()
+    noted = json.loads(lake.s3.get(lake.s3.key(record)) or b"")
+    assert len(noted) == lake.uploads() == 9
+    swept(sink)
+    assert lake.is_clean()
+
+
+def test_an_attempt_that_is_dropped_leaves_nothing(lake: Lake) -> None:
+    sink = lake.sink(target_file_size="1 B", **TEXT)
+    writer = sink.begin(lines("a"))
+    for line in "abc":
+        writer.write(lines(line).to_batches()[0])
+    writer.abort()
+    assert (lake.is_clean(), lake.visible()) == (True, {})
+
+
+def test_a_sweep_takes_what_no_list_has_and_nobody_elses(lake: Lake, proxy: S3Proxy) -> None:
+    others = [lake.sink("other"), lake.sink("job", "other"), lake.sink("job-sink")]
+    kept = [sink.vote(rows((1, "a"))) for sink in others]
+    lake.s3.create(lake.s3.key("somebody's.parquet"), {})
+    sink, _ = lake.two_files()
+    lake.s3.delete([lake.s3.key(record) for record in lake.records() if record.startswith("_exactsink/job.sink.")])
+    swept(sink)
+    assert (sink.listed(), lake.uploads()) == ([], len(others) + 1)
+    for other, voted in zip(others, kept, strict=True):
+        assert [participant.ref for participant in other.listed()] == [other.id()]
+        assert kinds(other.end(*voted)) == [Committed]
+
+
+def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(lake: Lake, proxy: S3Proxy) -> None:
+    hides = proxy.set(ListsWholeKeys())
+    sink, voted = lake.two_files(participants=2, endpoint_url=proxy.endpoint)
+    assert kinds(sink.end(voted[0])) == [Committed]
+    twice = lake.s3.create(lake.s3.key(Vote.load(voted[1]).files[0].final), {})  # an answer was lost, so asked again
+    assert twice
+    swept(sink)
+    assert hides.sprung.is_set()
+    assert (lake.is_clean(), len(lake.visible())) == (True, 2)
+
+
+def test_a_writer_that_was_swept_can_not_vote(lake: Lake) -> None:
+    sink = lake.sink(**TEXT)
+    writer = sink.begin(lines("a"))
+    writer.write(lines("a").to_batches()[0])
+    while not sink.listed():
+        """Wait for the upload to begin, which it does beside the writer."""
+    swept(sink)
+    with pytest.raises(Retryable):
+        writer.pre_commit()
+    writer.abort()
+    assert lake.is_clean()
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_lost_answer_is_asked_again(lake: Lake, proxy: S3Proxy, nth: int, forgets: bool) -> None:
+    cut = proxy.set(Trap(COMPLETE, nth))
+    repeat = proxy.set(ForgetsUploads()) if forgets else None
+    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
+    assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
+    assert cut.sprung.is_set()
+    assert repeat is None or repeat.sprung.is_set()
+    assert (lake.lines(), lake.is_clean()) == (["0", "0"], True)
+
+
+def test_a_store_that_slows_down_is_asked_again(lake: Lake, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = proxy.set(SlowDown(COMPLETE, 2))
+    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed]
+    assert slow.sprung.is_set()
+
+
+@pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ConditionalRequestConflict"])
+def test_a_store_that_fails_is_retryable_and_nothing_is_lost(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    sink, voted = lake.two_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(Calls, "complete", _refusing(code))
+        with pytest.raises(Retryable):
+            sink.commit_marked(EPOCH, voted)
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed]
+    assert lake.lines() == ["0", "0"]
+
+
+class Refusal(OSError):
+    """An error with a store's own word for it."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(5, code)
+        self.response = {"Error": {"Code": code}}
+
+
+def _refusing(code: str) -> Any:
+    def complete(self: Calls, *given: Any, **options: Any) -> None:
+        raise Refusal(code)
+
+    return complete
+
+
+def test_a_store_without_conditions_on_complete_is_asked_without(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, voted = lake.two_files()
+    real, refuse = Calls.complete, _refusing("NotImplemented")
+
+    def complete(self: Calls, *given: Any, if_absent: bool = True) -> None:
+        (refuse if if_absent else real)(self, *given, if_absent=False)
+
+    monkeypatch.setattr(Calls, "complete", complete)
+    assert kinds(sink.end(*voted)) == [Committed]
+    assert lake.lines() == ["0", "0"]
+
+
+def test_an_upload_that_somebody_removed_is_lost_before_the_commit_has_begun(lake: Lake) -> None:
+    sink, voted = lake.two_files(participants=2)
+    lake.remove_uploads(voted[1])
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Lost]
+    assert lake.lines() == ["0", "0"]
+    assert lake.is_clean()
+
+
+def test_a_part_of_a_participant_that_is_lost_takes_the_rest_with_it(lake: Lake) -> None:
+    sink, voted = lake.two_files()
+    first = Vote.load(voted[0]).files[0]
+    lake.s3.abort(lake.s3.key(first.final), first.temp)
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Lost]
+    assert (lake.visible(), lake.is_clean()) == ({}, True)
+
+
+def test_what_may_have_been_seen_is_unknown(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit had begun, and both upload and object are gone: somebody may have moved a file that had its name."""
+    sink, voted = lake.two_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(Calls, "complete", _refusing("InternalError"))
+        with pytest.raises(Retryable):
+            sink.commit_marked(EPOCH, voted)
+    lake.remove_uploads(*voted)
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Unknown]
+
+
+def test_without_a_mark_that_the_journal_knows_nothing_is_lost(lake: Lake) -> None:
+    sink, voted = lake.two_files()
+    lake.remove_uploads(*voted)
+    assert kinds(sink.commit(EPOCH, voted)) == [Unknown]
+
+
+def test_a_final_file_that_a_reader_moved_away_was_committed(lake: Lake) -> None:
+    sink, voted = lake.two_files()
+    sink.commit_marked(EPOCH, voted)
+    lake.s3.delete([lake.s3.key(name) for name in lake.visible()])
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted]
+    assert lake.visible() == {}
+
+
+@pytest.mark.parametrize("upload", ["stands", "is gone"])
+@pytest.mark.parametrize("metadata", ["none", "ours"])
+def test_a_foreign_object_is_not_overwritten(lake: Lake, upload: str, metadata: str) -> None:
+    """This server completes an unknown upload with success wherever any object has the name."""
+    sink, voted = lake.two_files()
+    [first, _] = Vote.load(voted[0]).files
+    if upload == "is gone":
+        lake.s3.abort(lake.s3.key(first.final), first.temp)
+    ours = {"exactsink-txn": voted[0].txn.id, "exactsink-file": "another"}
+    key = lake.s3.key(first.final)
+    lake.s3._call("put_object", Key=key, Body=b"x" * first.size, Metadata=ours if metadata == "ours" else {})
+    with pytest.raises(Fatal, match="is not the file that was voted for"):
+        sink.commit_marked(EPOCH, voted)
+    assert lake.s3.get(key) == b"x" * first.size
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_vote_that_does_not_list_all_parts_is_not_committed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    monkeypatch.setattr(upload_files, "_PART_BYTES", 5 << 20)
+    sink = lake.sink(**TEXT)
+    sink.put_birth()
+    [voted] = sink.vote(lines(*["x" * (1 << 20)] * 11))
+    vote = Vote.load(voted)
+    [file] = vote.files
+    if not listed:
+        monkeypatch.setattr(Calls, "uploads", lambda self, prefix: iter(()))
+    for parts in (
+        file.parts[:-1],
+        file.parts[1:],
+        (),
+        (*file.parts[:-1], Part(3, file.parts[-1].size, '"' + "0" * 32 + '"')),
+        (*file.parts[:-1], file.parts[-1]._replace(size=1)),
+    ):
+        wrong = replace(vote, files=(replace(file, parts=parts),))
+        assert kinds(sink.commit_marked(EPOCH, [replace(voted, payload=wrong.dump())])) == [Unknown]
+        assert lake.visible() == {}
+
+
+def test_two_committers_at_once_and_a_late_one(lake: Lake) -> None:
+    sink, voted = lake.two_files(participants=5)
+    together = threading.Barrier(2)
+
+    def commit() -> list[Outcome]:
+        together.wait()
+        return sink.commit_marked(EPOCH, voted)
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = [future.result() for future in [pool.submit(commit), pool.submit(commit)]]
+    assert {kind for outcomes in ends for kind in kinds(outcomes)} <= STANDS
+    assert lake.lines() == sorted(f"{n}" for n in range(5) for _ in range(2))
+    assert (kinds(sink.commit(EPOCH, voted)), lake.is_clean()) == ([AlreadyCommitted] * 5, True)
+
+
+def test_a_committer_that_another_overtakes_inside_finds_the_objects(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, voted = lake.two_files(participants=2)
+    real = Calls.complete
+
+    def overtaken(self: Calls, *given: Any, **options: Any) -> None:
+        monkeypatch.setattr(Calls, "complete", real)
+        assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
+        real(self, *given, **options)
+
+    monkeypatch.setattr(calls, "AT_ONCE", 1)
+    monkeypatch.setattr(Calls, "complete", overtaken)
+    assert set(kinds(sink.commit_marked(EPOCH, voted))) <= STANDS
+    assert lake.lines() == ["0", "0", "1", "1"]
+
+
+def test_an_abort_that_was_done_and_whose_answer_was_lost(lake: Lake, proxy: S3Proxy) -> None:
+    sink, _ = lake.two_files(endpoint_url=proxy.endpoint)
+    cut = proxy.set(Trap(ABORT))
+    swept(sink)
+    assert cut.sprung.is_set()
+    assert lake.is_clean()
+
+
+def test_a_file_name_that_no_key_can_be_is_refused(lake: Lake) -> None:
+    schema = pa.schema({"value": pa.string(), "day": pa.string()})
+    sink = lake.sink(partition_by=["day"], **TEXT)
+    long = rows(("x", "y" * 1000), schema=schema)
+    writer = sink.begin(long)
+    with pytest.raises(Fatal, match="longer than the store takes"):
+        writer.write(long.to_batches()[0])
+    writer.abort()
+
+
+def test_preflight_tries_the_store_and_leaves_nothing(lake: Lake) -> None:
+    assert lake.sink().check() == []
+    assert (lake.names(), lake.uploads()) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "fix"),
+    [
+        ({"bucket": "nobody-has-this-one"}, "the bucket does not exist", "make the bucket"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "signature", "AWS_PROFILE"),
+        ({"AWS_ACCESS_KEY_ID": "", "endpoint_url": "http://127.0.0.1:9/"}, "credentials", "AWS_PROFILE"),
+        ({"endpoint_url": "http://127.0.0.1:9"}, "", "endpoint_url"),
+    ],
+)
+def test_preflight_says_what_to_do(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str, fix: str
+) -> None:
+    for name in given.keys() & os.environ.keys():
+        monkeypatch.setenv(name, given[name]) if given[name] else monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    options = {} if "bucket" in given else {"endpoint_url": given.get("endpoint_url", f"{lake.server.endpoint}/")}
+    other = files(f"s3://{given.get('bucket', 'bucket')}/lake", **options)  # type: ignore[arg-type]
+    [found] = other.check()
+    assert found.severity == "error"
+    assert message in found.message
+    assert fix in found.fix
+    assert SECRET not in found.message
+
+
+@pytest.mark.parametrize(
+    ("rules", "severity"),
+    [
+        ([], None),
+        ([{"Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}], None),
+        ([{"Status": "Disabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}], None),
+        (
+            [{"Status": "Enabled", "Prefix": "other/", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}],
+            None,
+        ),
+        (
+            [{"Status": "Enabled", "Prefix": "la", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}],
+            "error",
+        ),
+        (PermissionError(13, "Access Denied"), "warning"),
+    ],
+)
+def test_preflight_compares_the_lifecycle_with_the_longest_pause(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rules: Any, severity: str | None
+) -> None:
+    def lifecycle(self: Calls) -> Any:
+        if isinstance(rules, Exception):
+            raise rules
+        return rules
+
+    monkeypatch.setattr(Calls, "lifecycle", lifecycle)
+    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
+    found = list(lake.sink().backend.committer(ctx).check(SCHEMA, None))
+    assert [finding.severity for finding in found] == ([severity] if severity else [])

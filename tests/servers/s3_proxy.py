@@ -1,0 +1,342 @@
+"""A way to an S3 server that can break, and that can answer as other servers do where servers differ.
+
+It reads HTTP request by request, and hands each on as it is: the clients sign for the proxy's own address, and the
+server checks what it was sent. What a rule waits for is a pattern in `METHOD target`, as `COMPLETE` is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol, TypeAlias, TypeVar
+from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree
+
+from tests.servers.s3 import S3
+
+__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "ForgetsUploads", "ListsWholeKeys", "S3Proxy", "SlowDown"]
+__all__ += ["Trap", "cutting_s3"]
+
+COMPLETE = r"^POST .*[?&]uploadId="
+ABORT = r"^DELETE .*[?&]uploadId="
+CREATE_UPLOAD = r"^POST .*[?&]uploads\b"
+_LISTING = re.compile(r"^GET /[^/?]*/?\?(.*&)?uploads\b")
+_BLOCK = 1 << 18
+_HOP = ("connection", "keep-alive", "transfer-encoding")  # each way's own: bodies are framed anew
+
+
+class Answer:
+    """A whole answer that a server gave, or that is given in its place."""
+
+    def __init__(self, status: int, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+
+    @classmethod
+    def error(cls, status: int, code: str) -> Answer:
+        body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
+        return cls(status, body.encode(), [("Content-Type", "application/xml")])
+
+
+Ask: TypeAlias = Callable[[], "Answer | None"]
+
+
+class Rule(Protocol):
+    """What may stand between a request and its answer: an earlier rule nearer to the client than a later one."""
+
+    def concerns(self, request: str) -> bool:
+        """Return whether this rule plays its part in a request."""
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        """Answer, with `ask` for what the server answers, or the rule behind; None cuts the connection."""
+
+
+class Trap:
+    """Waits for the `nth` request that `pattern` is found in, and springs once.
+
+    `before` is called before the server gets that request. Without it the server does the request, and its answer is
+    swallowed: the connection is cut instead.
+    """
+
+    def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None) -> None:
+        self.before = before
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern)
+        self._left = nth
+        self._lock = threading.Lock()
+
+    def concerns(self, request: str) -> bool:
+        if self._pattern.search(request) is None:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        if self.before is None:
+            ask()
+            self.sprung.set()
+            return None
+        self.before()
+        self.sprung.set()
+        return ask()
+
+
+class SlowDown:
+    """Answers 503 SlowDown to the next `times` requests that `pattern` is found in; sprung when it has done so."""
+
+    def __init__(self, pattern: str, times: int) -> None:
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern)
+        self._left = times
+        self._lock = threading.Lock()
+
+    def concerns(self, request: str) -> bool:
+        if self._pattern.search(request) is None:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0
+
+    def answer(self, request: str, ask: Ask) -> Answer:
+        if self._left <= 0:
+            self.sprung.set()
+        return Answer.error(503, "SlowDown")
+
+
+class ForgetsUploads:
+    """Answers NoSuchUpload to the repeat of a Complete that was done; sprung when it has done so."""
+
+    def __init__(self) -> None:
+        self.sprung = threading.Event()
+        self._done: set[str] = set()
+
+    def concerns(self, request: str) -> bool:
+        return re.search(COMPLETE, request) is not None
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        upload = request.partition("uploadId=")[2].partition("&")[0]
+        if upload in self._done:
+            self.sprung.set()
+            return Answer.error(404, "NoSuchUpload")
+        given = ask()
+        if given is None or (given.status == 200 and b"<Error>" not in given.body):  # None: done, and to be cut
+            self._done.add(upload)
+        return given
+
+
+class ListsWholeKeys:
+    """Finds unfinished uploads by a prefix only when it is the whole key of one; sprung when it has hidden some."""
+
+    def __init__(self) -> None:
+        self.sprung = threading.Event()
+
+    def concerns(self, request: str) -> bool:
+        return _LISTING.search(request) is not None and "prefix=" in request
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        given = ask()
+        if given is None or given.status != 200:
+            return given
+        [prefix] = parse_qs(urlsplit(request.partition(" ")[2]).query).get("prefix", [""])
+        listing = ElementTree.fromstring(given.body)
+        for upload in listing.findall("{*}Upload"):
+            if prefix and upload.findtext("{*}Key") != prefix:
+                listing.remove(upload)
+                self.sprung.set()
+        return Answer(200, ElementTree.tostring(listing), given.headers)
+
+
+_AnyRule = TypeVar("_AnyRule", bound=Rule)
+
+
+class S3Proxy(S3):
+    """Stands before a server, for any number of connections at a time, also while the server is down.
+
+    It is the server as those see it who come this way.
+    """
+
+    def __init__(self, server: S3) -> None:
+        self.rules: list[Rule] = []
+        self._listening = _Listening(("127.0.0.1", 0), _Connection)
+        self._listening.server = server
+        self._listening.rules = self.rules
+        super().__init__(server.folder, self._listening.server_port)
+        threading.Thread(target=self._listening.serve_forever, args=(0.05,), name="s3-proxy", daemon=True).start()
+
+    def set(self, rule: _AnyRule) -> _AnyRule:
+        """Add a rule, for the requests that come from now on."""
+        self.rules.append(rule)
+        return rule
+
+    def close(self) -> None:
+        """Take no more connections; those that are open end with their clients."""
+        self._listening.shutdown()
+        self._listening.server_close()
+
+
+class _Listening(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    server: S3
+    rules: Sequence[Rule]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection that broke: its client sees that by itself."""
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One client's connection, with one of its own to the server."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    server: _Listening
+
+    def setup(self) -> None:
+        super().setup()
+        self._way = http.client.HTTPConnection("127.0.0.1", self.server.server.port)
+
+    def finish(self) -> None:
+        self._way.close()
+        with suppress(OSError):
+            super().finish()
+
+    def handle_expect_100(self) -> bool:
+        """Ask for the body: the server is asked only once it has come."""
+        going_on = super().handle_expect_100()
+        self.wfile.flush()
+        return going_on
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged."""
+
+    def _one(self) -> None:
+        request = f"{self.command} {self.path}"
+        body = _Body(self)
+        rules = iter(list(self.server.rules))
+        try:
+            rule = next((rule for rule in rules if rule.concerns(request)), None)
+            if rule is None:
+                self._hand_on(self._asked(body))
+            elif (given := rule.answer(request, lambda: self._answered(request, rules, body))) is not None:
+                body.drain()
+                self._give(given)
+            else:
+                self._cut()
+        except (OSError, http.client.HTTPException):  # a side is down, which the client sees as a lost connection
+            self._cut()
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _one  # the names that the library looks for
+
+    def _asked(self, body: _Body) -> http.client.HTTPResponse:
+        """Hand the request on, and return the beginning of its answer. A connection that is over gets a new one."""
+        if self._way.sock is not None and _is_over(self._way.sock):
+            self._way.close()
+        self._way.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in ("connection", "expect"):
+                self._way.putheader(name, value)
+        self._way.endheaders()
+        for block in body.framed():
+            self._way.send(block)
+        return self._way.getresponse()
+
+    def _answered(self, request: str, rules: Iterator[Rule], body: _Body) -> Answer | None:
+        """Return what the next rule answers that the request concerns, or the server."""
+        for rule in rules:
+            if rule.concerns(request):
+                return rule.answer(request, lambda: self._answered(request, rules, body))
+        with self._asked(body) as response:
+            return Answer(response.status, response.read(), response.getheaders())
+
+    def _hand_on(self, response: http.client.HTTPResponse) -> None:
+        with response:
+            self.send_response_only(response.status, response.reason)
+            chunked = response.chunked
+            for name, value in response.getheaders():
+                if name.lower() not in _HOP:
+                    self.send_header(name, value)
+            if chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while block := response.read(_BLOCK):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+            if chunked:
+                self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+    def _give(self, given: Answer) -> None:
+        self.send_response_only(given.status)
+        for name, value in given.headers:
+            if name.lower() not in (*_HOP, "content-length"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(given.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(given.body)
+        self.wfile.flush()
+
+    def _cut(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Body:
+    """A request's body as it comes in, chunked or not; read once."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._read = connection.rfile
+        self._chunked = "chunked" in connection.headers.get("Transfer-Encoding", "").lower()
+        self._left = 0 if self._chunked else int(connection.headers.get("Content-Length", 0))
+
+    def framed(self) -> Iterator[bytes]:
+        """Return it block by block, chunks with their frames and trailers."""
+        while self._chunked:
+            head = self._read.readline()
+            yield head
+            if int(head.partition(b";")[0] or b"0", 16) == 0:
+                self._chunked = False
+                while (trailer := self._read.readline()) not in (b"\r\n", b""):
+                    yield trailer
+                yield b"\r\n"
+                return
+            yield self._read.read(int(head.partition(b";")[0], 16) + 2)
+        while self._left and (block := self._read.read(min(self._left, _BLOCK))):
+            self._left -= len(block)
+            yield block
+
+    def drain(self) -> None:
+        """Read what nobody has."""
+        for _ in self.framed():
+            pass
+
+
+def _is_over(kept: socket.socket) -> bool:
+    """Whether the server has ended a connection on which nothing is asked."""
+    kept.setblocking(False)
+    try:
+        return kept.recv(1, socket.MSG_PEEK) is not None
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        kept.setblocking(True)
+
+
+@contextmanager
+def cutting_s3(server: S3) -> Iterator[S3Proxy]:
+    """Return a proxy before a server, gone at the end."""
+    proxy = S3Proxy(server)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
