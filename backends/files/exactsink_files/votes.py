@@ -19,12 +19,16 @@ _Folder = TypeVar("_Folder", Path, ObjectPath, AnyPath)
 
 @dataclass(frozen=True, slots=True)
 class VotedFile:
-    """One sealed file: `temp` is its name in the participant's folder, `final` its path below the root."""
+    """One sealed file: `temp` is its name in the participant's folder, `final` its path below the root.
+
+    `rows` is None in votes of earlier releases.
+    """
 
     temp: str
     final: str
     size: int
     sha256: str
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ class FilesWriter(Writer):
         self._opened += 1
         return _TempFile(self._folder / f"{self._opened - 1}.tmp", final)
 
-    def _seal(self, file: _TempFile) -> None:
-        self._sealed.append(VotedFile(file.path.name, file.final, *file.seal()))
+    def _seal(self, file: _TempFile, rows: int) -> None:
+        self._sealed.append(VotedFile(file.path.name, file.final, *file.seal(), rows))
 
     def _final(self, partition: str, number: int) -> str:
         """Name a file's place below the root: unique for good, as the transaction's id with the folder's count is.
