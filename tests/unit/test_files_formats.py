@@ -127,11 +127,11 @@ def test_lines_end_a_file_at_the_batch_that_reaches_the_size(
 
 
 def _batch(kind: str, nth: int) -> pa.RecordBatch:
-    """Make a batch of 80 to 160 KB in memory; those of `changing` shrink to nothing, and later not at all."""
+    """Make a batch of 80 to 800 KB in memory; those of `changing` shrink to nothing, and later not at all."""
     random = Random(nth)
     ids = pa.array(range(nth * 10_000, (nth + 1) * 10_000))
     if kind == "wide":
-        return pa.record_batch({"id": ids[:40], "s": [random.randbytes(2_000).hex() for _ in range(40)]})
+        return pa.record_batch({"id": ids[:200], "s": [random.randbytes(2_000).hex() for _ in range(200)]})
     if kind == "words":
         return pa.record_batch({"id": ids, "s": random.choices([f"word {n}" for n in range(300)], k=10_000)})
     noise = kind == "random" or (kind == "changing" and nth >= 25)
@@ -141,7 +141,7 @@ def _batch(kind: str, nth: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("kind", ["wide", "words", "random", "changing"])
 def test_parquet_ends_a_file_near_its_size_whatever_the_rows_are(tmp_path: Path, kind: str) -> None:
     """Rows that wait for their row group count."""
-    batches = [_batch(kind, nth) for nth in range(40)]
+    batches = [_batch(kind, nth) for nth in range(8 if kind == "wide" else 40)]
     given = pa.Table.from_batches(batches)
     found = written(tmp_path, given, target_file_size="256 KB", compression="zstd")
     in_order = sorted(found, key=lambda file: int(f"0{re.findall(r'a1(?:[.]([0-9]+))?[.]parquet', file.name)[0]}"))

@@ -105,7 +105,8 @@ class FilesCommitter(Committer):
                 self._marks.sync()  # a proof of another process: temp names go on its ground
             if whole:
                 tokens = [c.txn.token for c in committables if c.txn.id not in lost]
-                manifest = self._marks.begin(epoch, {n: v for n, v in votes.items() if n not in lost}, tokens)
+                kept = {n: v for n, v in votes.items() if n not in lost}
+                manifest = self._marks.begin(epoch, kept, tokens, standing)
                 outcomes |= {n: _outcome([_place(vote, file) for file in vote.files]) for n, vote in whole.items()}
                 _sync_finals([vote for n, vote in whole.items() if not isinstance(outcomes[n], Unknown)])
                 named = {n for n, outcome in outcomes.items() if isinstance(outcome, Committed | AlreadyCommitted)}

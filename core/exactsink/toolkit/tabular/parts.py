@@ -33,9 +33,9 @@ _Out = TypeVar("_Out", bound=io.RawIOBase)
 class Parts(Generic[_Out]):
     """Write rows of the shaped schema into files that the store opens and seals.
 
-    `open_out(folder, number)` opens a partition folder's next file, numbered from 0; `seal_out(out, rows)` makes durable
-    what was written whole. A file that has reached the target size gets no more rows; of Parquet, whose rows wait, one
-    that a guess says has. After an error only `discard` may follow.
+    `open_out(folder, number)` opens a partition folder's next file, numbered from 0; `seal_out(out, rows)` makes
+    durable what was written whole. A file that has reached the target size gets no more rows; of Parquet, whose rows
+    wait, one that a guess says has. After an error only `discard` may follow.
     """
 
     def __init__(
