@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exactsink.contract import AnyPath, DurableFile, Fatal, ObjectPath, file_names, make_folder, sync_folders
+from exactsink.contract import AnyPath, DurableFile, Fatal, ObjectPath, Retryable, file_names, make_folder, sync_folders
 from exactsink.toolkit.tabular import Parts, TabularOptions
 from exactsink_files.changes import Change, applied, changes_of, publish
 from exactsink_files.manifests import FileEntry, epochs_of
@@ -62,15 +62,18 @@ def compact(root: AnyPath, job: str, sink: str, target: int) -> Compacted:
     folder = feed / "compacted" / f"{number}.{secrets.token_hex(8)}"
     groups = list(_alike(root, _groups(files, target, str(feed)[len(str(root)) + 1 :] + "/compacted/")))
     try:
-        made = [_merged(root, folder, number, *group) for number, group in enumerate(groups)]
-        if made:
-            replaced = tuple(file.path for _, group in groups for file in group)
-            publish(feed, Change(number, newest, folder.name, replaced, tuple(made)))
-            changes = changes_of(feed)
-    except BaseException:
-        if number > len(changes_of(feed)):  # else it may be what was published, and the answer was lost
-            _remove(folder)
+        made = [_merged(root, folder, nth, *group) for nth, group in enumerate(groups)]
+    except Exception as error:
+        _remove(folder)
+        if number <= len(changes_of(feed)):  # so another one has swept it
+            raise Retryable(
+                "another one has changed these files meanwhile", next="run the same command again"
+            ) from error
         raise
+    if made:
+        replaced = tuple(file.path for _, group in groups for file in group)
+        publish(feed, Change(number, newest, folder.name, replaced, tuple(made)))
+        changes = changes_of(feed)
     _sweep(feed, changes)
     rows = sum(file.rows or 0 for file in made)
     return Compacted(number if made else None, sum(len(group) for _, group in groups), len(made), rows)

@@ -134,15 +134,17 @@ class Listing:
 
     def superfluous(self, folds: Sequence[_Fold]) -> Iterator[str]:
         """Name what says nothing any more, once these folds stand: never of the highest epoch."""
-        for name in self.names:
+        for name in dict.fromkeys([*self.names, *(fold.name for fold in folds)]):
             if (found := _OF_EPOCH.fullmatch(name)) is not None:
                 epoch = int(found["epoch"])
                 counts = epoch in self.sets and found["set"] in self.counting(epoch) and not found["unfinished"]
                 if epoch < self.highest and (not counts or _is_held(folds, epoch, epoch)):
                     yield name
-        for fold in self.folds:
-            if any(other.level > fold.level and other.holds(fold.first, fold.last) for other in folds):
-                yield fold.name
+            elif (found := _FOLD.fullmatch(name)) is not None:
+                fold = _Fold(int(found["level"]), int(found["first"]), int(found["last"]))
+                least = fold.level if found["unfinished"] else fold.level + 1
+                if any(other.level >= least and other.holds(fold.first, fold.last) for other in folds):
+                    yield name
 
 
 @dataclass(frozen=True, slots=True)
