@@ -78,12 +78,23 @@ def config_page() -> str:
 def cli_page() -> str:
     """Return every command with its options."""
     parts = [f"# The command line\n\n{cli.help}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
-    for name, command in sorted(cli.commands.items()):
+    for name, command in sorted(_commands(cli)):
         usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
         parts.append(f"## `exactsink {name}`\n\n{_prose(command.help or '')}\n")
         parts.append(_options(command, f"{usage} [OPTIONS]"))
     parts.append("How a command ends: [exit codes](exit-codes.md).\n")
     return "\n".join(parts)
+
+
+def _commands(group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands, those of groups that backends bring by both their words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", each) for below, each in _commands(command))
+        elif command is not None:
+            yield name, command
 
 
 def exit_codes_page() -> str:

@@ -6,6 +6,7 @@ import csv
 import datetime
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -125,16 +126,29 @@ def test_lines_end_a_file_at_the_batch_that_reaches_the_size(
     assert [line for part in found for line in part] == wanted
 
 
-@pytest.mark.parametrize(("size", "expected"), [("1 KB", [10, 10, 10, 10, 5]), ("100 KB", [20, 20, 5])])
-def test_parquet_ends_a_file_at_the_row_group_that_reaches_the_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, expected: list[int]
-) -> None:
-    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 10)
-    given = rows(*[(n, f"{n:08}" * 1000) for n in range(45)], size=5)  # about 80 KB a row group
-    read = written(tmp_path, given, target_file_size=size, compression="none")
-    in_order = [tmp_path / name for name in names(files(tmp_path), len(expected), "parquet")]
-    assert read == sorted(in_order)
-    assert [pq.read_metadata(file).num_rows for file in in_order] == expected
+def _batch(kind: str, nth: int) -> pa.RecordBatch:
+    """Make a batch of 80 to 800 KB in memory; those of `changing` shrink to nothing, and later not at all."""
+    random = Random(nth)
+    ids = pa.array(range(nth * 10_000, (nth + 1) * 10_000))
+    if kind == "wide":
+        return pa.record_batch({"id": ids[:200], "s": [random.randbytes(2_000).hex() for _ in range(200)]})
+    if kind == "words":
+        return pa.record_batch({"id": ids, "s": random.choices([f"word {n}" for n in range(300)], k=10_000)})
+    noise = kind == "random" or (kind == "changing" and nth >= 25)
+    return pa.record_batch({"x": pa.array(random.getrandbits(62) if noise else 7 for _ in range(10_000))})
+
+
+@pytest.mark.parametrize("kind", ["wide", "words", "random", "changing"])
+def test_parquet_ends_a_file_near_its_size_whatever_the_rows_are(tmp_path: Path, kind: str) -> None:
+    """Rows that wait for their row group count."""
+    batches = [_batch(kind, nth) for nth in range(8 if kind == "wide" else 40)]
+    given = pa.Table.from_batches(batches)
+    found = written(tmp_path, given, target_file_size="256 KB", compression="zstd")
+    in_order = sorted(found, key=lambda file: int(f"0{re.findall(r'a1(?:[.]([0-9]+))?[.]parquet', file.name)[0]}"))
+    sizes = [file.stat().st_size / (256 << 10) for file in in_order]
+    assert len(sizes) > 3
+    assert all(0.7 < size < 1.5 for size in sizes[:-1]), sizes
+    assert max(pq.read_metadata(file).num_row_groups for file in in_order) <= 3
     assert pa.concat_tables(map(pq.read_table, in_order)) == given
 
 

@@ -77,7 +77,8 @@ class FilesCommitter(Committer):
                 self._marks.sync()  # a proof of another process: temp names go on its ground
             if whole:
                 tokens = [c.txn.token for c in committables if c.txn.id not in lost]
-                manifest = self._marks.begin(epoch, {n: v for n, v in votes.items() if n not in lost}, tokens)
+                kept = {n: v for n, v in votes.items() if n not in lost}
+                manifest = self._marks.begin(epoch, kept, tokens, standing)
                 outcomes |= {n: _outcome(files) for n, files in self._place.publish(whole, found).items()}
                 named = {n for n, outcome in outcomes.items() if isinstance(outcome, Committed | AlreadyCommitted)}
                 if all(n in named or standing.proves(epoch, n) for n in votes):

@@ -6,6 +6,9 @@ is complete, and of the last one:
 - `eN.SET.manifest`, the manifest: all files of the epoch, durable before the first of them gets its name;
 - `eN.SET.done`, once the last name is durable: who wants whole epochs only takes the files of these.
 
+Those of earlier epochs stay, as the record of which files an epoch has, until they are folded (`manifests`); for the
+mark only the highest epoch counts.
+
 No name ends as a format's files do: a reader that searches all folders for those passes by, too.
 
 SET is a hash of what the manifest says. Lost rows that were written again make another set of the same epoch, and so
@@ -16,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,33 +32,42 @@ from exactsink.contract import (
     ObjectPath,
     SyncFailed,
     create_file,
-    file_names,
     make_folder,
     replace_file,
     sync_folders,
 )
+from exactsink_files.manifests import Listing, fold
 from exactsink_files.votes import Vote, temp_root
 
 __all__ = ["MarkFolder", "Standing"]
 
 _VERSION = 1
 _BIRTH = "birth"
-_OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>manifest|done)(?P<unfinished>\..*)?")
 _DAMAGED = "bring the file back from a backup; or, if its writer died and no driver runs, remove it; then start again"
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stood at one moment: the mark, and of its epoch each participant that is named, and is in a set done."""
+    """What stood at one moment: the mark, and of its epoch each participant that is named, and is in a set done.
+
+    `after` is the epoch that stood before the marked one: -1 when none did, None where nothing says so.
+    """
 
     mark: Mark | None
     named: frozenset[str] = frozenset()
     done: frozenset[str] = frozenset()
+    after: int | None = None
 
     @property
     def epoch(self) -> int:
         """The highest epoch that is marked, -1 when none is."""
         return -1 if self.mark is None or self.mark.epoch is None else self.mark.epoch
+
+    def before(self, epoch: int) -> int | None:
+        """Return the epoch that stood before this one, -1 when none did; None where nothing says so."""
+        if epoch > self.epoch:
+            return None if self.mark is None else self.epoch
+        return self.after if epoch == self.epoch else None
 
     def names(self, epoch: int, participant: str) -> bool:
         """Return whether a link to this participant's files may have been made."""
@@ -77,7 +88,7 @@ class MarkFolder:
     def read(self) -> Standing:
         """Read what stands; the highest epoch counts."""
         while True:
-            found = self._listed()
+            found = Listing.of(self._path).sets
             with suppress(FileNotFoundError):  # trimmed since it was listed: a later one stands
                 if not found and not (self._path / _BIRTH).exists():
                     return Standing(None)
@@ -102,16 +113,17 @@ class MarkFolder:
         """Make durable what was read: its writer may have died before it did."""
         sync_folders([self._path])
 
-    def begin(self, epoch: int, votes: Mapping[str, Vote], tokens: Sequence[str]) -> str:
+    def begin(self, epoch: int, votes: Mapping[str, Vote], tokens: Sequence[str], standing: Standing) -> str:
         """Make the manifest of these participants' files durable; return its name, for `finish`."""
         participants = {
             name: [
-                {"path": file.final, "size": file.size, "sha256": file.sha256}
+                {"path": file.final, "size": file.size, "sha256": file.sha256, "rows": file.rows}
                 for file in sorted(vote.files, key=lambda file: file.final)
             ]
             for name, vote in votes.items()
         }
         body = self._body() | {"epoch": epoch, "tokens": sorted(set(tokens)), "participants": participants}
+        body["after"] = standing.before(epoch)
         data = json.dumps(body, sort_keys=True).encode()
         name = f"e{epoch}.{hashlib.sha256(data).hexdigest()[:16]}"
         if not isinstance(self._path, ObjectPath) and not self._path.is_dir():  # an earlier release opened the epoch
@@ -130,31 +142,18 @@ class MarkFolder:
             raise
 
     def trim(self) -> None:
-        """Delete what is below the highest epoch that stands in this very listing."""
-        found = self._listed()
-        if not found:
+        """Fold what is below the highest epoch that stands in this very listing, and delete what then says nothing."""
+        listing = Listing.of(self._path)
+        if not listing.sets:
             return
-        highest = max(found)
         self.sync()
         (self._path / _BIRTH).unlink(missing_ok=True)
-        for name in file_names(self._path):
-            parsed = _OF_EPOCH.fullmatch(name)
-            if parsed is not None and int(parsed["epoch"]) < highest:
-                (self._path / name).unlink(missing_ok=True)
-
-    def _listed(self) -> Mapping[int, Mapping[str, bool]]:
-        """List the sets of each epoch that has a manifest, and whether each is done."""
-        kinds: dict[tuple[int, str], set[str]] = {}
-        with suppress(FileNotFoundError):
-            for name in file_names(self._path):
-                parsed = _OF_EPOCH.fullmatch(name)
-                if parsed is not None and not parsed["unfinished"]:
-                    kinds.setdefault((int(parsed["epoch"]), parsed["set"]), set()).add(parsed["kind"])
-        found: dict[int, dict[str, bool]] = {}
-        for (epoch, named), there in kinds.items():
-            if "manifest" in there:
-                found.setdefault(epoch, {})[named] = "done" in there
-        return found
+        names = list(listing.superfluous(fold(self._path, listing)))
+        if isinstance(self._path, ObjectPath):
+            self._path.unlink_below(names)
+            return
+        for name in names:
+            (self._path / name).unlink(missing_ok=True)
 
     def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Standing:
         epoch = max(found)
@@ -165,7 +164,9 @@ class MarkFolder:
         done = {named for named, is_done in found[epoch].items() if is_done}
         mark = Mark(foreign[0] if foreign else self._ctx.lineage, epoch, tokens, None if done else 0)
         named = frozenset(name for body in bodies.values() for name in body["participants"])
-        return Standing(mark, named, frozenset(name for each in done for name in bodies[each]["participants"]))
+        finished = frozenset(name for each in done for name in bodies[each]["participants"])
+        known = [body["after"] for body in bodies.values() if body.get("after") is not None]
+        return Standing(mark, named, finished, max(known, default=None))
 
     def _loaded(self, name: str) -> dict[str, Any]:
         path = self._path / name

@@ -23,5 +23,6 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             },
             conformance="exactsink_files.conformance:targets",
             bench="exactsink_files.bench:targets",
+            commands="exactsink_files.commands:commands",
         )
     ]

@@ -65,8 +65,8 @@ class UploadFiles(HiddenFiles["UploadFile"]):
             )
         return UploadFile(self, final, self._pool.submit(self._begin, key, final))
 
-    def seal(self, out: UploadFile) -> None:
-        out.finish()
+    def seal(self, out: UploadFile, rows: int) -> None:
+        out.finish(rows)
         self._files.append(out)
 
     def vote(self) -> Vote:
@@ -125,6 +125,7 @@ class UploadFile(io.RawIOBase):
         self._key = files.key(final)
         self._hash = hashlib.sha256()
         self._size = 0
+        self._rows = 0
         self._waiting = SpooledTemporaryFile()  # noqa: SIM115 - lives until its part is full
         self._in_memory = 0
         self._on_disk = False
@@ -150,8 +151,9 @@ class UploadFile(io.RawIOBase):
     def tell(self) -> int:
         return self._size
 
-    def finish(self) -> None:
-        """Send the last part: the file has one at least."""
+    def finish(self, rows: int) -> None:
+        """Send the last part, of a file of so many rows: it has one part at least."""
+        self._rows = rows
         if self._waiting.tell() or not self._parts:
             self._send()
         self.close()
@@ -159,7 +161,7 @@ class UploadFile(io.RawIOBase):
     def voted(self) -> VotedFile:
         """Wait until all is sent."""
         parts = tuple(part.result() for part in self._parts)
-        return VotedFile(self._upload.result(), self.final, self._size, self._hash.hexdigest(), parts)
+        return VotedFile(self._upload.result(), self.final, self._size, self._hash.hexdigest(), parts, self._rows)
 
     def close(self) -> None:
         self._forget()

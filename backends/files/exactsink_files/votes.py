@@ -30,7 +30,8 @@ class Part(NamedTuple):
 class VotedFile:
     """One sealed file: `temp` is its name in the participant's folder, `final` its path below the root.
 
-    In a store, `temp` is the id of its upload, and `parts` are all of its parts, in their order.
+    In a store, `temp` is the id of its upload, and `parts` are all of its parts, in their order. `rows` is None in
+    votes of earlier releases.
     """
 
     temp: str

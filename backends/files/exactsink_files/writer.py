@@ -35,8 +35,8 @@ class HiddenFiles(ABC, Generic[_Out]):
         """Open a file that is to get this name below the root. Raises Fatal for one that no commit could give."""
 
     @abstractmethod
-    def seal(self, out: _Out) -> None:
-        """Take a file that was written whole."""
+    def seal(self, out: _Out, rows: int) -> None:
+        """Take a file of so many rows that was written whole."""
 
     @abstractmethod
     def vote(self) -> Vote:
@@ -131,8 +131,8 @@ class TempFolder(HiddenFiles[TempFile]):
         self._opened += 1
         return TempFile(self._folder / f"{self._opened - 1}.tmp", final)
 
-    def seal(self, out: TempFile) -> None:
-        self._sealed.append(VotedFile(out.path.name, out.final, *out.seal()))
+    def seal(self, out: TempFile, rows: int) -> None:
+        self._sealed.append(VotedFile(out.path.name, out.final, *out.seal(), rows=rows))
 
     def vote(self) -> Vote:
         """Sync the folders that name the files."""

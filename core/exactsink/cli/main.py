@@ -25,6 +25,7 @@ from exactsink.cli import init as init_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
+from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
 
 __all__ = ["cli", "main"]
@@ -45,7 +46,7 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
     return value
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
 @click.option("-v", "--verbose", count=True, help="Log events; twice: protocol points too.")
 def cli(verbose: int) -> None:

@@ -6,7 +6,7 @@ and two easier roads to it; the hooks that announce a plugin.
 
 from typing import TYPE_CHECKING, Any
 
-from exactsink.contract.backend import CONTRACT_VERSION, Backend, BackendOptions, Committer, Writer
+from exactsink.contract.backend import CONTRACT_VERSION, Backend, BackendOptions, Committer, JobSinks, OpenJob, Writer
 from exactsink.contract.durable import (
     NO_HARD_LINKS,
     DurableFile,
@@ -100,6 +100,7 @@ __all__ = [
     "InDoubt",
     "InDoubtError",
     "JobContext",
+    "JobSinks",
     "LineageError",
     "Lost",
     "Mark",
@@ -107,6 +108,7 @@ __all__ = [
     "MarkerCommitter",
     "ObjectInfo",
     "ObjectPath",
+    "OpenJob",
     "Outcome",
     "PreflightError",
     "Refused",

@@ -6,7 +6,8 @@ A backend sees this module, `model`, `errors`, `hooks`, `staged`, `idempotent` a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from exactsink.contract.model import Committable, Finding, InDoubt, JobContext, Mark, Outcome, Traits, Txn, Undecided
 
-__all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "Writer"]
+__all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "JobSinks", "OpenJob", "Writer"]
 
 CONTRACT_VERSION = 1
 
@@ -143,3 +144,15 @@ class Committer(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what was opened. Rolls nothing back."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSinks:
+    """What a backend's own command gets of a job: its name in ids (a batch run's has the run's hash), and its sinks."""
+
+    job: str
+    sinks: Mapping[str, Backend]
+
+
+OpenJob = Callable[[str, str | None], JobSinks]
+"""Read a job's file, for its stream or the batch run that is named. Raises ConfigError."""

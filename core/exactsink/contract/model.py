@@ -271,7 +271,8 @@ class BackendSpec:
     the command that brings what it needs; `contract` is the version of the contract it was written for; `strategies`
     says each strategy in a line. `conformance` is "module:function" that gives the targets on which the conformance kit
     can try the backend (see `exactsink.testing`), `bench` one that gives those of `exactsink bench` (see
-    `exactsink.bench.target`); empty when it ships none.
+    `exactsink.bench.target`); empty when it ships none. `commands` is one that takes an `OpenJob` and gives a group of
+    commands, `exactsink NAME ...`.
     """
 
     name: str
@@ -281,6 +282,7 @@ class BackendSpec:
     strategies: Mapping[str, str] = field(default_factory=dict)
     conformance: str = ""
     bench: str = ""
+    commands: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,10 @@ class Registry:
         """Return a backend's strategies, with a line each; none for one that is not installed."""
         return self._specs[name][1].strategies if name in self._specs else {}
 
+    def with_commands(self) -> Mapping[str, BackendSpec]:
+        """Return the backends that bring commands, by what their group is called."""
+        return {name.replace("_", "-"): spec for name, (_, spec) in self._specs.items() if spec.commands}
+
     def spec(self, name: str, place: str) -> BackendSpec:
         """Return what a plugin announced of a backend; `place` is who asks. Raises ConfigError for an unknown one."""
         if name not in self._specs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -17,6 +17,7 @@ from exactsink.contract import Fatal
 from exactsink.toolkit.tabular.folders import split
 from exactsink.toolkit.tabular.json_lines import json_lines
 from exactsink.toolkit.tabular.options import TabularOptions
+from exactsink.toolkit.tabular.sizes import SizeGuess
 
 __all__ = ["Parts"]
 
@@ -32,8 +33,9 @@ _Out = TypeVar("_Out", bound=io.RawIOBase)
 class Parts(Generic[_Out]):
     """Write rows of the shaped schema into files that the store opens and seals.
 
-    `open_out(folder, number)` opens a partition folder's next file, numbered from 0; `seal_out` makes durable what was
-    written whole. A file that has reached the target size gets no more rows. After an error only `discard` may follow.
+    `open_out(folder, number)` opens a partition folder's next file, numbered from 0; `seal_out(out, rows)` makes
+    durable what was written whole. A file that has reached the target size gets no more rows; of Parquet, whose rows
+    wait, one that a guess says has. After an error only `discard` may follow.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Parts(Generic[_Out]):
         options: TabularOptions,
         schema: pa.Schema,
         open_out: Callable[[str, int], _Out],
-        seal_out: Callable[[_Out], None],
+        seal_out: Callable[[_Out, int], None],
     ) -> None:
         self._options = options
         names = options.partition_by
@@ -50,6 +52,7 @@ class Parts(Generic[_Out]):
         self._seal_out = seal_out
         self._open: dict[str, _Part[_Out]] = {}
         self._counts: Counter[str] = Counter()
+        self._guesses: dict[str, SizeGuess] = {}
         self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -57,10 +60,12 @@ class Parts(Generic[_Out]):
         if batch.num_rows == 0:
             return
         for folder, rows in split(batch, self._options.partition_by):
-            if folder not in self._open:
-                self._open[folder] = self._new_part(folder)
-            self._open[folder].add(rows)
-            self._end_if_full(folder)
+            for piece in self._pieces(folder, rows):
+                if folder not in self._open:
+                    self._open[folder] = self._new_part(folder)
+                self._open[folder].add(piece)
+                self._open[folder].rows += piece.num_rows
+                self._end_if_full(folder)
         self._waiting_bytes += batch.nbytes
         if self._waiting_bytes > BUFFERED_BYTES:
             for folder in list(self._open):
@@ -82,21 +87,41 @@ class Parts(Generic[_Out]):
         out = self._open_out(folder, self._counts[folder])
         self._counts[folder] += 1
         if self._options.format == "parquet":
-            return _Parquet(out, self._schema, self._options.compression or "snappy")
+            return _Parquet(out, self._schema, self._compression, self._guesses.get(folder))
         if self._options.format == "json":
             return _JsonLines(out)
         return _CsvLines(out, self._schema.names[0] if self._options.header else None)
 
+    def _pieces(self, folder: str, rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Cut rows of a Parquet file that has a target size where the guess of it is to be looked at."""
+        target = self._options.target_bytes
+        if target is None or self._options.format != "parquet":
+            return (rows,)
+        if folder not in self._guesses:
+            self._guesses[folder] = SizeGuess(target, self._sampled)
+        return self._guesses[folder].pieces(rows)
+
+    def _sampled(self, rows: pa.RecordBatch) -> int:
+        """Return what a row group of these rows takes."""
+        out = pa.BufferOutputStream()
+        with pq.ParquetWriter(out, self._schema, compression=self._compression) as parquet:
+            parquet.write_batch(rows)
+            return int(out.tell())
+
+    @property
+    def _compression(self) -> str:
+        return self._options.compression or "snappy"
+
     def _end_if_full(self, folder: str) -> None:
         """Let the folder's next rows begin another file, once this one has its size."""
         target = self._options.target_bytes
-        if target is not None and self._open[folder].out.tell() >= target:
+        if target is not None and self._open[folder].is_full(target):
             self._seal(folder)
 
     def _seal(self, folder: str) -> None:
         part = self._open[folder]
         part.finish()
-        self._seal_out(part.out)
+        self._seal_out(part.out, part.rows)
         del self._open[folder]
 
 
@@ -105,6 +130,11 @@ class _Part(ABC, Generic[_Out]):
 
     def __init__(self, out: _Out) -> None:
         self.out = out
+        self.rows = 0
+
+    def is_full(self, target: int) -> bool:
+        """Return whether the file has its size."""
+        return self.out.tell() >= target
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:
@@ -159,10 +189,11 @@ class _CsvLines(_Part[_Out]):
 
 
 class _Parquet(_Part[_Out]):
-    """Row groups of at least ROW_GROUP_ROWS rows, but for a flush that memory asks for, and the last."""
+    """Row groups of at least ROW_GROUP_ROWS rows, but for a flush that memory or the size asks for, and the last."""
 
-    def __init__(self, out: _Out, schema: pa.Schema, compression: str) -> None:
+    def __init__(self, out: _Out, schema: pa.Schema, compression: str, guess: SizeGuess | None = None) -> None:
         super().__init__(out)
+        self._guess = guess
         self._schema = schema
         self._compression = compression
         self._batches: list[pa.RecordBatch] = []
@@ -172,7 +203,9 @@ class _Parquet(_Part[_Out]):
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= ROW_GROUP_ROWS:
+        if self._guess is not None:
+            self._guess.add(batch)
+        if self._waiting_rows >= ROW_GROUP_ROWS or (self._guess is not None and self._guess.reaches(self.out.tell())):
             self.flush()
 
     def flush(self) -> None:
@@ -180,8 +213,14 @@ class _Parquet(_Part[_Out]):
             rows = pa.Table.from_batches(self._batches, schema=self._schema)
             if self._parquet is None:
                 self._parquet = self._opened(rows)
+            before = self.out.tell()
             self._parquet.write_table(rows)
             self._batches, self._waiting_rows = [], 0
+            if self._guess is not None:
+                self._guess.flushed(self.out.tell() - before)
+
+    def is_full(self, target: int) -> bool:
+        return self._guess.is_full(self.out.tell()) if self._guess is not None else super().is_full(target)
 
     def finish(self) -> None:
         self.flush()

@@ -1,0 +1,271 @@
+"""The epochs that a sink's mark folder keeps: a manifest each, and folds, each of which holds a range of them.
+
+- `eN.SET.manifest` and `eN.SET.done`: one epoch; what they are for as marks, `marks` says.
+- `mLEVEL.FIRST-LAST.epochs`: a fold, a line for each epoch of its range that has files. Ranges are aligned: 100 epochs
+  in level 1, 100 times as many in each level above. Who folds a range twice writes the same, never over what stands.
+
+A fold is durable before what it holds is deleted, and then stands for it: beside a fold, a manifest or smaller fold of
+its range says nothing, though a driver that was stalled may write one again. Each epoch says which one came before
+it in this sink (`after`), so a missing one shows. A fold is made once a higher epoch stands: its range is final.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from exactsink.contract import AnyPath, Fatal, ObjectPath, Retryable, create_file, file_names
+
+__all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "epochs_of", "fold"]
+
+_FAN = 100
+_MOST_BYTES = 32 * 1024 * 1024
+"""A fold of folds is no larger than this: it is read whole. Those that would make a larger one stay."""
+_VERSION = 1
+_TRIES = 100
+_OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>manifest|done)(?P<unfinished>\..*)?")
+_FOLD = re.compile(r"m(?P<level>[1-9])\.(?P<first>\d{1,19})-(?P<last>\d{1,19})\.epochs(?P<unfinished>\..*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file: `path` is below the target's root. `rows` is None where an earlier release wrote it."""
+
+    path: str
+    size: int
+    sha256: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch's files in this sink.
+
+    `after` is the epoch that was the sink's last one before, -1 where this is its first, None where an earlier release
+    wrote it. An epoch below others that is not `done` was ended by an operator's word: its files may be absent.
+    """
+
+    number: int
+    after: int | None
+    done: bool
+    files: tuple[FileEntry, ...]
+
+    @classmethod
+    def of(cls, number: int, bodies: Iterable[Mapping[str, Any]], done: bool) -> Epoch:
+        """Take the epoch from its sets' manifests."""
+        sets = list(bodies)
+        known = [body["after"] for body in sets if body.get("after") is not None]
+        voted = [file for body in sets for participant in body["participants"].values() for file in participant]
+        files = {file["path"]: FileEntry(**file) for file in voted}
+        return cls(number, max(known, default=None), done, tuple(files[path] for path in sorted(files)))
+
+    def line(self) -> bytes:
+        """Return it as a line of a fold."""
+        files = [{"path": f.path, "size": f.size, "sha256": f.sha256, "rows": f.rows} for f in self.files]
+        body = {"version": _VERSION, "epoch": self.number, "after": self.after, "done": self.done, "files": files}
+        return json.dumps(body, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Epoch:
+        body = json.loads(line)
+        if body["version"] != _VERSION:
+            raise ValueError(f"version {body['version']}, this release reads {_VERSION}")
+        return cls(body["epoch"], body["after"], body["done"], tuple(FileEntry(**file) for file in body["files"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    level: int
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        return f"m{self.level}.{self.first}-{self.last}.epochs"
+
+    def holds(self, first: int, last: int) -> bool:
+        return self.first <= first and last <= self.last
+
+    def above(self) -> _Fold:
+        """Return the fold that this one becomes a part of."""
+        width = (self.last - self.first + 1) * _FAN
+        first = self.first - self.first % width
+        return _Fold(self.level + 1, first, first + width - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one listing of a mark folder shows: of each epoch its sets and whether each is done, and the folds."""
+
+    names: tuple[str, ...]
+    sets: Mapping[int, Mapping[str, bool]]
+    folds: tuple[_Fold, ...]
+
+    @classmethod
+    def of(cls, folder: AnyPath) -> Listing:
+        """List a mark folder; an absent one is empty."""
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = file_names(folder)
+        kinds: dict[tuple[int, str], set[str]] = {}
+        for name in names:
+            found = _OF_EPOCH.fullmatch(name)
+            if found is not None and not found["unfinished"]:
+                kinds.setdefault((int(found["epoch"]), found["set"]), set()).add(found["kind"])
+        sets: dict[int, dict[str, bool]] = {}
+        for (epoch, named), there in kinds.items():
+            if "manifest" in there:
+                sets.setdefault(epoch, {})[named] = "done" in there
+        return cls(tuple(names), sets, tuple(sorted(_folds(names), key=lambda fold: (fold.first, -fold.level))))
+
+    @property
+    def highest(self) -> int:
+        """The highest epoch that has a manifest of its own, -1 when none has."""
+        return max(self.sets, default=-1)
+
+    def counting(self, epoch: int) -> list[str]:
+        """Name the sets that say what the epoch's files are: those that are done, all where none is."""
+        sets = self.sets[epoch]
+        return sorted(named for named, done in sets.items() if done) or sorted(sets)
+
+    def superfluous(self, folds: Sequence[_Fold]) -> Iterator[str]:
+        """Name what says nothing any more, once these folds stand: never of the highest epoch."""
+        for name in dict.fromkeys([*self.names, *(fold.name for fold in folds)]):
+            if (found := _OF_EPOCH.fullmatch(name)) is not None:
+                epoch = int(found["epoch"])
+                counts = epoch in self.sets and found["set"] in self.counting(epoch) and not found["unfinished"]
+                if epoch < self.highest and (not counts or _is_held(folds, epoch, epoch)):
+                    yield name
+            elif (found := _FOLD.fullmatch(name)) is not None:
+                fold = _Fold(int(found["level"]), int(found["first"]), int(found["last"]))
+                least = fold.level if found["unfinished"] else fold.level + 1
+                if any(other.level >= least and other.holds(fold.first, fold.last) for other in folds):
+                    yield name
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The epochs of which the files are known without a gap, up to the last one that is done, in order.
+
+    `whole` says that they begin with the sink's first; else what was before them is not known.
+    """
+
+    known: tuple[Epoch, ...]
+    whole: bool
+
+
+def fold(folder: AnyPath, listing: Listing) -> list[_Fold]:
+    """Fold the ranges that are final; return all folds that stand. Whoever is overtaken leaves it to the other."""
+    standing = list(listing.folds)
+    ready = {epoch - epoch % _FAN for epoch in listing.sets if not _is_held(standing, epoch, epoch)}
+    made = []
+    for first in sorted(first for first in ready if first + _FAN <= listing.highest):
+        with suppress(
+            FileNotFoundError, ValueError, TypeError, KeyError
+        ):  # deleted by now; or damaged: left for readers
+            within = sorted(epoch for epoch in listing.sets if first <= epoch < first + _FAN)
+            data = b"".join(_epoch(folder, listing, epoch).line() for epoch in within)
+            new = _Fold(1, first, first + _FAN - 1)
+            create_file(folder / new.name, data)
+            made.append(new)
+    standing += made
+    while made:
+        made = list(_folded_again(folder, listing, standing, made))
+        standing += made
+    return standing
+
+
+def _folded_again(
+    folder: AnyPath, listing: Listing, standing: Sequence[_Fold], made: Sequence[_Fold]
+) -> Iterator[_Fold]:
+    """Fold folds of one level that make a range of the next: looked at only when one was made."""
+    level = made[0].level
+    for new in dict.fromkeys(each.above() for each in standing if each.level == level and level < 9):
+        below = [each for each in dict.fromkeys(standing) if new.holds(each.first, each.last)]
+        parts = sorted((each for each in below if each.level == level), key=lambda each: each.first)
+        loose = any(new.holds(epoch, epoch) and not _is_held(parts, epoch, epoch) for epoch in listing.sets)
+        loose = loose or not all(_is_held(parts, each.first, each.last) for each in below)
+        if loose or new.last >= listing.highest or _is_held(standing, new.first, new.last):
+            continue
+        with suppress(FileNotFoundError):
+            if sum(_size(folder / part.name) for part in parts) <= _MOST_BYTES:
+                create_file(folder / new.name, b"".join((folder / part.name).read_bytes() for part in parts))
+                yield new
+
+
+def epochs_of(folder: AnyPath) -> Epochs:
+    """Read what is known, beside drivers that commit and fold.
+
+    A listing that was overtaken may miss what was folded meanwhile; so a gap is believed that two listings show.
+    """
+    before = None
+    for _ in range(_TRIES):
+        try:
+            found = _unbroken(_read(folder, Listing.of(folder)))
+        except FileNotFoundError:  # folded since it was listed
+            continue
+        if found.whole or found == before:
+            return found
+        before = found
+    raise Retryable(f"{folder} keeps changing while it is read", next="try again")
+
+
+def _read(folder: AnyPath, listing: Listing) -> dict[int, Epoch]:
+    """Read all epochs of a listing, but for a highest one that is not done."""
+    epochs: dict[int, Epoch] = {}
+    for each in listing.folds:
+        if not any(other.level > each.level and other.holds(each.first, each.last) for other in listing.folds):
+            with _readable(folder / each.name):
+                lines = (folder / each.name).read_bytes().splitlines()
+                epochs |= {epoch.number: epoch for epoch in map(Epoch.from_line, lines)}
+    for number in listing.sets:
+        if not _is_held(listing.folds, number, number):
+            with _readable(folder / f"e{number}.*.manifest"):
+                epoch = _epoch(folder, listing, number)
+            if epoch.done or number < listing.highest:
+                epochs[number] = epoch
+    return epochs
+
+
+def _unbroken(epochs: Mapping[int, Epoch]) -> Epochs:
+    """Walk back from the newest epoch, as far as each that came before is there."""
+    known: list[Epoch] = []
+    number: int | None = max(epochs, default=None)
+    while number is not None and number in epochs:
+        known.append(epochs[number])
+        number = epochs[number].after
+    return Epochs(tuple(reversed(known)), number == -1 or not epochs)
+
+
+def _epoch(folder: AnyPath, listing: Listing, number: int) -> Epoch:
+    bodies = [json.loads((folder / f"e{number}.{named}.manifest").read_bytes()) for named in listing.counting(number)]
+    if any(body["version"] != _VERSION for body in bodies):
+        raise ValueError(f"this release reads version {_VERSION}")
+    return Epoch.of(number, bodies, any(listing.sets[number].values()))
+
+
+@contextmanager
+def _readable(what: AnyPath) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        fix = "bring it back from a backup, or move it away: then what is known begins after it"
+        raise Fatal(f"{what} does not say which files an epoch has: {error!r}", next=fix) from error
+
+
+def _is_held(folds: Iterable[_Fold], first: int, last: int) -> bool:
+    return any(fold.holds(first, last) for fold in folds)
+
+
+def _folds(names: Iterable[str]) -> Iterator[_Fold]:
+    for found in filter(None, map(_FOLD.fullmatch, names)):
+        if not found["unfinished"]:
+            yield _Fold(int(found["level"]), int(found["first"]), int(found["last"]))
+
+
+def _size(path: AnyPath) -> int:
+    return path.info().size if isinstance(path, ObjectPath) else path.stat().st_size

@@ -1,0 +1,155 @@
+"""What a target held at an epoch: the exact list of files, for any reader, without Spark and without a driver.
+
+Only reads; consistent while drivers commit and fold and while files are compacted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, file_names, path_of
+from exactsink_files.changes import applied, changes_of
+from exactsink_files.manifests import Epoch, FileEntry, epochs_of
+from exactsink_files.votes import temp_root
+
+__all__ = ["Feed", "Snapshot", "SnapshotFile", "feed_folder", "snapshot"]
+
+_FEED = re.compile(rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A file of a snapshot: `path` is whole, a path or a URL. `rows` is None where an earlier release wrote it."""
+
+    path: str
+    size: int
+    rows: int | None
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What one job's sink has written up to `epoch`, None when no epoch with rows is complete.
+
+    `first` is the first epoch that is known; `whole` says that it is the sink's first: what was before was written when
+    no manifests were kept, else, and is not in `files`.
+    """
+
+    job: str
+    sink: str
+    epoch: int | None
+    first: int | None
+    whole: bool
+    files: tuple[SnapshotFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Files that hold each row once; `paths` goes to any reader as it is."""
+
+    feeds: tuple[Feed, ...]
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the one job and sink. Raises ValueError when there are several: see `feeds`."""
+        (feed,) = self.feeds
+        return feed.epoch
+
+    @property
+    def files(self) -> tuple[SnapshotFile, ...]:
+        return tuple(file for feed in self.feeds for file in feed.files)
+
+    @property
+    def paths(self) -> list[str]:
+        return [file.path for file in self.files]
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the files hold; None where not all of them say."""
+        counts = [file.rows for file in self.files]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def snapshot(
+    path: str | os.PathLike[str] | AnyPath,
+    epoch: int | None = None,
+    *,
+    job: str | None = None,
+    sink: str | None = None,
+    partial: bool = False,
+) -> Snapshot:
+    """Return the files below `path` as of an epoch, the newest complete one by default.
+
+    Where several jobs or sinks feed the folder all of them are taken, unless `job` or `sink` chooses; `epoch` is one
+    sink's. Epochs that were written before manifests were kept are not known: that is an error, unless `partial`
+    says that what is known will do. Raises ConfigError.
+    """
+    root = _root(path)
+    chosen = list(_feeds(root, job, sink))
+    if not chosen:
+        raise ConfigError(f"no sink that was asked for has written to {root}", next="check path, job and sink")
+    if epoch is not None and len(chosen) > 1:
+        names = ", ".join(f"{each[0]}.{each[1]}" for each in chosen)
+        raise ConfigError(f"{root} is fed by {names}", why="an epoch is one sink's", next="choose job and sink")
+    feeds = tuple(_feed(root, *each, epoch) for each in chosen)
+    for feed in feeds:
+        if not feed.whole and not partial:
+            raise ConfigError(
+                f"{feed.job}.{feed.sink}: epochs are known from {feed.first} on only",
+                why="those before were written when no manifests were kept, or their manifests are gone",
+                next="say `partial` to go without them",
+            )
+    return Snapshot(feeds)
+
+
+def feed_folder(root: AnyPath, job: str, sink: str) -> AnyPath:
+    """Name the folder of one sink's marks, manifests, changes and compacted files."""
+    return temp_root(root) / f"{job}.{sink}"
+
+
+def _root(path: str | os.PathLike[str] | AnyPath) -> AnyPath:
+    if isinstance(path, str):
+        path = path_of(path.removeprefix("file://"))
+    return Path(os.path.abspath(path)) if isinstance(path, os.PathLike) else path
+
+
+def _feeds(root: AnyPath, job: str | None, sink: str | None) -> Iterator[tuple[str, str]]:
+    names: list[str] = []
+    with suppress(FileNotFoundError):
+        names = file_names(temp_root(root))
+    for found in filter(None, map(_FEED.fullmatch, sorted(names))):
+        if job in (None, found["job"]) and sink in (None, found["sink"]):
+            yield found["job"], found["sink"]
+
+
+def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
+    folder = feed_folder(root, job, sink)
+    changes = changes_of(folder)  # before the epochs: all that they speak of stands by now
+    epochs = epochs_of(folder)
+    newest = epochs.known[-1].number if epochs.known else None
+    first = epochs.known[0].number if epochs.known else None
+    if asked is not None:
+        _check_known(f"{job}.{sink}", asked, first, newest, epochs.whole)
+    known = [epoch for epoch in epochs.known if asked is None or epoch.number <= asked]
+    epoch = newest if asked is None else asked
+    entries = applied(_entries(root, known), changes, -1 if epoch is None else epoch, f"{job}.{sink}")
+    files = tuple(SnapshotFile(str(root / e.path), e.size, e.rows, e.sha256) for e in entries)
+    return Feed(job, sink, epoch, first, epochs.whole, files)
+
+
+def _entries(root: AnyPath, epochs: list[Epoch]) -> list[FileEntry]:
+    """List the epochs' files; of one that an operator's word has ended, those that stand."""
+    return [file for epoch in epochs for file in epoch.files if epoch.done or (root / file.path).exists()]
+
+
+def _check_known(name: str, asked: int, first: int | None, newest: int | None, whole: bool) -> None:
+    if newest is None or asked > newest:
+        why = f"the newest one with rows in this sink is {newest}" if newest is not None else "none is"
+        raise ConfigError(f"{name}: epoch {asked} is not known to be complete", why=why, next="ask for an earlier one")
+    if first is not None and asked < first and not whole:
+        raise ConfigError(f"{name}: epochs are known from {first} on only", next=f"ask for {first} or later")

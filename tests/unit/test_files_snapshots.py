@@ -1,0 +1,356 @@
+"""Snapshots of a files target: which files an epoch has, at any moment, beside commits, folds and compactions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from tests.servers.s3 import KEY, REGION, S3, SECRET
+from tests.unit.conftest import Ended
+from tests.unit.files_sink import Files, files, rows, visible
+from tests.unit.manual_job import Job
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill
+from tests.unit.test_cli import Command
+
+from exactsink.contract import ConfigError, Fatal, Retryable, file_names, path_of
+from exactsink_files import Snapshot, compaction, manifests, snapshot
+from exactsink_files.marks import MarkFolder
+from exactsink_files.votes import Vote
+
+SMALL = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _three_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "_FAN", 3)
+
+
+def table(epoch: int) -> pa.Table:
+    return rows((2 * epoch, "a"), (2 * epoch + 1, "b"))
+
+
+def bound(root: Path, **options: Any) -> Files:
+    sink = files(root, **options)
+    sink.put_birth()
+    return sink
+
+
+def write(sink: Files, epochs: Iterable[int]) -> None:
+    """Commit epochs of two rows each, as a driver does."""
+    for epoch in epochs:
+        sink.commit_marked(epoch, sink.prepare(epoch, [table(epoch)]))
+        sink.trim_marks()
+
+
+def copied(folder: Path, nth: int) -> tuple[Path, Files]:
+    """Copy the target that was begun there."""
+    root = folder / str(nth)
+    shutil.copytree(folder / "begun", root)
+    return root, files(root)
+
+
+def ids(found: Snapshot) -> list[int]:
+    """Read what a snapshot lists."""
+    return sorted(n for path in found.paths for n in pq.ParquetFile(path).read()["id"].to_pylist())
+
+
+def up_to(epoch: int, first: int = 0) -> list[int]:
+    return list(range(2 * first, 2 * epoch + 2))
+
+
+def folds(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "_exactsink/job.sink").glob("m*"))
+
+
+def test_every_epoch_can_be_asked_for_and_the_listing_stays_flat(tmp_path: Path) -> None:
+    sink, folder = bound(tmp_path), tmp_path / "_exactsink/job.sink"
+    for epoch in range(26):
+        write(sink, [epoch])
+        assert len(list(folder.iterdir())) <= 2 * 4 + 2 * 2
+    assert folds(tmp_path) == ["m1.18-20.epochs", "m1.21-23.epochs", "m2.0-8.epochs", "m2.9-17.epochs"]
+    for epoch in range(26):
+        found = snapshot(tmp_path, epoch)
+        assert (ids(found), found.rows, found.epoch) == (up_to(epoch), 2 * epoch + 2, epoch)
+    assert (ids(snapshot(str(tmp_path))), snapshot(tmp_path).feeds[0].whole) == (up_to(25), True)
+    with pytest.raises(ConfigError, match=r"epoch 26 is not known to be complete: the newest one with rows .* is 25"):
+        snapshot(tmp_path, 26)
+
+
+def test_epochs_without_rows_in_the_sink_are_no_gap(tmp_path: Path) -> None:
+    write(bound(tmp_path), [4, 5, 11, 30])
+    assert ids(snapshot(tmp_path, 12)) == [*up_to(5, 4), *up_to(11, 11)]
+    assert snapshot(tmp_path, 3).paths == []
+
+
+def test_what_an_earlier_release_deleted_or_anyone_is_said_and_not_passed_over(tmp_path: Path) -> None:
+    sink, folder = bound(tmp_path), tmp_path / "_exactsink/job.sink"
+    write(sink, range(8))
+    (kept,) = folder.glob("e6.*.manifest")
+    body = {key: value for key, value in json.loads(kept.read_text()).items() if key != "after"}
+    kept.write_text(json.dumps(body))  # as an earlier release wrote it
+    with pytest.raises(ConfigError, match="epochs are known from 6 on only"):
+        snapshot(tmp_path)
+    assert ids(snapshot(tmp_path, partial=True)) == up_to(7, 6)
+    with pytest.raises(ConfigError, match="known from 6 on only"):
+        snapshot(tmp_path, 5, partial=True)
+    kept.write_text("{")
+    write(sink, range(8, 20))
+    with pytest.raises(Fatal, match="does not say which files an epoch has"):
+        snapshot(tmp_path)
+    assert (kept.exists(), folds(tmp_path)) == (True, ["m1.0-2.epochs", "m1.3-5.epochs", "m2.9-17.epochs"])
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken"])
+def test_a_driver_that_ends_or_stalls_at_any_step_of_a_fold_harms_nothing(
+    tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step readers find all; what a stalled one does after a newer driver went on harms nothing either."""
+    monkeypatch.setattr(manifests, "_FAN", 2)
+    sink = bound(tmp_path / "begun")
+    write(sink, range(4))
+    sink.commit_marked(4, sink.prepare(4, [table(4)]))
+
+    def run(nth: int) -> list[int]:
+        root, sink = copied(tmp_path, nth)
+
+        def overtake() -> None:
+            assert ids(snapshot(root)) == up_to(4)
+            write(sink, [] if then == "dies" else range(5, 7))
+            if then == "dies":
+                kill()
+
+        with at_step(root / "_exactsink/job.sink", nth, overtake) as ran, suppress(Killed):
+            sink.trim_marks()
+        for epoch in (4, 2):
+            assert ids(snapshot(root, epoch)) == up_to(epoch)
+        write(sink, range(7 if ran and then != "dies" else 5, 9))
+        assert (ids(snapshot(root)), folds(root)) == (up_to(8), ["m3.0-7.epochs"])
+        return ran
+
+    each_step(run, least=10)
+
+
+def test_a_manifest_that_a_stalled_driver_writes_again_beside_its_fold_says_nothing(tmp_path: Path) -> None:
+    sink, folder = bound(tmp_path), tmp_path / "_exactsink/job.sink"
+    write(sink, [0, 1])
+    stale = {path: path.read_bytes() for path in folder.glob("e1.*.manifest")}
+    write(sink, [2, 3])
+    for path, data in stale.items():
+        path.write_bytes(data.replace(b"e1.p0", b"e1.p9"))
+    assert ids(snapshot(tmp_path)) == up_to(3)
+    write(sink, [4])
+    assert list(folder.glob("e1.*")) == []
+
+
+def test_duckdb_and_polars_read_an_epoch_exactly_while_the_next_is_half_there(tmp_path: Path) -> None:
+    sink = bound(tmp_path, partition_by=["name"])
+    write(sink, [0, 1])
+    voted = sink.prepare(2, [table(2)])
+    finals: list[str] = []
+
+    def second(name: str, path: str) -> None:
+        finals.append(path)
+        if len(finals) == 2:
+            kill()
+
+    with around(tmp_path / "_exactsink" / voted[0].txn.id, ["link"], second), suppress(Killed):
+        sink.commit_marked(2, voted)
+    found = snapshot(tmp_path)
+    assert (found.epoch, found.rows) == (1, 4)
+    lists = duckdb.sql(f"SELECT id FROM read_parquet({found.paths!r}) ORDER BY id").fetchall()
+    assert [n for (n,) in lists] == polars.scan_parquet(found.paths).sort("id").collect()["id"].to_list() == up_to(1)
+    hive = ds.partitioning(pa.schema({"name": pa.string()}), flavor="hive")
+    assert ds.dataset(found.paths, format="parquet", partitioning=hive).to_table(columns=["id"]).num_rows == 4
+    # plain readers see one file of the epoch already, and see it whole
+    plain = duckdb.sql(f"SELECT id FROM read_parquet('{tmp_path}/**/*.parquet')").fetchall()
+    assert len(plain) == polars.scan_parquet(f"{tmp_path}/**/*.parquet").collect().height == 5
+    sink.commit_marked(2, voted)
+    assert ids(snapshot(tmp_path)) == up_to(2)
+
+
+def test_several_sinks_are_taken_together_or_chosen(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        other = files(tmp_path, sink=name)
+        other.put_birth()
+        write(other, [0])
+    assert ids(snapshot(tmp_path)) == sorted(up_to(0) * 2)
+    assert ids(snapshot(tmp_path, 0, sink="two")) == up_to(0)
+    with pytest.raises(ConfigError, match=r"is fed by job\.one, job\.two"):
+        snapshot(tmp_path, 0)
+    with pytest.raises(ConfigError, match="no sink that was asked for"):
+        snapshot(tmp_path, job="other")
+
+
+def by_partition(found: Snapshot) -> dict[str, list[int]]:
+    """Read what a snapshot lists by the value in the files' folders."""
+    read: dict[str, list[int]] = {}
+    for path in found.paths:
+        read.setdefault(Path(path).parent.name, []).extend(pq.ParquetFile(path).read()["id"].to_pylist())
+    return read
+
+
+def test_compaction_keeps_rows_folders_schema_and_earlier_epochs(tmp_path: Path) -> None:
+    sink = bound(tmp_path, partition_by=["name"], compression="zstd")
+    write(sink, range(5))
+    before, plain = by_partition(snapshot(tmp_path)), visible(tmp_path)
+    assert compaction.compact(tmp_path, "job", "sink", SMALL).files == 2
+    write(sink, [5])
+    found = snapshot(tmp_path, 4)
+    assert (by_partition(found), found.rows, len(found.paths)) == (before, 10, 2)
+    assert pq.read_metadata(found.paths[0]).row_group(0).column(0).compression == "ZSTD"
+    assert ids(snapshot(tmp_path, 2)) == up_to(2)  # from the originals
+    assert plain == [path for path in visible(tmp_path) if ".e5." not in path.name]
+    again = compaction.compact(tmp_path, "job", "sink", SMALL)
+    assert (again.change, again.replaced, again.files, again.rows) == (2, 4, 2, 12)
+    assert (ids(snapshot(tmp_path)), ids(snapshot(tmp_path, 4))) == (up_to(5), up_to(4))
+    assert compaction.compact(tmp_path, "job", "sink", SMALL).change is None
+    assert compaction.drop_originals(tmp_path, "job", "sink") == 14
+    assert (ids(snapshot(tmp_path)), visible(tmp_path)) == (up_to(5), [])
+    with pytest.raises(ConfigError, match="files of epoch 4 were dropped") as caught:
+        snapshot(tmp_path, 4)
+    assert caught.value.next == "ask for 5 or later"
+    write(sink, [6])
+    assert ids(snapshot(tmp_path)) == up_to(6)
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken"])
+def test_readers_find_each_row_once_at_any_step_of_a_compaction(tmp_path: Path, then: str) -> None:
+    """A compactor ends, or is overtaken by another one and by a driver that commits and folds."""
+    write(bound(tmp_path / "begun"), range(3))
+
+    def run(nth: int) -> list[int]:
+        root, sink = copied(tmp_path, nth)
+
+        def overtake() -> None:
+            compaction.compact(root, "job", "sink", SMALL)
+            write(sink, range(3, 5))
+
+        def step() -> None:
+            assert ids(snapshot(root)) == up_to(2)
+            kill() if then == "dies" else overtake()
+
+        with at_step(root, nth, step) as ran, suppress(Killed, Retryable):
+            compaction.compact(root, "job", "sink", SMALL)
+        done = 4 if ran and then == "is overtaken" else 2
+        assert ids(snapshot(root)) == up_to(done)
+        write(sink, [done + 1])
+        compaction.compact(root, "job", "sink", SMALL)
+        assert ids(snapshot(root)) == up_to(done + 1)
+        made = [path.parent.name for path in root.rglob("*.part")]
+        changes = [json.loads(path.read_text())["folder"] for path in root.rglob("*.change")]
+        assert sorted(made) == sorted(changes)  # nothing is left of the others
+        return ran
+
+    each_step(run, least=10)
+
+
+def test_a_drop_that_is_cut_off_is_finished(tmp_path: Path) -> None:
+    write(bound(tmp_path / "begun"), range(2))
+    compaction.compact(tmp_path / "begun", "job", "sink", SMALL)
+
+    def run(nth: int) -> list[int]:
+        root, _ = copied(tmp_path, nth)
+        with at_step(root, nth, kill) as ran, suppress(Killed):
+            compaction.drop_originals(root, "job", "sink")
+        assert ids(snapshot(root)) == up_to(1)
+        compaction.drop_originals(root, "job", "sink")
+        assert (ids(snapshot(root)), visible(root)) == (up_to(1), [])
+        return ran
+
+    each_step(run, least=6)
+
+
+def test_a_compaction_that_would_lose_a_row_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(bound(tmp_path), range(2))
+    nans = pa.record_batch({"x": pa.array([float("nan"), None])})
+    compaction._check_same(iter([nans]), iter([nans.slice(0, 1), nans.slice(1)]), manifests.FileEntry("x", 0, ""))
+    real = compaction.Parts.write
+    monkeypatch.setattr(compaction.Parts, "write", lambda self, batch: real(self, batch.slice(1)))
+    with pytest.raises(Fatal, match="does not hold the rows that it was made of"):
+        compaction.compact(tmp_path, "job", "sink", SMALL)
+    assert len(snapshot(tmp_path).paths) == 2
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_columns_that_changed_are_not_put_into_one_file(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    write(sink, range(2))
+    for epoch in (2, 3):
+        sink.commit_marked(epoch, sink.prepare(epoch, [table(epoch).append_column("new", pa.array([1, 2]))]))
+    done = compaction.compact(tmp_path, "job", "sink", SMALL)
+    assert (done.replaced, done.files, ids(snapshot(tmp_path))) == (4, 2, up_to(3))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_commands(job: Job, command: Command) -> None:
+    lake = job.folder / "lake"
+    sink = replace(files(lake), ctx=replace(files(lake).ctx, job="orders", sink="lake"))
+    sink.put_birth()
+    write(sink, range(3))
+    size = sum(path.stat().st_size for path in visible(lake))
+    for asked in (str(lake), job.file):
+        assert command("files", "list", asked).out == f"orders.lake: epoch 2: 3 files, 6 rows, {size} bytes\n"
+    (listed,) = command("files", "list", job.file, "--json").body
+    assert (listed["first_epoch"], listed["last_epoch"], listed["whole"], listed["rows"]) == (0, 2, True, 6)
+    assert command("files", "read-list", job.file).out.split() == snapshot(lake).paths
+    at = command("files", "read-list", job.file, "--at", "1", "--json").body
+    assert (at["epoch"], at["rows"], len(at["files"])) == (1, 4, 2)
+    refused: Ended = command("files", "compact", job.file, "--drop-originals")
+    assert (refused.code, "would not see the rows" in refused.err) == (2, True)
+    assert command("files", "compact", job.file).out == "change 1: 3 files are 1 now, 6 rows\n"
+    assert command("files", "compact", job.file, "--drop-originals", "--yes").out.endswith("3 files dropped\n")
+    assert command("files", "compact", job.file, "--target-size", "big").code == 2
+    assert (ids(snapshot(lake)), command("files", "no-such").code) == (up_to(2), 2)
+    assert "files " in command("--help").out
+
+
+def test_in_an_object_store_manifests_folds_and_compaction_are_the_same(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the writer of a store will leave: files by their names, and marks; here of files made on a disk."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    sink, root = files(tmp_path, partition_by=["name"]), path_of(f"s3://{s3.new_bucket('lake')}/orders")
+    marks = MarkFolder(sink.ctx, root)
+    marks.put_birth()
+    for epoch in range(8):
+        voted = sink.prepare(epoch, [table(epoch)])
+        votes = {each.txn.id: Vote.load(each) for each in voted}
+        manifest = marks.begin(epoch, votes, ["ab12"], marks.read())
+        for vote in votes.values():
+            for file in vote.files:
+                (root / file.final).replace(vote.temp(file).read_bytes())
+        assert snapshot(root, partial=True).rows == 2 * epoch
+        marks.finish(manifest)
+        marks.trim()
+    listed = [name for name in file_names(root / "_exactsink/job.sink") if name.startswith("m")]
+    assert sorted(listed) == ["m1.0-2.epochs", "m1.3-5.epochs"]
+
+    def read(found: Snapshot) -> list[int]:
+        urls = [path.removeprefix("s3://") for path in found.paths]
+        frames = [pq.read_table(url, filesystem=root.fs, partitioning=None) for url in urls]  # type: ignore[union-attr]
+        return sorted(pa.concat_tables(frames)["id"].to_pylist())
+
+    assert (read(snapshot(str(root))), read(snapshot(root, 4))) == (up_to(7), up_to(4))
+    assert compaction.compact(root, "job", "sink", SMALL).files == 2
+    assert (read(snapshot(root)), len(snapshot(root).paths), read(snapshot(root, 4))) == (up_to(7), 2, up_to(4))
+    options = {"endpoint_url": s3.endpoint, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
+    scanned = polars.scan_parquet(snapshot(root).paths, storage_options=options | {"aws_region": REGION})
+    assert scanned.sort("id").collect()["id"].to_list() == up_to(7)
+    assert compaction.drop_originals(root, "job", "sink") == 16
+    assert (read(snapshot(root)), file_names(root)) == (up_to(7), ["_exactsink"])
