@@ -40,7 +40,8 @@ class Person:
             checkpoint="checkpoint",
             folder=SimpleNamespace(mkdir=lambda **_: None),
             journal=lambda wait: Journal(Store(self.world, self.name), keep_epochs=1, wait=lambda _: None),
-            state=lambda: SimpleNamespace(read=lambda: None, write=lambda state: None),
+            state=lambda: SimpleNamespace(write=lambda state: None),
+            last_state=lambda: None,
         )
         checkpoint = SourceCheckpoint(self.world.source)
         return Operator(history, self._sinks, checkpoint, Events(JOB))  # type: ignore[arg-type]

@@ -334,7 +334,7 @@ def test_in_an_object_store_manifests_folds_and_compaction_are_the_same(
         manifest = marks.begin(epoch, votes, ["ab12"], marks.read())
         for vote in votes.values():
             for file in vote.files:
-                (root / file.final).replace(vote.temp(file).read_bytes())
+                (root / file.final).replace(Path(vote.root, vote.folder, file.temp).read_bytes())
         assert snapshot(root, partial=True).rows == 2 * epoch
         marks.finish(manifest)
         marks.trim()

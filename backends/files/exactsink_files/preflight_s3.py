@@ -101,13 +101,13 @@ def _concerns(rule: dict[str, object], own: S3) -> bool:
 
 
 def _refused(error: OSError, root: str) -> Finding:
-    """Say what to do about the store's refusal."""
+    """Return what to do about the store's refusal."""
     code = store_code(error)
     if error.errno == errno.ENODEV:
         fix = "make the bucket, or set another path"
     elif code in _ELSEWHERE:
         fix = "set AWS_DEFAULT_REGION, or the profile's region, to the bucket's"
-    elif code in _CREDENTIALS or "Credentials" in str(error) or "ProfileNotFound" in str(error):
+    elif code in _CREDENTIALS or "credentials" in str(error).lower() or "ProfileNotFound" in str(error):
         fix = _SIGN_IN
     elif error.errno == errno.EACCES:
         fix = _GIVE.format(root=root)

@@ -86,7 +86,7 @@ def test_an_epoch_takes_three_requests_at_most(place: ObjectPath, calls: Calls) 
     """A decision and the state, each by one; trims, each by three, come rarely."""
     journal, epochs = Driver(ObjectStore(place / "journal"), keep_epochs=60), 90
     journal.claim(QUERY, DRIVER)
-    beat = Heartbeat(StateFile(place / "state.json"))
+    beat = Heartbeat(StateFile(place / "state.json"), seconds=3600)
     beat.write(State(None, 1, DRIVER, 1.0))
     calls.sent.clear()
     for epoch in range(epochs):
