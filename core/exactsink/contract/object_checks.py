@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from exactsink.contract.durable import storage_errors
+from exactsink.contract.errors import Fatal
 from exactsink.contract.model import Finding
 from exactsink.contract.objects import ObjectPath
 
@@ -11,7 +13,6 @@ __all__ = ["refused_store", "store_findings"]
 
 _PROVEN = frozenset({"s3"})
 _DOCUMENTED = frozenset({"gs", "abfs"})
-_ACCESS = "see that the bucket is there, and that the credentials may read, list, write and delete below that path"
 
 
 def refused_store(scheme: str) -> str:
@@ -22,7 +23,10 @@ def refused_store(scheme: str) -> str:
 
 
 def store_findings(folder: ObjectPath, what: str, fix: str) -> Iterator[Finding]:
-    """Try it below the folder, with a tiny object that is removed again; `fix` is the way out."""
+    """Try it below the folder, with a tiny object that is removed again; `fix` is the way out.
+
+    Raises Retryable where the store does not answer.
+    """
     if why := refused_store(folder.scheme):
         yield Finding("error", f"{what} can't be kept on {folder.scheme}: {why}", fix)
         return
@@ -30,9 +34,10 @@ def store_findings(folder: ObjectPath, what: str, fix: str) -> Iterator[Finding]
         message = f"{what} on {folder.scheme}: is not proven here; its documents promise what is needed"
         yield Finding("warning", message, "try a crash before you rely on it, or keep it on s3:")
     try:
-        why = folder.why_no_creates()
-    except OSError as error:
-        yield Finding("error", f"{what} can't be written to {folder}: {error}", _ACCESS)
+        with storage_errors(folder, f"{what} can't be written to {folder}"):
+            why = folder.why_no_creates()
+    except Fatal as refused:
+        yield Finding("error", f"{refused.what}: {refused.why}", refused.next)
         return
     if why:
         yield Finding("error", f"{what} can't be kept in {folder}: {why}", fix)

@@ -84,10 +84,10 @@ def drop_staged(folder: AnyPath, committables: Iterable[Committable]) -> None:
 def staged_in_doubt(folder: AnyPath, job: str, sink: str) -> Iterator[InDoubt]:
     """List the participants that have a file here, or an upload of one that nobody finished."""
     now, found = time.time(), dict[str, float | None]()
+    if isinstance(folder, ObjectPath):  # uploads first: one that is completed meanwhile is listed as an object then
+        found |= {upload.name: upload.begun for upload in folder.uploads()}
     with suppress(FileNotFoundError):  # no folder yet
         found |= file_times(folder)
-    if isinstance(folder, ObjectPath):
-        found = {upload.name: upload.begun for upload in folder.uploads()} | found
     for name, written in found.items():
         txn = Txn.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
         if txn is not None and (txn.job, txn.sink) == (job, sink):

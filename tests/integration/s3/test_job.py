@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from pydantic import SecretStr
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import Fatal, JobContext, LineageError, ObjectPath
+from exactsink.contract import Fatal, JobContext, LineageError, ObjectPath, store_findings
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import Driver
 from exactsink.protocol.coordinator import State
@@ -109,6 +112,26 @@ def test_a_checkpoint_that_cannot_be_read_is_never_taken_for_none(
     for read in (new.query_id, new.next_batch, new.is_stateful, partial(new.previous, 1), partial(new.fingerprint, 1)):
         with pytest.raises(Fatal, match="can't be read"):
             read()
+
+
+def test_the_journals_place_is_tried_by_preflight(
+    job: str, tmp_path: Path, place: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = Opened.of(job).history
+    assert list(history.check()) == []
+    monkeypatch.setattr(ObjectPath, "create", lambda path, data: path.replace(data) is None)
+    [refused] = history.check()
+    assert (refused.severity, "postgresql+psycopg://" in refused.fix) == ("error", True)
+    assert (place / "chk.exactsink").names() == []
+    assert list(replace(history, journal_url=SecretStr("sqlite:///j.db")).check()) == []
+    assert list(replace(history, folder=tmp_path).check()) == []
+
+
+def test_a_store_that_is_not_proven_here_is_named() -> None:
+    [warning] = store_findings(ObjectPath("gs://bucket/x", MemoryFileSystem()), "the journal", "a way out")
+    assert (warning.severity, "not proven here" in warning.message) == ("warning", True)
+    [error] = store_findings(ObjectPath("memory://x", MemoryFileSystem()), "the journal", "a way out")
+    assert (error.severity, error.fix) == ("error", "a way out")
 
 
 def test_no_secret_is_kept(job: str, place: ObjectPath, s3: S3) -> None:

@@ -172,11 +172,14 @@ def test_a_server_that_is_down_for_a_while_is_a_retry(monkeypatch: pytest.Monkey
     with own_s3() as server:
         for name, value in {**server.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
             monkeypatch.setenv(name, value)
-        store = ObjectStore(ObjectPath.of(f"s3://{server.new_bucket('down')}/j", skip_instance_cache=True))
+        url = f"s3://{server.new_bucket('down')}/j"
+        store = ObjectStore(ObjectPath.of(url, skip_instance_cache=True))
         store.put(0, sealed(replace(a_claim(), seq=0))[1])
         server.stop()
         with pytest.raises(Retryable, match="can't be read or written") as refused:
             store.newest()
+        with pytest.raises(Retryable, match="the journal can't be written"):
+            list(store_findings(ObjectPath.of(url, skip_instance_cache=True), "the journal", "a way out"))
         assert "AWS_ENDPOINT_URL" in refused.value.next
         server.start()
         assert store.newest() == 0
