@@ -85,7 +85,7 @@ class Place(ABC):
 
     @abstractmethod
     def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
-        """Give all files their final names, durably, or find that they have them: an outcome per file.
+        """Let all files have their final names, durably, or find that they have them: an outcome per file.
 
         Raises Fatal when a foreign file has such a name.
         """

@@ -101,7 +101,7 @@ def _concerns(rule: dict[str, object], own: S3) -> bool:
 
 
 def _refused(error: OSError, root: str) -> Finding:
-    """Say what to do about the store's refusal."""
+    """Return what to do about the store's refusal."""
     code = store_code(error)
     if error.errno == errno.ENODEV:
         fix = "make the bucket, or set another path"

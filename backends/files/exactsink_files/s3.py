@@ -70,7 +70,7 @@ class S3:
         return Part(number, len(data), answer["ETag"])
 
     def complete(self, key: str, upload: str, parts: Sequence[Part], *, if_absent: bool = True) -> None:
-        """Give the object its name.
+        """Let the object have its name.
 
         That this succeeds proves nothing for an upload that was not seen to stand: a server may answer so for any
         object of that name.
