@@ -7,12 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
-from exactsink_files.conformance import S3Target
-from tests.conformance.test_backends import _OF_BACKENDS, chosen
+from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
+from exactsink_files.conformance_s3 import S3Target
+from tests.conformance.test_backends import _OF_WRITERS, chosen
 from tests.servers.s3 import S3
-
-_SLOW = {name for name in SCENARIOS if name.startswith(("killed-", "stalled-")) and name.endswith(("-vote", "-write"))}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +28,12 @@ def runner(url: str) -> Iterator[Runner]:
         yield runner
 
 
+_OF_STORES = {"commits-at-once", "foreign-untouched", "others-untouched", "unknown-after-commit"}
+"""What is another in a store than in a folder; the rest is the committer's, which is the same."""
+
+
 class TestS3(ConformanceSuite):
-    test_conformance = chosen(_OF_BACKENDS)
+    test_conformance = chosen(_OF_WRITERS | _OF_STORES)
 
     @pytest.fixture
     def target(self, url: str) -> ConformanceTarget:

@@ -175,13 +175,19 @@ def test_a_sweep_takes_what_no_list_has_and_nobody_elses(lake: Lake, proxy: S3Pr
         assert kinds(other.end(*voted)) == [Committed]
 
 
-def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(lake: Lake, proxy: S3Proxy) -> None:
+@pytest.mark.parametrize("lists_all", [True, False])
+def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(
+    lake: Lake, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, lists_all: bool
+) -> None:
     hides = proxy.set(ListsWholeKeys())
     sink, voted = lake.two_files(participants=2, endpoint_url=proxy.endpoint)
     assert kinds(sink.end(voted[0])) == [Committed]
-    twice = lake.s3.create(lake.s3.key(Vote.load(voted[1]).files[0].final), {})  # an answer was lost, so asked again
-    assert twice
-    swept(sink)
+    lake.s3.create(lake.s3.key(Vote.load(voted[1]).files[0].final), {})  # an answer was lost, so it was asked again
+    real = Calls.uploads
+    with monkeypatch.context() as patch:
+        if not lists_all:
+            patch.setattr(Calls, "uploads", lambda self, prefix: real(self, prefix) if prefix else iter(()))
+        swept(sink)
     assert hides.sprung.is_set()
     assert (lake.is_clean(), len(lake.visible())) == (True, 2)
 
@@ -337,6 +343,7 @@ def test_a_vote_that_does_not_list_all_parts_is_not_committed(
         wrong = replace(vote, files=(replace(file, parts=parts),))
         assert kinds(sink.commit_marked(EPOCH, [replace(voted, payload=wrong.dump())])) == [Unknown]
         assert lake.visible() == {}
+        assert listed or not any(name.endswith(".manifest") for name in lake.names())
 
 
 def test_two_committers_at_once_and_a_late_one(lake: Lake) -> None:

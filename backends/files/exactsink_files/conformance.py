@@ -6,7 +6,6 @@ One more is in S3, below the URL that EXACTSINK_KIT_S3 names; what else is neede
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -24,10 +23,8 @@ import pyarrow.parquet as pq
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_files.backend import FilesBackend, FilesOptions
-from exactsink_files.s3 import S3, open_s3
-from exactsink_files.votes import Vote
 
-__all__ = ["FilesTarget", "S3Target", "targets"]
+__all__ = ["FilesTarget", "ids_of", "targets"]
 
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 _FOREIGN = Path("_exactsink", "somebody's own", "0.tmp")
@@ -41,7 +38,11 @@ def targets() -> Mapping[str, ConformanceTarget]:
         "csv": FilesTarget.of("csv", target_file_size="100 B"),
     }
     url = os.environ.get("EXACTSINK_KIT_S3")
-    return {**local, "s3": S3Target(url)} if url else local
+    if not url:
+        return local
+    from exactsink_files.conformance_s3 import S3Target
+
+    return {**local, "s3": S3Target(url)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class FilesTarget(ConformanceTarget):
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
         lake = folder / "lake"
         paths = [path for path in lake.rglob(f"*.{self.format}") if "_exactsink" not in path.relative_to(lake).parts]
-        return [_ids(path.name, path.read_bytes()) for path in sorted(paths)]
+        return [ids_of(path.name, path.read_bytes()) for path in sorted(paths)]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the temp files, as a person may who takes them for rubbish."""
@@ -102,56 +103,8 @@ class FilesTarget(ConformanceTarget):
         return recorded(_RECORDINGS, self.format, folder)
 
 
-@dataclass(frozen=True)
-class S3Target(ConformanceTarget):
-    """A prefix of its own a scenario, below a URL in S3, with Parquet in partition folders."""
-
-    url: str
-
-    def backend(self, folder: Path) -> Backend:
-        return FilesBackend(FilesOptions.model_validate({"path": self._lake(folder), "partition_by": ["kind"]}))
-
-    def applied(self, folder: Path) -> Counter[int]:
-        return Counter(row for ids in self.order(folder) for row in ids)
-
-    def order(self, folder: Path) -> Iterable[Sequence[int]]:
-        s3 = self._s3(folder)
-        keys = [key for key, _ in s3.objects(s3.prefix, deep=True) if not key.startswith(s3.key("_exactsink/"))]
-        return [_ids(key, s3.get(key) or b"") for key in sorted(keys)]
-
-    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Abort the uploads, as a lifecycle rule does."""
-        s3 = self._s3(folder)
-        for file in (file for committable in committables for file in Vote.load(committable).files):
-            s3.abort(s3.key(file.final), file.temp)
-
-    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        self.lose_votes(folder, committables)
-        s3 = self._s3(folder)
-        finals = [s3.key(file.final) for committable in committables for file in Vote.load(committable).files]
-        marks = [s3.key(f"_exactsink/{c.txn.job}.{c.txn.sink}/") for c in committables]
-        s3.delete(sorted({*finals, *(key for prefix in marks for key, _ in s3.objects(prefix))}))
-
-    def foreign(self, folder: Path) -> None:
-        s3 = self._s3(folder)
-        s3.create(s3.key("somebody's own.parquet"), {})
-        s3.put(s3.key("_exactsink/somebody's own.uploads"), b"[]")
-
-    def foreign_stands(self, folder: Path) -> bool:
-        s3 = self._s3(folder)
-        uploads = [upload.key for upload in s3.uploads(s3.prefix)]
-        return (
-            s3.key("somebody's own.parquet") in uploads and s3.get(s3.key("_exactsink/somebody's own.uploads")) == b"[]"
-        )
-
-    def _lake(self, folder: Path) -> str:
-        return f"{self.url}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}/lake"
-
-    def _s3(self, folder: Path) -> S3:
-        return S3(open_s3(self._lake(folder), None, None))
-
-
-def _ids(name: str, data: bytes) -> list[int]:
+def ids_of(name: str, data: bytes) -> list[int]:
+    """Read the ids of a file's rows."""
     if name.endswith(".parquet"):
         ids: list[int] = pq.ParquetFile(pa.BufferReader(data)).read(columns=["id"]).column("id").to_pylist()
         return ids

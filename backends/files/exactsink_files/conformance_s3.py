@@ -1,0 +1,69 @@
+"""The target of the `files` backend in S3, for the conformance kit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import s3fs  # noqa: F401 - here once, not in each process that the kit forks
+
+from exactsink.contract import Backend, Committable
+from exactsink.testing import ConformanceTarget
+from exactsink_files.backend import FilesBackend, FilesOptions
+from exactsink_files.conformance import ids_of
+from exactsink_files.s3 import S3, open_s3
+from exactsink_files.votes import Vote
+
+__all__ = ["S3Target"]
+
+
+@dataclass(frozen=True)
+class S3Target(ConformanceTarget):
+    """A prefix of its own a scenario, below a URL in S3, with Parquet in partition folders."""
+
+    url: str
+
+    def backend(self, folder: Path) -> Backend:
+        return FilesBackend(FilesOptions.model_validate({"path": self._lake(folder), "partition_by": ["kind"]}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        s3 = self._s3(folder)
+        keys = [key for key, _ in s3.objects(s3.prefix, deep=True) if not key.startswith(s3.key("_exactsink/"))]
+        return [ids_of(key, s3.get(key) or b"") for key in sorted(keys)]
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Abort the uploads, as a lifecycle rule does."""
+        s3 = self._s3(folder)
+        for file in (file for committable in committables for file in Vote.load(committable).files):
+            s3.abort(s3.key(file.final), file.temp)
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        self.lose_votes(folder, committables)
+        s3 = self._s3(folder)
+        finals = [s3.key(file.final) for committable in committables for file in Vote.load(committable).files]
+        marks = [s3.key(f"_exactsink/{c.txn.job}.{c.txn.sink}/") for c in committables]
+        s3.delete(sorted({*finals, *(key for prefix in marks for key, _ in s3.objects(prefix))}))
+
+    def foreign(self, folder: Path) -> None:
+        s3 = self._s3(folder)
+        s3.create(s3.key("somebody's own.parquet"), {})
+        s3.put(s3.key("_exactsink/somebody's own.uploads"), b"[]")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        s3 = self._s3(folder)
+        uploads = [upload.key for upload in s3.uploads(s3.prefix)]
+        return (
+            s3.key("somebody's own.parquet") in uploads and s3.get(s3.key("_exactsink/somebody's own.uploads")) == b"[]"
+        )
+
+    def _lake(self, folder: Path) -> str:
+        return f"{self.url}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}/lake"
+
+    def _s3(self, folder: Path) -> S3:
+        return S3(open_s3(self._lake(folder), None, None))
