@@ -135,7 +135,7 @@ def test_a_driver_that_ends_or_stalls_at_any_step_of_a_fold_harms_nothing(
         for epoch in (4, 2):
             assert ids(snapshot(root, epoch)) == up_to(epoch)
         sink.trim_marks()
-        assert list(root.rglob("*.epochs.*")) == []  # what was cut off
+        assert list(root.rglob("m1.*.epochs.*")) == []  # what was cut off
         write(sink, range(7 if ran and then != "dies" else 5, 9))
         assert (ids(snapshot(root)), folds(root)) == (up_to(8), ["m3.0-7.epochs"])
         return ran
