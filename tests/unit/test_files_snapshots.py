@@ -134,6 +134,8 @@ def test_a_driver_that_ends_or_stalls_at_any_step_of_a_fold_harms_nothing(
             sink.trim_marks()
         for epoch in (4, 2):
             assert ids(snapshot(root, epoch)) == up_to(epoch)
+        sink.trim_marks()
+        assert list(root.rglob("m1.*.epochs.*")) == []  # what was cut off
         write(sink, range(7 if ran and then != "dies" else 5, 9))
         assert (ids(snapshot(root)), folds(root)) == (up_to(8), ["m3.0-7.epochs"])
         return ran
@@ -253,6 +255,15 @@ def test_readers_find_each_row_once_at_any_step_of_a_compaction(tmp_path: Path, 
         return ran
 
     each_step(run, least=10)
+
+
+def test_a_compactor_that_finds_nothing_leaves_one_at_work_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(bound(tmp_path), range(2))
+    monkeypatch.setattr(compaction, "_check_same", lambda *_: compaction.compact(tmp_path, "job", "sink", 1))
+    assert compaction.compact(tmp_path, "job", "sink", SMALL).change == 1
+    assert ids(snapshot(tmp_path)) == up_to(1)
 
 
 def test_a_drop_that_is_cut_off_is_finished(tmp_path: Path) -> None:
