@@ -163,9 +163,7 @@ def _memory(setting: Setting) -> Iterator[Plan]:
         yield Plan(
             [Variant("one file", prepare)],
             [Bound("above_mb", "one file", at_most=300), *(Bound(f"{of}peak_mb", "one file") for of in ("", "bare_"))],
-            [
-                f"{size / 1e9:.2f} GB of random text, one participant, Parquet; peak RSS, and a bare process"
-            ],
+            [f"{size / 1e9:.2f} GB of random text, one participant, Parquet; peak RSS, and a bare process"],
         )
 
 
