@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof browser bench bench-peers bench-faults clean
+.PHONY: help setup demo lint check test proof soak browser bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -32,10 +32,13 @@ check: lint  ## The quick loop: the above, unit and contract tests, simulation
 	$(PYTEST) -m "not proof" tests/unit tests/contract tests/simulation $(PYTEST_ARGS)
 
 test: lint  ## Before a push: the above, real servers, the conformance kit, Spark, and what the docs show
-	$(PYTEST_ALL) -m "not proof" $(PYTEST_ARGS)
+	$(PYTEST_ALL) -m "not proof and not soak" $(PYTEST_ARGS)
 
 proof: lint browser  ## Before a release: all of that, and the long tests marked proof
-	$(PYTEST_ALL) $(PYTEST_ARGS)
+	$(PYTEST_ALL) -m "not soak" $(PYTEST_ARGS)
+
+soak: setup  ## A file past 5 GB into S3: some minutes, and 12 GB below TMPDIR
+	$(BIN)/pytest -m soak tests/integration $(PYTEST_ARGS)
 
 browser: setup  # where the report is looked at; 300 MB, so not part of setup
 	@command -v chromium chromium-browser >/dev/null || \

@@ -18,6 +18,7 @@ from benchmarks.cases import (
     object_store,
     postgres,
     postgres_loads,
+    s3_journal,
     second_sink,
     sqlite,
 )
@@ -47,6 +48,7 @@ CATALOG: dict[str, Benchmark] = {
         object_store.FILES,
         object_store.COMMIT,
         object_store.MEMORY,
+        s3_journal.BENCHMARK,
     )
 }
 

@@ -85,7 +85,7 @@ class S3Server(S3):
         assert self._process is None, "the server runs"
         tied = ["setpriv", "--pdeathsig", "KILL", "--"]
         place = ["--port", f"127.0.0.1:{self.port}", "--access", KEY, "--secret", SECRET, "--region", REGION]
-        command = [*tied, str(self._program), *place, "--quiet", "posix", str(self.folder / "data")]
+        command = [*tied, str(self._program), *place, "--quiet", "--keep-alive", "posix", str(self.folder / "data")]
         with open(self.folder / "log", "ab") as log:
             self._process = process = subprocess.Popen(
                 command,
