@@ -23,12 +23,15 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 12, "idempotent_upsert": 12, "kafka": 21, "postgres": 19}
-MOST_LINES = {"files": 1500, "idempotent_upsert": 1500, "kafka": 2530, "postgres": 1870}  # postgres: 1,500 is the goal
+MOST_FILES = {"files": 21, "idempotent_upsert": 12, "kafka": 21, "postgres": 19}
+MOST_LINES = {"files": 1920, "idempotent_upsert": 1500, "kafka": 2530, "postgres": 1870}  # postgres: 1,500 is the goal
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side
+# files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 400, "postgres": 400}
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 26_600  # 18,000 was the goal before marks, disks, copies and failovers, whose tests are 5,700
+MOST_LINES_OF_TESTS = (
+    29_400  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300)
+)
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",
@@ -67,7 +70,8 @@ def is_preflight(path: Path) -> bool:
 
 
 def test_contract_and_protocol_are_small() -> None:
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 3200
+    """Object stores took 470 lines: names, calls, errors, and staged files in them."""
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 3700
 
 
 @pytest.mark.parametrize("name", BACKENDS)
