@@ -128,6 +128,10 @@ def test_an_empty_participant_leaves_nothing(lake: Lake) -> None:
 
 
 def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_disk, real = [], upload_files.SpooledTemporaryFile.rollover
+    monkeypatch.setattr(
+        upload_files.SpooledTemporaryFile, "rollover", lambda self: (to_disk.append(self), real(self))[1]
+    )
     monkeypatch.setattr(upload_files, "_MOST_WAITING", 1 << 20)
     monkeypatch.setattr(upload_files, "_MOST_ON_THE_WAY", 20 << 20)
     text = [f"{n:05}" + "x" * 100_000 for n in range(330)]
@@ -135,6 +139,7 @@ def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monk
     [voted] = sink.vote(rows(*[(line,) for line in text], schema=LINES, size=3))
     [file] = Vote.load(voted).files
     assert [part.size for part in file.parts[:-1]] == [8 << 20] * 3
+    assert len(to_disk) == 4
     assert kinds(sink.end(voted)) == [Committed]
     assert lake.lines() == text
     assert sum(part_bytes(number) for number in range(1, 10_001)) > 400 << 30
@@ -289,6 +294,7 @@ def test_what_may_have_been_seen_is_unknown(lake: Lake, monkeypatch: pytest.Monk
             sink.commit_marked(EPOCH, voted)
     lake.remove_uploads(*voted)
     assert kinds(sink.commit_marked(EPOCH, voted)) == [Unknown]
+    assert lake.records() != []  # evidence
 
 
 def test_without_a_mark_that_the_journal_knows_nothing_is_lost(lake: Lake) -> None:
