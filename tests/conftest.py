@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import PurePath
 
 import pytest
@@ -58,6 +60,14 @@ class _ScheduleCount:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.total:
             terminalreporter.write_line(f"simulation: {self.total:,} schedules run")
+
+
+@pytest.fixture(autouse=True)
+def _no_clients_of_another_environment() -> Iterator[None]:
+    """Let no test get a client of S3 that fsspec keeps from one with other credentials."""
+    yield
+    if (s3fs := sys.modules.get("s3fs")) is not None:
+        s3fs.S3FileSystem.clear_instance_cache()
 
 
 def pytest_configure(config: pytest.Config) -> None:
