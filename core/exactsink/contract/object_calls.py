@@ -41,7 +41,7 @@ def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[s
     if not hasattr(fs, "call_s3"):
         yield from _entries_by_fsspec(fs, url, deep=deep)
         return
-    bucket, prefix = _split(fs, f"{url}/")
+    bucket, prefix = _split(f"{url}/")
     grouped = {} if deep else {"Delimiter": "/"}
     for page in _pages(fs, "list_objects_v2", Bucket=bucket, Prefix=prefix, **grouped):
         for folder in page.get("CommonPrefixes", ()):
@@ -73,7 +73,7 @@ def delete(fs: AbstractFileSystem, urls: Sequence[str]) -> None:
                 fs.rm_file(url)
         return
     for first in range(0, len(urls), _MOST_KEYS):
-        places = [_split(fs, url) for url in urls[first : first + _MOST_KEYS]]
+        places = [_split(url) for url in urls[first : first + _MOST_KEYS]]
         wanted = {"Objects": [{"Key": key} for _, key in places], "Quiet": True}
         answer = fs.call_s3("delete_objects", Bucket=places[0][0], Delete=wanted)
         for refused in answer.get("Errors", ()):
@@ -85,7 +85,7 @@ def uploads(fs: AbstractFileSystem, url: str) -> Iterator[Upload]:
     """List the unfinished uploads right below a name; none where the store lists none."""
     if not hasattr(fs, "call_s3"):
         return
-    bucket, prefix = _split(fs, f"{url}/")
+    bucket, prefix = _split(f"{url}/")
     for page in _pages(fs, "list_multipart_uploads", Bucket=bucket, Prefix=prefix):
         for found in page.get("Uploads", ()):
             if found["Key"].startswith(prefix):
@@ -94,7 +94,7 @@ def uploads(fs: AbstractFileSystem, url: str) -> Iterator[Upload]:
 
 def abort_upload(fs: AbstractFileSystem, url: str, upload_id: str) -> None:
     """Let the store forget an upload's parts. Idempotent."""
-    bucket, key = _split(fs, url)
+    bucket, key = _split(url)
     try:
         fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
     except FileNotFoundError:  # some servers know no upload twice
@@ -120,6 +120,6 @@ def _pages(fs: AbstractFileSystem, method: str, **asked: str) -> Iterable[dict[s
             asked |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
-def _split(fs: AbstractFileSystem, url: str) -> tuple[str, str]:
+def _split(url: str) -> tuple[str, str]:
     bucket, _, key = url.partition("://")[2].partition("/")
     return bucket, key
