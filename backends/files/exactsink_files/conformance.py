@@ -24,7 +24,7 @@ from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_files.backend import FilesBackend, FilesOptions
 
-__all__ = ["FilesTarget", "ids_of", "targets"]
+__all__ = ["FilesTarget", "targets"]
 
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 _FOREIGN = Path("_exactsink", "somebody's own", "0.tmp")
@@ -75,7 +75,7 @@ class FilesTarget(ConformanceTarget):
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
         lake = folder / "lake"
         paths = [path for path in lake.rglob(f"*.{self.format}") if "_exactsink" not in path.relative_to(lake).parts]
-        return [ids_of(path.name, path.read_bytes()) for path in sorted(paths)]
+        return [_ids_of(path.name, path.read_bytes()) for path in sorted(paths)]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the temp files, as a person may who takes them for rubbish."""
@@ -103,7 +103,7 @@ class FilesTarget(ConformanceTarget):
         return recorded(_RECORDINGS, self.format, folder)
 
 
-def ids_of(name: str, data: bytes) -> list[int]:
+def _ids_of(name: str, data: bytes) -> list[int]:
     """Read the ids of a file's rows."""
     if name.endswith(".parquet"):
         ids: list[int] = pq.ParquetFile(pa.BufferReader(data)).read(columns=["id"]).column("id").to_pylist()

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import s3fs  # noqa: F401 - here once, not in each process that the kit forks
+import pyarrow as pa
+import pyarrow.parquet as pq  # these here once, not in each process that the kit forks
+import s3fs  # noqa: F401
 
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink_files.backend import FilesBackend, FilesOptions
-from exactsink_files.conformance import ids_of
 from exactsink_files.s3 import S3, open_s3
 from exactsink_files.votes import Vote
 
@@ -35,7 +36,8 @@ class S3Target(ConformanceTarget):
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
         s3 = self._s3(folder)
         keys = [key for key, _ in s3.objects(s3.prefix, deep=True) if not key.startswith(s3.key("_exactsink/"))]
-        return [ids_of(key, s3.get(key) or b"") for key in sorted(keys)]
+        files = [pq.ParquetFile(pa.BufferReader(s3.get(key) or b"")) for key in sorted(keys)]
+        return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Abort the uploads, as a lifecycle rule does."""
