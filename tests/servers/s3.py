@@ -193,15 +193,6 @@ def _go(scratch: Path) -> str:
     return str(place / "bin/go")
 
 
-def main(folder: Path) -> None:
-    """Keep a server for the users of `folder`."""
-    server = S3Server()
-    try:
-        server.start()
-        keep(folder, "s3", f"{server.folder}\n{server.port}", server.remove)
-    finally:
-        server.remove()
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with own_s3() as kept:
+        keep(Path(sys.argv[1]), "s3", f"{kept.folder}\n{kept.port}", kept.remove)

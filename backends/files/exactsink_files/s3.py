@@ -16,7 +16,6 @@ AT_ONCE = 32
 """Requests on their way at a time, so that hundreds of files are a matter of a second."""
 _SLOWEST_ANSWER = 120
 """Seconds: a server may copy the parts of a file before it answers that it is complete."""
-_MOST_DELETED = 1000  # keys in one request: S3's own limit
 _ABSENT = frozenset({"NoSuchUpload", "NoSuchKey", "404"})
 
 _Item = TypeVar("_Item")
@@ -57,6 +56,7 @@ class S3:
         self._fs: Any = root.fs
         self._url = root.url
         self.bucket, self.prefix, _ = self._fs.split_path(f"{root.url}/")
+        self._objects = ObjectPath(f"s3://{self.bucket}", root.fs)
 
     def key(self, name: str) -> str:
         return f"{self.prefix}{name}"
@@ -107,24 +107,17 @@ class S3:
 
     def get(self, key: str) -> bytes | None:
         """Read a small object; None when it is absent."""
-        with store_errors(self._url):
-            try:
-                return bytes(self._fs.cat_file(f"{self.bucket}/{key}", max_concurrency=1))  # one request
-            except FileNotFoundError as absent:
-                if store_code(absent) not in _ABSENT:
-                    raise
-                return None
+        try:
+            return (self._objects / key).read_bytes()
+        except FileNotFoundError:
+            return None
 
     def put(self, key: str, data: bytes, **condition: str) -> None:
         self._call("put_object", Key=key, Body=data, **condition)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, by one request for up to a thousand. Idempotent."""
-        for first in range(0, len(keys), _MOST_DELETED):
-            chosen = [{"Key": key} for key in keys[first : first + _MOST_DELETED]]
-            answer = self._call("delete_objects", Delete={"Objects": chosen, "Quiet": True})
-            for failed in answer.get("Errors", ()):
-                raise OSError(f"{failed.get('Key')} can't be deleted: {failed.get('Code')}: {failed.get('Message')}")
+        self._objects.unlink_below(keys)
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
         """List unfinished uploads. Some servers find them by a whole key only, or without a prefix only."""
