@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.jobs import SPARK, THREE_SINKS, TWO_FILES, leftovers, write_job, wrong_rows
+from tests.e2e.jobs import ROWS_AN_EPOCH, SPARK, THREE_SINKS, TWO_FILES, in_lake, leftovers, write_job, wrong_rows
 from tests.servers.s3 import S3Server, own_s3
 from tests.servers.s3_proxy import S3Proxy, cutting_s3
 from tests.servers.s3a_jars import s3a_conf
 
 
 class Bucket:
-    """A test's own bucket, on a server of its own that it may stop; the job comes to it by a proxy.
-
-    The server keeps objects as files, so the bucket's parts stand in the test's folder too: links to them.
-    """
+    """A test's own bucket, on a server of its own that it may stop; the job comes to it by a proxy."""
 
     def __init__(self, folder: Path, server: S3Server, proxy: S3Proxy) -> None:
         self.server = server
         self.proxy = proxy
         self.name = server.new_bucket("e2e")
-        self.objects = server.folder / "data" / self.name
         self._folder = folder
-        for part in ("lake", "lines", "checkpoint", "checkpoint.exactsink"):
-            (folder / part).symlink_to(self.objects / part)
 
     @property
     def how(self) -> Mapping[str, Any]:
@@ -60,8 +55,32 @@ class Bucket:
         found = self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
         return sorted((upload["Key"], upload["UploadId"]) for upload in found)
 
+    def objects(self, *prefixes: str) -> Mapping[str, tuple[str, object]]:
+        """List all objects below these prefixes: the ETag of each, and when it was written."""
+        pages = self.client.get_paginator("list_objects_v2")
+        listed = [page for prefix in prefixes for page in pages.paginate(Bucket=self.name, Prefix=f"{prefix}/")]
+        return {
+            each["Key"]: (each["ETag"], each["LastModified"]) for page in listed for each in page.get("Contents", ())
+        }
+
+    def copy(self) -> None:
+        """Put what the bucket has now into the test's folder, as files."""
+        parts = ("lake", "lines", "checkpoint.exactsink")
+        for part in parts:
+            shutil.rmtree(self._folder / part, ignore_errors=True)
+        for key in self.objects(*parts):
+            path = self._folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+    def epochs(self) -> float:
+        """How many epochs the lake shows."""
+        self.copy()
+        return in_lake(self._folder).total() / ROWS_AN_EPOCH
+
     def amiss(self) -> Mapping[str, object]:
         """Hold every row of every sink against the source; and what is left behind. Empty when all is well."""
+        self.copy()
         found: dict[str, object] = dict(wrong_rows(self._folder, {}))
         found |= {"uploads": left} if (left := self.uploads()) else {}
         return found | ({"leftovers": files} if (files := leftovers(self._folder)) else {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from exactsink.contract import Fenced
 from exactsink.testing import Fault
 from tests.e2e.drivers import Driver, Drivers
-from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, in_lake, write_source
+from tests.e2e.jobs import PARTICIPANTS, write_source
 from tests.e2e.s3_job import Bucket, own_bucket
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.s3 import S3
@@ -61,14 +61,14 @@ class Runs:
     def __init__(self, folder: Path, drivers: Drivers, jvm: WarmJvm, bucket: Bucket) -> None:
         write_source(folder, 2 * PARTICIPANTS)
         self.job = bucket.job()
-        self._folder, self._drivers, self._bucket = folder, drivers, bucket
+        self._drivers, self._bucket = drivers, bucket
         self._how = {"jvm": jvm, **bucket.how}
 
     def killed(self, point: str, edge: str, epoch: int | None = None, first: str | None = None) -> tuple[float, int]:
         """Return how many epochs the lake shows then, and how many uploads stand."""
         fault = Fault(point, edge, "kill", epoch)  # type: ignore[arg-type]
         self._drivers.killed(self.job, fault, first=first, **self._how)
-        return in_lake(self._folder).total() / ROWS_AN_EPOCH, len(self._bucket.uploads())
+        return self._bucket.epochs(), len(self._bucket.uploads())
 
     def started(self) -> Driver:
         """Start a driver run."""
@@ -127,8 +127,10 @@ def test_server_killed_between_vote_and_commit_and_in_the_commit_of_many_files(
     down = bucket.proxy.set(Trap(COMPLETE, uploads // 2, before=bucket.server.stop))
     driver = runs.started()
     driver.until(down.sprung.is_set, "half of the epoch's files completed")
-    assert 0 < in_lake(tmp_path).total() < ROWS_AN_EPOCH, "some of the epoch's files are complete, and some are not"
+    driver.send(signal.SIGSTOP)
     bucket.server.start()
+    assert 0 < bucket.epochs() < 1, "some of the epoch's files are complete, and some are not"
+    driver.send(signal.SIGCONT)
     assert driver.exit_code() == 0, driver.reported  # the commit is tried again and again
     assert bucket.amiss() == {}
 
@@ -142,15 +144,16 @@ def test_upload_that_somebody_removed_before_the_commit_is_written_again(runs: R
 
 
 @pytest.mark.proof
-def test_reader_that_moved_a_final_file_away_before_a_recommit(runs: Runs, bucket: Bucket, tmp_path: Path) -> None:
+def test_reader_that_moved_a_final_file_away_before_a_recommit(runs: Runs, bucket: Bucket) -> None:
     runs.killed("commit:lake", "after", 0, "commit:lines")
-    moved = [path for path in bucket.objects.glob("l*/**/*") if path.suffix in (".parquet", ".json")]
-    for number, path in enumerate(moved):
-        path.rename(tmp_path / f"moved-{number}")
+    moved = [key for key in bucket.objects("lake", "lines") if key.endswith((".parquet", ".json"))]
+    files = {key: bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read() for key in moved}
+    for key in moved:
+        bucket.client.delete_object(Bucket=bucket.name, Key=key)
     runs.killed("recommit", "after")
-    assert not any(path.exists() for path in moved), "what a reader has taken does not come again"
-    for number, path in enumerate(moved):
-        (tmp_path / f"moved-{number}").rename(path)
+    assert not files.keys() & bucket.objects("lake", "lines").keys(), "what a reader has taken does not come again"
+    for key, data in files.items():
+        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=data)
     runs.whole()
 
 
@@ -188,8 +191,6 @@ def test_stalled_driver_wakes_after_its_successor_has_committed(
     assert bucket.amiss() == {}
 
 
-def _standing(bucket: Bucket) -> dict[str, tuple[int, int]]:
-    """Every object of the targets, the journal and the staged rows, with its inode and the time of its last change."""
-    places = [bucket.objects / name for name in ("lake", "lines", "checkpoint.exactsink/journal")]
-    files = [path for place in places for path in place.rglob("*") if path.is_file()]
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+def _standing(bucket: Bucket) -> Mapping[str, object]:
+    """Every object of the targets and the journal, with the time when it was written."""
+    return bucket.objects("lake", "lines", "checkpoint.exactsink/journal")

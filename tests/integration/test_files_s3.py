@@ -31,7 +31,7 @@ from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
 from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, Vote
-from tests.servers.s3 import S3, SECRET
+from tests.servers.s3 import MINIO, PROGRAM, S3, SECRET
 from tests.servers.s3_proxy import ABORT, COMPLETE, ForgetsUploads, ListsWholeKeys, S3Proxy, SlowDown, Trap, cutting_s3
 from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, files, lines, rows
 
@@ -193,7 +193,7 @@ def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(
         if not lists_all:
             patch.setattr(Calls, "uploads", lambda self, prefix: real(self, prefix) if prefix else iter(()))
         swept(sink)
-    assert hides.sprung.is_set()
+    assert hides.sprung.is_set() or PROGRAM is MINIO  # which hides them itself
     assert (lake.is_clean(), len(lake.visible())) == (True, 2)
 
 

@@ -54,7 +54,12 @@ class GoProgram:
             }
             command = [_go(Path(scratch)), "install", f"{self.package}@{self.version}"]
             done = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILT_WITHIN
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_BUILT_WITHIN,
             )
             if done.returncode != 0:
                 raise RuntimeError(

@@ -23,10 +23,11 @@ from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.waiting import PATIENCE, wait_until
 
-__all__ = ["S3", "S3Server", "own_s3", "shared_s3"]
+__all__ = ["MINIO", "PROGRAM", "VERSITYGW", "S3", "S3Server", "own_s3", "shared_s3"]
 
 VERSITYGW = GoProgram("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 MINIO = GoProgram("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
+PROGRAM = {"versitygw": VERSITYGW, "minio": MINIO}[os.environ.get("EXACTSINK_TESTS_S3") or "versitygw"]
 KEY, SECRET, REGION = "exactsink", "exactsink-tests-only", "us-east-1"
 _MINIO_SETTINGS = {
     **{"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_REGION": REGION},
@@ -69,8 +70,7 @@ class S3Server(S3):
     """A server with a new folder of its own: `start` and `stop` it at will, `remove` it at the end."""
 
     def __init__(self) -> None:
-        self._program = {"versitygw": VERSITYGW, "minio": MINIO}[os.environ.get("EXACTSINK_TESTS_S3") or "versitygw"]
-        self._path = self._program.path()
+        self._path = PROGRAM.path()
         self._ports = Ports(1)
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-s3-")), self._ports.numbers[0])
         for name in ("data", "iam"):
@@ -101,7 +101,7 @@ class S3Server(S3):
 
     def _arguments(self) -> list[str]:
         address = f"127.0.0.1:{self.port}"
-        if self._program is MINIO:
+        if PROGRAM is MINIO:
             return ["server", "--quiet", "--address", address]
         keys = ["--access", KEY, "--secret", SECRET, "--region", REGION]
         return ["--port", address, *keys, "--quiet", "--keep-alive", "posix"]

@@ -81,15 +81,22 @@ def delete(fs: AbstractFileSystem, urls: Sequence[str]) -> None:
             raise PermissionError(text) if refused.get("Code") == "AccessDenied" else OSError(text)
 
 
-def uploads(fs: AbstractFileSystem, url: str) -> Iterator[Upload]:
-    """List the unfinished uploads right below a name; none where the store lists none."""
+def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Upload]:
+    """List the unfinished uploads below a name; none where the store lists none.
+
+    Some servers find none by a prefix: `everywhere` looks through all that the bucket has, where that is so.
+    """
     if not hasattr(fs, "call_s3"):
-        return
+        return []
     bucket, prefix = _split(f"{url}/")
-    for page in _pages(fs, "list_multipart_uploads", Bucket=bucket, Prefix=prefix):
-        for found in page.get("Uploads", ()):
-            if found["Key"].startswith(prefix):
-                yield Upload(found["Key"][len(prefix) :], found["UploadId"], found["Initiated"].timestamp())
+    for asked in [prefix, ""] if everywhere else [prefix]:
+        pages = _pages(fs, "list_multipart_uploads", Bucket=bucket, Prefix=asked)
+        listed = [each for page in pages for each in page.get("Uploads", ()) if each["Key"].startswith(prefix)]
+        if listed:
+            return [
+                Upload(each["Key"][len(prefix) :], each["UploadId"], each["Initiated"].timestamp()) for each in listed
+            ]
+    return []
 
 
 def abort_upload(fs: AbstractFileSystem, url: str, upload_id: str) -> None:

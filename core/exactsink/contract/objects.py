@@ -160,10 +160,13 @@ class ObjectPath:
         with store_errors(self.url):
             delete(self.fs, [f"{self.url}/{name}" for name in names])
 
-    def uploads(self) -> Sequence[Upload]:
-        """List the unfinished uploads of objects right below this name; none where the store lists none."""
+    def uploads(self, *, everywhere: bool = True) -> Sequence[Upload]:
+        """List the unfinished uploads of objects below this name; none where the store lists none.
+
+        Some servers find none by a name: `everywhere` looks through the whole bucket then.
+        """
         with store_errors(self.url):
-            return list(uploads(self.fs, self.url))
+            return uploads(self.fs, self.url, everywhere=everywhere)
 
     def abort_below(self, upload: Upload) -> None:
         """Drop an unfinished upload below this name. Idempotent."""

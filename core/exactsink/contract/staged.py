@@ -242,6 +242,7 @@ class StagedCommitter(MarkerCommitter):
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         super().__init__(ctx, applier)
         self._folder = path_of(ctx.staging)
+        self._swept = False
         self._made = False
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
@@ -298,8 +299,9 @@ class StagedCommitter(MarkerCommitter):
             abort_staged(self._folder, [participant.ref for participant in undecided])
 
     def in_doubt(self) -> Iterable[InDoubt]:
+        everywhere, self._swept = not self._swept, True  # once a driver run: what is missed later, the next one finds
         with staging_errors(self._folder):
-            return list(staged_in_doubt(self._folder, self._ctx.job, self._ctx.sink))
+            return list(staged_in_doubt(self._folder, self._ctx.job, self._ctx.sink, everywhere=everywhere))
 
     def close(self) -> None:
         self._applier.close()

@@ -81,11 +81,14 @@ def drop_staged(folder: AnyPath, committables: Iterable[Committable]) -> None:
         remove_files(place, [path.name for path in paths if path.parent == place])
 
 
-def staged_in_doubt(folder: AnyPath, job: str, sink: str) -> Iterator[InDoubt]:
-    """List the participants that have a file here, or an upload of one that nobody finished."""
+def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = True) -> Iterator[InDoubt]:
+    """List the participants that have a file here, or an upload of one that nobody finished.
+
+    `everywhere`: also where the store finds uploads only by looking through the whole bucket.
+    """
     now, found = time.time(), dict[str, float | None]()
     if isinstance(folder, ObjectPath):  # uploads first: one that is completed meanwhile is listed as an object then
-        found |= {upload.name: upload.begun for upload in folder.uploads()}
+        found |= {upload.name: upload.begun for upload in folder.uploads(everywhere=everywhere)}
     with suppress(FileNotFoundError):  # no folder yet
         found |= file_times(folder)
     for name, written in found.items():
