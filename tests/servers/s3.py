@@ -1,7 +1,7 @@
 """S3 servers for tests: versitygw on a folder, on 127.0.0.1, and gone with the last process that uses them.
 
-With EXACTSINK_TESTS_S3=minio in the environment it is MinIO, which answers otherwise where servers differ. A server dies
-with the process that started it; one that a whole run shares is kept by `python -m tests.servers.s3 FOLDER`.
+With EXACTSINK_TESTS_S3=minio in the environment it is MinIO, which answers otherwise where servers differ. A server
+dies with the process that started it; one that a whole run shares is kept by `python -m tests.servers.s3 FOLDER`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ MINIO = GoProgram("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c"
 PROGRAM = {"versitygw": VERSITYGW, "minio": MINIO}[os.environ.get("EXACTSINK_TESTS_S3") or "versitygw"]
 KEY, SECRET, REGION = "exactsink", "exactsink-tests-only", "us-east-1"
 _MINIO_SETTINGS = {
-    **{"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_REGION": REGION},
-    **{"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"},
+    "MINIO_ROOT_USER": KEY,
+    "MINIO_ROOT_PASSWORD": SECRET,
+    "MINIO_REGION": REGION,
+    "MINIO_BROWSER": "off",
+    "MINIO_UPDATE": "off",
 }
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import Committer, JobContext, ObjectPath, Traits, Txn, Writer, is_object_url
+from exactsink.contract import AnyPath, Committer, JobContext, Traits, Txn, Writer, is_object_url, path_of
 from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.links import Links
+from exactsink_files.renames import Renames, SentFiles
 from exactsink_files.s3 import open_s3
 from exactsink_files.upload_files import UploadFiles
 from exactsink_files.uploads import Uploads
@@ -22,6 +23,7 @@ __all__ = ["FilesBackend", "FilesOptions"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
 _S3 = ("s3", "s3a", "s3n")
+_SFTP = ("sftp", "ssh")
 _REFUSED = {
     "gs": "gcsfs keeps the end of a file in the task's memory until it is committed, so no vote could be kept",
     "abfs": "adlfs makes a file visible as it is written, so nothing could wait for a decision",
@@ -38,7 +40,7 @@ class FilesOptions(TabularOptions):
     """
 
     path: str
-    """The folder that the files go to: a local path, `file:///path`, or `s3://bucket/path` (`s3a`, `s3n`)."""
+    """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), or `sftp://user@host:port/path`."""
     endpoint_url: str | None = None
     """For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's."""
     profile: str | None = None
@@ -51,8 +53,12 @@ class FilesOptions(TabularOptions):
         scheme = "file" if url is None else url["scheme"].lower()
         if url is not None and scheme in _S3:
             return _s3_url(url["host"] or "", url["path"])
+        if url is not None and scheme in _SFTP:
+            return _sftp_url(url["host"] or "", url["path"])
         if scheme != "file":
-            raise ValueError(f"{scheme}: {_REFUSED.get(scheme, _UNKNOWN)}: give a local path, or s3://bucket/path")
+            raise ValueError(
+                f"{scheme}: {_REFUSED.get(scheme, _UNKNOWN)}: give a local path, s3://bucket/path or sftp://host/path"
+            )
         if url is not None:
             if url["host"] not in (None, "", "localhost"):
                 raise ValueError(f"file://{url['host']}/ names another machine: write file:///path, or mount it")
@@ -70,14 +76,14 @@ class FilesOptions(TabularOptions):
 
     @model_validator(mode="after")
     def _store_options_have_a_use(self) -> FilesOptions:
-        if not self.in_store and (self.endpoint_url is not None or self.profile is not None):
+        if not self.in_s3 and (self.endpoint_url is not None or self.profile is not None):
             raise ValueError("endpoint_url and profile are for a path on s3://")
         return self
 
     @property
-    def in_store(self) -> bool:
-        """Return whether the files go to a store."""
-        return is_object_url(self.path)
+    def in_s3(self) -> bool:
+        """Return whether the files go to S3."""
+        return self.path.startswith("s3://")
 
 
 def _s3_url(bucket: str, path: str) -> str:
@@ -89,6 +95,14 @@ def _s3_url(bucket: str, path: str) -> str:
     return "/".join([f"s3://{bucket}", *names])
 
 
+def _sftp_url(host: str, path: str) -> str:
+    if not re.fullmatch(r"(?:[^@:/?#\s]+@)?[^@:/?#\s]+(?::\d+)?", host):
+        raise ValueError("write sftp://user@host:port/path; keys come from ~/.ssh or an agent, never a password")
+    if not path.strip("/") or any(name in ("", ".", "..") for name in path.strip("/").split("/")) or "\0" in path:
+        raise ValueError("give the whole path of the folder on the server, without an empty name, `.` or `..`")
+    return f"sftp://{host}/{path.strip('/')}"
+
+
 class FilesBackend(TabularBackend):
     """Files that get their names after the decision; each appears whole, an epoch's files one after another."""
 
@@ -97,29 +111,34 @@ class FilesBackend(TabularBackend):
 
     @property
     def strategy(self) -> str:
-        return "multipart" if self.options.in_store else "rename"
+        return "multipart" if self.options.in_s3 else "rename"
 
     @property
     def target(self) -> str:
-        return self.options.path if self.options.in_store else f"file://{self.options.path}"
+        return self.options.path if is_object_url(self.options.path) else f"file://{self.options.path}"
 
     @property
     def traits(self) -> Traits:
         """A bucket's lifecycle rule, or a person, may drop uploads."""
-        lost = self.options.in_store
+        lost = self.options.in_s3
         return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)
-        root = ticket.decode()
-        if is_object_url(root):
-            return FilesWriter(txn, schema, self.options, UploadFiles(txn, self._store(root)))
-        return FilesWriter(txn, schema, self.options, TempFolder(txn, root))
+        root = self._root(ticket.decode())
+        if isinstance(root, Path):
+            return FilesWriter(txn, schema, self.options, TempFolder(txn, str(root)))
+        if root.scheme == "sftp":
+            return FilesWriter(txn, schema, self.options, SentFiles(txn, root))
+        return FilesWriter(txn, schema, self.options, UploadFiles(txn, root))
 
     def committer(self, ctx: JobContext) -> Committer:
-        root = self.options.path
-        place = Uploads(self._store(root)) if self.options.in_store else Links(Path(root))
-        return FilesCommitter(ctx, place, self.problems)
+        root = self._root(self.options.path)
+        if isinstance(root, Path):
+            return FilesCommitter(ctx, Links(root), self.problems)
+        return FilesCommitter(ctx, Renames(root) if root.scheme == "sftp" else Uploads(root), self.problems)
 
-    def _store(self, root: str) -> ObjectPath:
-        return open_s3(root, self.options.endpoint_url, self.options.profile)
+    def _root(self, root: str) -> AnyPath:
+        if root.startswith("s3://"):
+            return open_s3(root, self.options.endpoint_url, self.options.profile)
+        return path_of(root)

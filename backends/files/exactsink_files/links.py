@@ -11,13 +11,14 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from exactsink.contract import (
     NO_HARD_LINKS,
     AlreadyCommitted,
+    AnyPath,
     Committed,
     Fatal,
     Finding,
@@ -34,7 +35,7 @@ from exactsink.contract import (
 from exactsink_files.places import Found, Place, contended, foreign_file
 from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
 
-__all__ = ["Links", "remove_folder"]
+__all__ = ["Links", "remove_folder", "sync_finals"]
 
 _NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
 _TRIES = 100
@@ -76,7 +77,7 @@ class Links(Place):
         """Link each file; durable for those participants only of which all is there."""
         outcomes = {name: [_place(vote, file) for file in vote.files] for name, vote in votes.items()}
         unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
-        _sync_finals([vote for name, vote in votes.items() if name not in unknown])
+        sync_finals([vote for name, vote in votes.items() if name not in unknown])
         return outcomes
 
     def drop(self, votes: Sequence[Vote]) -> None:
@@ -194,11 +195,11 @@ def _holds(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool 
         return None
 
 
-def _sync_finals(votes: Sequence[Vote]) -> None:
-    """Make the names of these votes' files durable, in all folders up to the root."""
+def sync_finals(votes: Sequence[Vote], at: Callable[[str, str], AnyPath] = Path) -> None:
+    """Make the names of these votes' files durable, in all folders up to the root; `at` joins root and name."""
     finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
     try:
-        sync_folders(Path(root, folder) for root, final in finals for folder in final.parents)
+        sync_folders(at(root, str(folder)) for root, final in finals for folder in final.parents)
     except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
         raise Fatal(
             f"the names of files in {error.filename} can't be made durable",

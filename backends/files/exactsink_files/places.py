@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from exactsink.contract import AnyPath, Fatal, Finding, InDoubt, JobContext, Outcome, Retryable, Txn, is_object_url
+from exactsink.contract import AnyPath, Fatal, Finding, InDoubt, JobContext, Outcome, Retryable, Txn
 from exactsink_files.votes import Vote, VotedFile
 
 __all__ = ["Found", "Place", "contended", "explained", "foreign_file"]
@@ -111,7 +111,7 @@ def explained(root: str) -> Iterator[None]:
     except OSError as error:
         what = f"the target can't be written: {error.filename or root}"
         why = error.strerror or str(error)
-        in_store = is_object_url(root)
+        in_store = root.startswith("s3:")
         if (fix := (_STORE_REMEDIES if in_store else _REMEDIES).get(error.errno or 0)) is not None:
             raise Fatal(what, why=why, next=fix.format(root=root)) from error
         raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error

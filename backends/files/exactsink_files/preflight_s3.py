@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 from exactsink.contract import Finding, JobContext, store_code
 from exactsink_files.s3 import S3
+from exactsink_files.votes import Part
 
 __all__ = ["store_problems"]
 
 _DAY = 86_400
-_TAKEN = frozenset({"PreconditionFailed", "412"})
+_GONE = frozenset({"NoSuchUpload", "404"})
 _NO_RULES = frozenset({"NoSuchLifecycleConfiguration", "NoSuchLifecycle"})
 _ELSEWHERE = frozenset(
     {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
@@ -32,27 +33,15 @@ def store_problems(own: S3, root: str, ctx: JobContext) -> Iterator[Finding]:
     """Find out what is missing. `own` has the calls below the target's `_exactsink`."""
     tried = own.key(f"try-{secrets.token_hex(8)}")
     try:
+        if why := own.root.why_no_creates():
+            yield Finding("error", f"{root}: {why}", "use a store that takes If-None-Match: the marks rely on it")
         try:
-            yield from _condition_problems(own, root, tried)
-            yield from _upload_problems(own, root, f"{tried}-upload")
+            yield from _upload_problems(own, root, tried)
         finally:
-            own.delete([tried, f"{tried}-upload"])
+            own.delete([tried])
         yield from _lifecycle_problems(own, root, ctx)
     except OSError as error:
         yield _refused(error, root)
-
-
-def _condition_problems(own: S3, root: str, tried: str) -> Iterator[Finding]:
-    """Try to create an object that stands."""
-    own.put(tried, b"first")
-    try:
-        own.put(tried, b"second", IfNoneMatch="*")
-    except OSError as error:
-        if store_code(error) not in _TAKEN:
-            raise
-        return
-    message = f"{root}: the store overwrites an object that was to be created only if it is absent"
-    yield Finding("error", message, "use a store that takes If-None-Match: the marks in the target rely on it")
 
 
 def _upload_problems(own: S3, root: str, tried: str) -> Iterator[Finding]:
@@ -64,11 +53,20 @@ def _upload_problems(own: S3, root: str, tried: str) -> Iterator[Finding]:
             if own.head(tried) is not None:
                 yield Finding("error", f"{root}: the store shows an upload before it is completed", "use another store")
             elif completed:
-                own.complete(tried, upload, [part])
+                _complete(own, tried, upload, part)
         finally:
             own.abort(tried, upload)
         if own.parts(tried, upload) is not None:
             yield Finding("error", f"{root}: the store keeps an upload that was aborted", "use another store")
+
+
+def _complete(own: S3, tried: str, upload: str, part: Part) -> None:
+    """Complete an upload, also where the answer was lost: its repeat is refused by some servers."""
+    try:
+        own.complete(tried, upload, [part], if_absent=False)
+    except OSError as error:
+        if store_code(error) not in _GONE or own.head(tried) is None:
+            raise
 
 
 def _lifecycle_problems(own: S3, root: str, ctx: JobContext) -> Iterator[Finding]:

@@ -53,8 +53,8 @@ class S3:
     """Calls on keys below one URL. May be used by several threads."""
 
     def __init__(self, root: ObjectPath) -> None:
+        self.root = root
         self._fs: Any = root.fs
-        self._url = root.url
         self.bucket, self.prefix, _ = self._fs.split_path(f"{root.url}/")
         self._objects = ObjectPath(f"s3://{self.bucket}", root.fs)
 
@@ -155,7 +155,7 @@ class S3:
             return None
 
     def _call(self, method: str, **given: Any) -> dict[str, Any]:
-        with store_errors(self._url):
+        with store_errors(self.root.url):
             answer: dict[str, Any] = self._fs.call_s3(method, Bucket=self.bucket, **given)
             return answer
 

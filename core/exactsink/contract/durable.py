@@ -1,7 +1,7 @@
 """Files that survive a power cut: what is synced, in which order, and a proof of what was written.
 
 What takes an `AnyPath` does the same in an object store, where a write that was answered is durable, and there is
-nothing to sync.
+nothing to sync; on SFTP there is.
 
 A sync that failed is never tried again for the same bytes or names: the system forgets what it could not write, and
 says next time that all is well. What it was for is made again, or the job ends and a person looks at the disk.
@@ -166,6 +166,7 @@ def sync_folders(folders: Iterable[AnyPath]) -> None:
     """
     for folder in dict.fromkeys(folders):
         if isinstance(folder, ObjectPath):
+            folder.sync()
             continue
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def delete(fs: AbstractFileSystem, urls: Sequence[str]) -> None:
     """
     if not hasattr(fs, "call_s3"):
         for url in urls:
-            if fs.exists(url):
+            with suppress(FileNotFoundError):
                 fs.rm_file(url)
         return
     for first in range(0, len(urls), _MOST_KEYS):

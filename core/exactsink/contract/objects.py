@@ -34,9 +34,10 @@ __all__ = [
 ]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "ssh": "sftp"}
 """Hadoop's names of stores, and fsspec's."""
 _INSTALL = {"s3": "pip install 'exactsink[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
+_INSTALL["sftp"] = "pip install 'exactsink[sftp]'"
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
 _READ_AHEAD = 8 * 2**20
 
@@ -63,6 +64,10 @@ class ObjectPath:
             from fsspec import get_filesystem_class
 
             kind = get_filesystem_class(scheme)
+            if scheme == "sftp":
+                from exactsink.contract.sftp import SftpFiles
+
+                kind = SftpFiles
             fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})
         except (ImportError, OSError, TypeError, ValueError) as error:
             install = _INSTALL.get(scheme, "install the package that brings it to fsspec")
@@ -160,6 +165,12 @@ class ObjectPath:
         with store_errors(self.url):
             delete(self.fs, [f"{self.url}/{name}" for name in names])
 
+    def sync(self) -> None:
+        """Make the names right below this one durable, where a store does not by itself. Raises SyncFailed."""
+        if hasattr(self.fs, "sync"):
+            with store_errors(self.url):
+                self.fs.sync(self.url)
+
     def uploads(self, *, everywhere: bool = True) -> Sequence[Upload]:
         """List the unfinished uploads of objects below this name; none where the store lists none.
 
@@ -181,7 +192,7 @@ class ObjectPath:
         name = f"try-{secrets.token_hex(8)}"
         tried = self / name
         try:
-            if not tried.create(b"first"):
+            if not tried.create(b"first") and not (tried.exists() and tried.read_bytes() == b"first"):
                 return "it refuses to create an object where none stands"
             if tried.create(b"second") or tried.read_bytes() != b"first":
                 return "it overwrites an object that was to be created only if it is absent"

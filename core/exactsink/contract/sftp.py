@@ -1,0 +1,122 @@
+"""SFTP as fsspec has it, and what it lacks: files that appear whole and durably, and are never replaced unasked.
+
+SFTP's plain rename refuses a name that stands: OpenSSH's server makes a hard link, which is atomic. Files and folders
+are synced by its extension `fsync@openssh.com`; a server without it refuses every write here. Keys come from
+`~/.ssh` or an agent, and a server must be in `~/.ssh/known_hosts`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from contextlib import suppress
+from typing import Any
+
+from fsspec.implementations.sftp import SFTPFileSystem
+from paramiko import AuthenticationException, RejectPolicy, SFTPClient, SFTPFile, SSHClient, SSHException
+from paramiko.sftp import CMD_EXTENDED
+
+from exactsink.contract.durable import SyncFailed
+
+__all__ = ["SftpFiles"]
+
+_LONGEST_ANSWER = 120  # seconds
+
+
+class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """One connection, made by the first call and again by the first one after it broke. For one thread."""
+
+    def _connect(self) -> None:
+        self.ssh_kwargs.pop("use_listings_cache", None)  # fsspec's own option, not of a connection
+        self._client: SSHClient | None = None
+        self._live: SFTPClient | None = None
+
+    @property
+    def ftp(self) -> SFTPClient:
+        if self._live is None or (channel := self._live.get_channel()) is None or channel.closed:
+            self._client = SSHClient()  # which ends the connection when it is collected
+            self._client.load_system_host_keys()
+            self._client.set_missing_host_key_policy(RejectPolicy())
+            try:
+                self._client.connect(self.host, timeout=30, **self.ssh_kwargs)
+                self._live = self._client.open_sftp()
+            except AuthenticationException as error:
+                raise PermissionError(errno.EACCES, f"{self.host} refuses the user's keys: {error}") from error
+            except SSHException as error:  # a server that is not known, too
+                raise OSError(errno.EIO, f"{self.host}: {error}") from error
+            if (opened := self._live.get_channel()) is not None:
+                opened.settimeout(_LONGEST_ANSWER)
+        return self._live
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return dict(super().info(path))
+
+    def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
+        return super().ls(path, detail)
+
+    def rm_file(self, path: str) -> None:
+        self.ftp.remove(self._strip_protocol(path))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        """Write a file whole and durably. Raises FileExistsError for mode `create`, where the name stands."""
+        path = self._strip_protocol(path)
+        unfinished = f"{path}.{secrets.token_hex(8)}"
+        try:
+            with self.begin(unfinished) as file:
+                file.write(value)
+                self.seal(file)
+            self.give_name(unfinished, path) if mode == "create" else self.ftp.posix_rename(unfinished, path)
+        except OSError:
+            with suppress(OSError):
+                self.ftp.remove(unfinished)
+            raise
+        finally:
+            self.sync(os.path.dirname(path))  # also for one that stands: who made it may have died before it synced
+
+    def begin(self, path: str) -> SFTPFile:
+        """Begin a new file; folders above it are made."""
+        with suppress(FileNotFoundError):
+            return self.ftp.open(path, "wx")
+        self.make_folders(os.path.dirname(path))
+        return self.ftp.open(path, "wx")
+
+    def seal(self, file: SFTPFile) -> None:
+        """Make a file's bytes durable."""
+        file.flush()
+        self.ftp._request(CMD_EXTENDED, "fsync@openssh.com", file.handle)
+
+    def give_name(self, temp: str, final: str) -> None:
+        """Rename a file. Raises FileExistsError where the name stands, FileNotFoundError for what is absent."""
+        try:
+            self.ftp.rename(temp, final)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if not self.exists(final):
+                raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from error
+
+    def make_folders(self, path: str) -> None:
+        """Make a folder and those above it, each durably named in the one above. Idempotent."""
+        above = os.path.dirname(path)
+        try:
+            self.ftp.mkdir(path)
+        except FileNotFoundError:
+            self.make_folders(above)
+            self.make_folders(path)
+        except OSError:
+            if not self.isdir(path):
+                raise
+        with suppress(PermissionError):  # a folder which stood long before this job
+            self.sync(above)
+
+    def sync(self, path: str) -> None:
+        """Make the names in a folder durable. Raises SyncFailed when the server could not."""
+        with self.ftp.open(self._strip_protocol(path), "r") as folder:
+            try:
+                self.seal(folder)
+            except OSError as error:
+                if error.errno is None and not folder.sftp.get_channel().closed:
+                    raise SyncFailed(errno.EIO, str(error), path) from error
+                raise

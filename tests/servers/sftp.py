@@ -1,0 +1,133 @@
+"""An SFTP server for tests: OpenSSH's own, on a folder and a free port of 127.0.0.1, gone with its process."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.servers.ports import Ports
+from tests.servers.waiting import PATIENCE, wait_until
+
+__all__ = ["Sftp", "own_sftp"]
+
+_CONFIG = """\
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/home/.ssh/id_ed25519.pub
+PidFile none
+LogLevel ERROR
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+MaxStartups 100
+ForceCommand internal-sftp
+Subsystem sftp internal-sftp
+"""
+
+
+class Sftp:
+    """A running server: `files` is the folder that `url` names. Its user is `daemon` where the tests are root's."""
+
+    def __init__(self) -> None:
+        self._ports = Ports(1)
+        self.folder = Path(tempfile.mkdtemp(prefix="exactsink-sftp-"))
+        self.port = self._ports.numbers[0]
+        self.user = "daemon" if os.getuid() == 0 else getpass.getuser()
+        self._program = Path(shutil.copy2(_program(), self.folder))  # it starts itself anew, by its whole path
+        self.files, ssh = self.folder / "files", self.folder / "home" / ".ssh"
+        ssh.mkdir(parents=True)
+        self.files.mkdir()
+        for key in (self.folder / "host", ssh / "id_ed25519"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+        host = (self.folder / "host.pub").read_text()
+        (ssh / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {host}")
+        (self.folder / "config").write_text(_CONFIG.format(port=self.port, folder=self.folder))
+        if os.getuid() == 0:
+            for path in (self.folder, self.files, self.folder / "host"):
+                shutil.chown(path, self.user)
+            for path in (ssh.parent, ssh):
+                path.chmod(0o755)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"sftp://{self.user}@127.0.0.1:{self.port}{self.files}"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process needs to come here: its home has the user's key, and the server's among those it knows."""
+        return {"HOME": str(self.folder / "home"), "SSH_AUTH_SOCK": ""}
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        tied = ["setpriv", "--pdeathsig", "KILL"]
+        if os.getuid() == 0:
+            tied += ["--reuid", self.user, "--regid", "daemon", "--clear-groups"]
+        command = [*tied, "--", str(self._program), "-D", "-e", "-f", str(self.folder / "config")]
+        with open(self.folder / "log", "ab") as log:
+            self._process = process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
+        wait_until(lambda: self._answers(process), f"the SFTP server in {self.folder} to answer")
+
+    def stop(self) -> None:
+        """Kill it, and what serves its connections. Idempotent."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop, and remove all that is kept. Idempotent."""
+        try:
+            self.stop()
+        finally:
+            self._ports.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is not None:
+            log = (self.folder / "log").read_text(errors="replace")[-4000:]
+            raise RuntimeError(f"the server ended with {process.returncode}:\n{log}")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
+
+@contextmanager
+def own_sftp() -> Iterator[Sftp]:
+    """Return a running server that the caller may stop, gone at the end."""
+    server = Sftp()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def _program() -> Path:
+    """Return sshd; where none is installed, take it out of Debian's package, which is not installed: no service."""
+    for found in (shutil.which("sshd"), "/usr/sbin/sshd"):
+        if found and os.access(found, os.X_OK):
+            return Path(found)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink" / "openssh-server"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix="openssh-server.new-", dir=folder.parent))
+        wanted = ["apt-get", "-q", "download", "openssh-server"]
+        if subprocess.run(wanted, cwd=new, capture_output=True).returncode != 0:
+            subprocess.run(["apt-get", "-q", "update"], check=True, capture_output=True)
+            subprocess.run(wanted, cwd=new, check=True, capture_output=True)
+        subprocess.run(["dpkg-deb", "-x", str(next(new.glob("*.deb"))), str(new)], check=True)
+        with suppress(OSError):  # another was faster
+            new.rename(folder)
+    return folder / "usr/sbin/sshd"
