@@ -35,7 +35,9 @@ def test_options_resolve_the_path_where_they_are_read(tmp_path: Path, monkeypatc
 
 
 BAD: dict[str, list[dict[str, Any]]] = {
-    "is not proven here": [{"path": "hdfs:/x"}, {"path": "sftp://host/x"}],
+    "is not proven here": [{"path": "hdfs:/x"}],
+    "never a password": [{"path": "sftp://me:secret@host/x"}, {"path": "sftp:///x"}],
+    "whole path": [{"path": "sftp://host"}, {"path": "ssh://host/a/../b"}],
     "gcsfs keeps": [{"path": "gs://bucket/x"}],
     "adlfs makes": [{"path": "abfss://box@account/x"}],
     "write s3://bucket/path": [{"path": "s3:///x"}, {"path": "s3a://key:secret@bucket/x"}],

@@ -20,14 +20,16 @@ from typing import Any
 
 from exactsink.contract import AnyPath, Fatal, ObjectPath, Retryable, create_file, file_names
 
-__all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "epochs_of", "fold"]
+__all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "epochs_of", "fold", "range_of"]
 
 _FAN = 100
+"""Epochs in a fold of the first level."""
 _MOST_BYTES = 32 * 1024 * 1024
 """A fold of folds is no larger than this: it is read whole. Those that would make a larger one stay."""
 _VERSION = 1
 _TRIES = 100
 _OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>manifest|done)(?P<unfinished>\..*)?")
+_MANIFEST = re.compile(r"e(\d{1,19})\.[0-9a-f]{16}\.manifest")
 _FOLD = re.compile(r"m(?P<level>[1-9])\.(?P<first>\d{1,19})-(?P<last>\d{1,19})\.epochs(?P<unfinished>\..*)?")
 
 
@@ -108,19 +110,16 @@ class Listing:
     @classmethod
     def of(cls, folder: AnyPath) -> Listing:
         """List a mark folder; an absent one is empty."""
-        names: list[str] = []
-        with suppress(FileNotFoundError):
-            names = file_names(folder)
-        kinds: dict[tuple[int, str], set[str]] = {}
-        for name in names:
-            found = _OF_EPOCH.fullmatch(name)
-            if found is not None and not found["unfinished"]:
-                kinds.setdefault((int(found["epoch"]), found["set"]), set()).add(found["kind"])
-        sets: dict[int, dict[str, bool]] = {}
-        for (epoch, named), there in kinds.items():
-            if "manifest" in there:
-                sets.setdefault(epoch, {})[named] = "done" in there
-        return cls(tuple(names), sets, tuple(sorted(_folds(names), key=lambda fold: (fold.first, -fold.level))))
+        names = _names(folder)
+        folds = sorted(_folds(names), key=lambda fold: (fold.first, -fold.level))
+        return cls(tuple(names), _sets(names), tuple(folds))
+
+    @classmethod
+    def newest(cls, folder: AnyPath) -> Mapping[int, Mapping[str, bool]]:
+        """List a mark folder for its highest epoch's sets alone; empty when no epoch has a manifest."""
+        names = _names(folder)
+        highest = max((found[1] for found in map(_MANIFEST.fullmatch, names) if found), key=int, default=None)
+        return {} if highest is None else _sets(name for name in names if name.startswith(f"e{highest}."))
 
     @property
     def highest(self) -> int:
@@ -156,6 +155,11 @@ class Epochs:
 
     known: tuple[Epoch, ...]
     whole: bool
+
+
+def range_of(epoch: int) -> int:
+    """Number the range that an epoch is folded with."""
+    return epoch // _FAN
 
 
 def fold(folder: AnyPath, listing: Listing) -> list[_Fold]:
@@ -255,6 +259,26 @@ def _readable(what: AnyPath) -> Iterator[None]:
     except (ValueError, TypeError, KeyError) as error:
         fix = "bring it back from a backup, or move it away: then what is known begins after it"
         raise Fatal(f"{what} does not say which files an epoch has: {error!r}", next=fix) from error
+
+
+def _names(folder: AnyPath) -> list[str]:
+    try:
+        return file_names(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _sets(names: Iterable[str]) -> dict[int, dict[str, bool]]:
+    """Gather of each epoch its sets that have a manifest, and whether each is done."""
+    kinds: dict[tuple[int, str], set[str]] = {}
+    for found in filter(None, map(_OF_EPOCH.fullmatch, names)):
+        if not found["unfinished"]:
+            kinds.setdefault((int(found["epoch"]), found["set"]), set()).add(found["kind"])
+    sets: dict[int, dict[str, bool]] = {}
+    for (epoch, named), there in kinds.items():
+        if "manifest" in there:
+            sets.setdefault(epoch, {})[named] = "done" in there
+    return sets
 
 
 def _is_held(folds: Iterable[_Fold], first: int, last: int) -> bool:

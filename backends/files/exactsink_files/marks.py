@@ -36,7 +36,7 @@ from exactsink.contract import (
     replace_file,
     sync_folders,
 )
-from exactsink_files.manifests import Listing, fold
+from exactsink_files.manifests import Listing, fold, range_of
 from exactsink_files.votes import Vote, temp_root
 
 __all__ = ["MarkFolder", "Standing"]
@@ -84,11 +84,13 @@ class MarkFolder:
     def __init__(self, ctx: JobContext, root: AnyPath) -> None:
         self._ctx = ctx
         self._path = temp_root(root) / f"{ctx.job}.{ctx.sink}"
+        self._newest = -1
+        self._trimmed: int | None = None
 
     def read(self) -> Standing:
         """Read what stands; the highest epoch counts."""
         while True:
-            found = Listing.of(self._path).sets
+            found = Listing.newest(self._path)
             with suppress(FileNotFoundError):  # trimmed since it was listed: a later one stands
                 if not found and not (self._path / _BIRTH).exists():
                     return Standing(None)
@@ -128,6 +130,7 @@ class MarkFolder:
         name = f"e{epoch}.{hashlib.sha256(data).hexdigest()[:16]}"
         if not isinstance(self._path, ObjectPath) and not self._path.is_dir():  # an earlier release opened the epoch
             make_folder(self._path)
+        self._newest = epoch
         replace_file(self._path / f"{name}.manifest", data)  # if one stands, it says the same
         return name
 
@@ -142,7 +145,12 @@ class MarkFolder:
             raise
 
     def trim(self) -> None:
-        """Fold what is below the highest epoch that stands in this very listing, and delete what then says nothing."""
+        """Fold what is below the highest epoch that stands in this very listing, and delete what then says nothing.
+
+        Once a committer, and then when a range of epochs may be final.
+        """
+        if self._trimmed == range_of(self._newest):
+            return
         listing = Listing.of(self._path)
         if not listing.sets:
             return
@@ -151,9 +159,10 @@ class MarkFolder:
         names = list(listing.superfluous(fold(self._path, listing)))
         if isinstance(self._path, ObjectPath):
             self._path.unlink_below(names)
-            return
-        for name in names:
-            (self._path / name).unlink(missing_ok=True)
+        else:
+            for name in names:
+                (self._path / name).unlink(missing_ok=True)
+        self._trimmed = range_of(self._newest)
 
     def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Standing:
         epoch = max(found)
