@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import AnyPath, Committer, JobContext, Traits, Txn, Writer, is_object_url, path_of
+from exactsink.contract import AnyPath, Committer, JobContext, Traits, Txn, Writer, is_object_url
 from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.links import Links
+from exactsink_files.places import root_of
 from exactsink_files.renames import Renames, SentFiles
 from exactsink_files.s3 import open_s3
 from exactsink_files.upload_files import UploadFiles
@@ -141,4 +142,4 @@ class FilesBackend(TabularBackend):
     def _root(self, root: str) -> AnyPath:
         if root.startswith("s3://"):
             return open_s3(root, self.options.endpoint_url, self.options.profile)
-        return path_of(root)
+        return root_of(root)

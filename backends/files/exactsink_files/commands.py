@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from exactsink.contract import ConfigError, JobSinks, OpenJob, path_of
+from exactsink.contract import ConfigError, JobSinks, OpenJob
 from exactsink_files.backend import FilesBackend
 from exactsink_files.compaction import compact, drop_originals
+from exactsink_files.places import root_of
 from exactsink_files.snapshots import Feed, Snapshot, snapshot
 
 __all__ = ["commands", "compact_files", "list_files", "read_list"]
@@ -107,13 +108,13 @@ def compact_files(
         )
     name, chosen, root = _chosen(open_job, job, sink, run)
     target = _bytes(size)
-    done = compact(path_of(root), name, chosen, target)
+    done = compact(root_of(root), name, chosen, target)
     if done.change is None:
         click.echo("no small files to compact")
     else:
         click.echo(f"change {done.change}: {done.replaced} files are {done.files} now, {done.rows} rows")
     if drop:
-        click.echo(f"{drop_originals(path_of(root), name, chosen)} files dropped")
+        click.echo(f"{drop_originals(root_of(root), name, chosen)} files dropped")
 
 
 def _bytes(size: str) -> int:

@@ -2,14 +2,12 @@
 
 The large files lie in the sink's mark folder, where plain readers don't look; the small ones stay where those do, until
 they are dropped. Before the change is published nobody refers to the large files: a kill leaves rubbish, which the next
-one sweeps once the number that it was made for is taken. Memory is bounded by what `Parts` lets wait, twice; in an
-object store a file of the target's size is held, too.
+one sweeps once the number that it was made for is taken. Memory is bounded by what `Parts` lets wait, twice, and in an
+object store by some parts of an upload.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import itertools
 import os
 import re
@@ -24,7 +22,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exactsink.contract import AnyPath, DurableFile, Fatal, ObjectPath, Retryable, file_names, make_folder, sync_folders
+from exactsink.contract import (
+    AnyPath,
+    ConfigError,
+    DurableFile,
+    Fatal,
+    ObjectFile,
+    ObjectPath,
+    Retryable,
+    file_names,
+    make_folder,
+    sync_folders,
+)
 from exactsink.toolkit.tabular import Parts, TabularOptions
 from exactsink_files.changes import Change, applied, changes_of, publish
 from exactsink_files.manifests import FileEntry, epochs_of
@@ -51,6 +60,8 @@ class Compacted:
 
 def compact(root: AnyPath, job: str, sink: str, target: int) -> Compacted:
     """Replace files that are smaller than the target size. Raises Retryable when another one was faster."""
+    if isinstance(root, ObjectPath) and root.scheme == "sftp":
+        raise ConfigError("files on sftp: are not compacted", next="compact a copy, or leave them as they are")
     feed = feed_folder(root, job, sink)
     changes, epochs = changes_of(feed), epochs_of(feed)
     newest = epochs.known[-1].number if epochs.known else -1
@@ -128,10 +139,10 @@ def _merged(root: AnyPath, folder: AnyPath, number: int, partition: str, files: 
     sealed: list[tuple[int, str, int]] = []
     path = place / f"{number}.part"
     schema, compression = _head(root / files[0].path)
-    parts: Parts[_Out] = Parts(
+    parts: Parts[DurableFile | ObjectFile] = Parts(
         TabularOptions(path="", compression=compression),
         schema,
-        lambda *_: _Out(path),
+        lambda *_: ObjectFile(path) if isinstance(path, ObjectPath) else DurableFile(path),
         lambda out, rows: sealed.append((*out.seal(), rows)),
     )
     try:
@@ -189,44 +200,22 @@ def _opened(path: AnyPath) -> Any:
         raise Fatal(f"{path} is gone, though its manifest stands", next=fix) from error
 
 
-class _Out(io.RawIOBase):
-    """A new file: durable on a disk when it is sealed; for a store it is gathered first."""
-
-    def __init__(self, path: AnyPath) -> None:
-        super().__init__()
-        self._path = path
-        self._out = io.BytesIO() if isinstance(path, ObjectPath) else DurableFile(path)
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        return self._out.write(data)
-
-    def tell(self) -> int:
-        return self._out.tell()
-
-    def seal(self) -> tuple[int, str]:
-        if isinstance(self._out, DurableFile):
-            return self._out.seal()
-        data = self._out.getvalue()
-        assert isinstance(self._path, ObjectPath)
-        self._path.replace(data)
-        return len(data), hashlib.sha256(data).hexdigest()
-
-    def close(self) -> None:
-        self._out.close()
-        super().close()
-
-
 def _sweep(feed: AnyPath, changes: Sequence[Change]) -> None:
     """Remove what was made for a change that can't be published any more: its number is taken."""
     folders = {change.folder for change in changes}
+    place = feed / "compacted"
+
+    def is_over(name: str) -> bool:
+        found = _MADE.fullmatch(name)
+        return found is not None and int(found["number"]) <= len(changes) and name not in folders
+
+    if isinstance(place, ObjectPath):
+        for upload in place.uploads():
+            if is_over(upload.name.partition("/")[0]):
+                place.abort_below(upload)
     with suppress(FileNotFoundError):
-        for name in file_names(feed / "compacted"):
-            found = _MADE.fullmatch(name)
-            if found is not None and int(found["number"]) <= len(changes) and name not in folders:
-                _remove(feed / "compacted" / name)
+        for name in filter(is_over, file_names(place)):
+            _remove(place / name)
 
 
 def _remove(folder: AnyPath) -> None:

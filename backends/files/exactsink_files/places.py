@@ -12,10 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from exactsink.contract import AnyPath, Fatal, Finding, InDoubt, JobContext, Outcome, Retryable, Txn
+from exactsink.contract import (
+    AnyPath,
+    ConfigError,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Outcome,
+    Retryable,
+    Txn,
+    path_of,
+)
 from exactsink_files.votes import Vote, VotedFile
 
-__all__ = ["Found", "Place", "contended", "explained", "foreign_file"]
+__all__ = ["Found", "Place", "contended", "explained", "foreign_file", "root_of"]
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
 _IN_THE_WAY = "move away what is no folder there, or set another path"
@@ -38,6 +49,18 @@ _STORE_REMEDIES = {
 }
 _LOOK = "start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
 _LOOK_AT_STORE = "start the job again, nothing is lost; if it comes back, look at the store of {root}"
+
+
+def root_of(text: str) -> AnyPath:
+    """Return the root that a path of the options names. Raises ConfigError where a store's package is missing."""
+    if not text.startswith("sftp://"):
+        return path_of(text)
+    try:
+        from exactsink_files.sftp import open_sftp
+    except ImportError as error:
+        fix = "pip install 'exactsink[sftp]'"
+        raise ConfigError("no file system for sftp:", why=str(error), next=fix) from error
+    return open_sftp(text)
 
 
 @dataclass(frozen=True, slots=True)

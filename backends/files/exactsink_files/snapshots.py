@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, file_names, path_of
+from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, file_names
 from exactsink_files.changes import applied, changes_of
 from exactsink_files.manifests import Epoch, FileEntry, epochs_of
+from exactsink_files.places import root_of
 from exactsink_files.votes import temp_root
 
 __all__ = ["Feed", "Snapshot", "SnapshotFile", "feed_folder", "snapshot"]
@@ -114,7 +115,7 @@ def feed_folder(root: AnyPath, job: str, sink: str) -> AnyPath:
 
 def _root(path: str | os.PathLike[str] | AnyPath) -> AnyPath:
     if isinstance(path, str):
-        path = path_of(path.removeprefix("file://"))
+        path = root_of(path.removeprefix("file://"))
     return Path(os.path.abspath(path)) if isinstance(path, os.PathLike) else path
 
 

@@ -56,6 +56,7 @@ from exactsink.contract.model import (
     Unknown,
 )
 from exactsink.contract.object_checks import refused_store, store_findings
+from exactsink.contract.object_file import ObjectFile
 from exactsink.contract.objects import (
     AnyPath,
     ObjectInfo,
@@ -107,6 +108,7 @@ __all__ = [
     "Marker",
     "MarkerCommitter",
     "ObjectInfo",
+    "ObjectFile",
     "ObjectPath",
     "OpenJob",
     "Outcome",

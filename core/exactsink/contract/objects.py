@@ -37,7 +37,6 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTAL
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "ssh": "sftp"}
 """Hadoop's names of stores, and fsspec's."""
 _INSTALL = {"s3": "pip install 'exactsink[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
-_INSTALL["sftp"] = "pip install 'exactsink[sftp]'"
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
 _READ_AHEAD = 8 * 2**20
 
@@ -64,10 +63,6 @@ class ObjectPath:
             from fsspec import get_filesystem_class
 
             kind = get_filesystem_class(scheme)
-            if scheme == "sftp":
-                from exactsink.contract.sftp import SftpFiles
-
-                kind = SftpFiles
             fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})
         except (ImportError, OSError, TypeError, ValueError) as error:
             install = _INSTALL.get(scheme, "install the package that brings it to fsspec")

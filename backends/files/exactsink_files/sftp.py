@@ -17,18 +17,22 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from paramiko import AuthenticationException, RejectPolicy, SFTPClient, SFTPFile, SSHClient, SSHException
 from paramiko.sftp import CMD_EXTENDED
 
-from exactsink.contract.durable import SyncFailed
+from exactsink.contract import ObjectPath, SyncFailed
 
-__all__ = ["SftpFiles"]
+__all__ = ["SftpFiles", "open_sftp"]
 
 _LONGEST_ANSWER = 120  # seconds
+
+
+def open_sftp(url: str) -> ObjectPath:
+    """Open a folder of a server, `sftp://user@host:port/path`; the first call connects."""
+    return ObjectPath(url, SftpFiles(**SftpFiles._get_kwargs_from_urls(url)))
 
 
 class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """One connection, made by the first call and again by the first one after it broke. For one thread."""
 
     def _connect(self) -> None:
-        self.ssh_kwargs.pop("use_listings_cache", None)  # fsspec's own option, not of a connection
         self._client: SSHClient | None = None
         self._live: SFTPClient | None = None
 
