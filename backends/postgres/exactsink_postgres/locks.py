@@ -130,7 +130,7 @@ class LockWatch:
 
     def __init__(self, connect: Callable[[], psycopg.Connection], pid: int, lock_timeout_seconds: float) -> None:
         self._connect = connect
-        self._pid = pid
+        self.pid = pid
         self._timeout = lock_timeout_seconds
         self._seen: tuple[float, Blocker] | None = None
         self._reported = False
@@ -151,8 +151,8 @@ class LockWatch:
             return answer
 
     def _look(self, now: float) -> None:
-        for found in self._ask(_WHO, pid=self._pid):
-            if found.pid != self._pid:
+        for found in self._ask(_WHO, pid=self.pid):
+            if found.pid != self.pid:
                 self._seen = (now, found)
             elif not self._reported:
                 self._reported = True
@@ -177,7 +177,7 @@ class LockWatch:
 
     def _writers(self, waiting: Waiting) -> list[Blocker]:
         """List who has written to the table and may still hold locks on it, oldest first."""
-        return self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid)
+        return self._ask(_ON_TABLE, relation=waiting.relation, pid=self.pid)
 
     def _ask(self, query: str, **parameters: object) -> list[Blocker]:
         """Ask in a new session; what can't be asked now stays unknown."""
