@@ -88,7 +88,7 @@ def pooler(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[PgBou
 class TestPostgresBehindAPooler(ConformanceSuite):
     """Backend and kit reach the server through PgBouncer, in both modes that take transactions."""
 
-    test_conformance = chosen({"killed-after-pre_commit", "killed-after-commit", "one-vote-lost", "loser-swept"})
+    test_conformance = chosen({"killed-after-pre_commit", "killed-after-commit"})
 
     @pytest.fixture(params=list(targets_on("")))
     def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:

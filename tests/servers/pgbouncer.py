@@ -19,7 +19,7 @@ __all__ = ["PgBouncer", "own_pgbouncer"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends pgbouncer"
 PORT = "6432"
-SETTINGS = {"max_client_conn": "500", "default_pool_size": "50", "server_idle_timeout": "60", "admin_users": "postgres"}
+SETTINGS = {"max_client_conn": "500", "default_pool_size": "30", "server_idle_timeout": "1", "admin_users": "postgres"}
 
 
 class PgBouncer(Postgres):
@@ -30,6 +30,7 @@ class PgBouncer(Postgres):
         if program is None:
             raise RuntimeError(f"these tests need PgBouncer; run: {INSTALL}")
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pool-")), PORT)
+        self.pool_mode = pool_mode
         self._process: subprocess.Popen[bytes] | None = None
         self._command = ["setpriv", "--pdeathsig", "KILL", "--", program, str(self.folder / "pgbouncer.ini")]
         given = {"unix_socket_dir": str(self.folder), "listen_port": PORT, "listen_addr": "", "pool_mode": pool_mode}

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
 from exactsink_postgres.errors import AGAIN
+from exactsink_postgres.timeouts import advice
 
 __all__ = ["TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 
@@ -174,6 +175,12 @@ class LockWatch:
         some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
         why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
         return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)
+
+    def advice(self, error: psycopg.Error) -> str:
+        """Return what helps against a timeout that ended a call; empty for an error of another kind, or unknown."""
+        with suppress(ExactsinkError, psycopg.Error):
+            return advice(error, self._connect)
+        return ""
 
     def _writers(self, waiting: Waiting) -> list[Blocker]:
         """List who has written to the table and may still hold locks on it, oldest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import SecretStr
 
+from exactsink.contract import Fatal
 from exactsink_postgres.errors import ours
 from exactsink_postgres.locks import LockWatch, Waiting
 
@@ -42,6 +44,10 @@ _SETTINGS = """SELECT set_config('lock_timeout', '{timeout}', {local}), set_conf
 
 What is prepared without it, and the end of that, are on disk, too, but don't wait for a standby.
 """
+_OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=")
+_POOLED_OPTIONS = (
+    "take `options` out of conninfo (and PGOPTIONS), and set it by ALTER ROLE ... SET; or connect past the pooler"
+)
 _UNTIL_HERE = """SELECT pg_logical_emit_message(true, 'exactsink', '')
     WHERE current_setting('synchronous_standby_names') <> ''"""
 
@@ -91,7 +97,20 @@ class Session(psycopg.Connection):
         self.pooled = pid != self.info.backend_pid  # a pooler gives its clients numbers of its own
         if not self.pooled:
             self.alone(self._settings("false"))
+        elif dropped := self._dropped():
+            raise Fatal(
+                f"the pooler drops what conninfo sets for the session: {', '.join(dropped)}",
+                why="its ignore_startup_parameters has them, so the server never sees them",
+                next=_POOLED_OPTIONS,
+            )
         return pid
+
+    def _dropped(self) -> list[str]:
+        """Name the settings in `options` of conninfo that the server's session did not get."""
+        given = _OPTION.findall(self.info.get_parameters().get("options", ""))
+        names = [name.replace("-", "_").lower() for name in given]
+        query = "SELECT name FROM pg_settings WHERE name = ANY (%s) AND source <> 'client'"
+        return [name for (name,) in self.alone(query, [names])]
 
     def backend(self) -> int:
         """Return the process that answers at the server now."""
@@ -124,7 +143,8 @@ class Session(psycopg.Connection):
             yield
         except psycopg.Error as error:
             blocked = self.watch and self.watch.error(error, waiting)
-            raise blocked or ours(error, waiting.doing, waiting.safe) from error
+            ended_by = self.watch.advice(error) if self.watch else ""
+            raise blocked or ours(error, waiting.doing, waiting.safe, ended_by) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ def encoder(table: Table, schema: pa.Schema) -> RowEncoder:
 def filled(connection: psycopg.Connection, table: Table, batches: Sequence[pa.RecordBatch]) -> None:
     rows = encoder(table, batches[0].schema)
     names = ", ".join(map(quoted, rows.names))
-    with connection.cursor().copy(f"COPY {table.sql} ({names}) FROM STDIN WITH (FORMAT {rows.format})".encode()) as copy:
+    with connection.cursor().copy(
+        f"COPY {table.sql} ({names}) FROM STDIN WITH (FORMAT {rows.format})".encode()
+    ) as copy:
         copy.write(rows.header())
         for batch in batches:
             copy.write(rows.encode(batch))
