@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.reference_store import ReferenceTarget
 from tests.servers.kafka import Kafka
+from tests.servers.pgbouncer import PgBouncer, own_pgbouncer
 from tests.servers.postgres import Postgres
 
 _OF_MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
@@ -76,6 +77,22 @@ class TestPostgres(ConformanceSuite):
     @pytest.fixture(params=list(targets_on("")))
     def target(self, request: pytest.FixtureRequest, postgres: Postgres) -> ConformanceTarget:
         return targets_on(postgres.conninfo())[request.param]
+
+
+@pytest.fixture(scope="module", params=["session", "transaction"])
+def pooler(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[PgBouncer]:
+    with own_pgbouncer(postgres, request.param) as pooler:
+        yield pooler
+
+
+class TestPostgresBehindAPooler(ConformanceSuite):
+    """Backend and kit reach the server through PgBouncer, in both modes that take transactions."""
+
+    test_conformance = chosen({"killed-after-pre_commit", "killed-after-commit"})
+
+    @pytest.fixture(params=list(targets_on("")))
+    def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:
+        return targets_on(pooler.conninfo())[request.param]
 
 
 class TestKafka(ConformanceSuite):

@@ -24,7 +24,7 @@ from psycopg import sql
 from tests.servers.keeper import keep, shared
 from tests.servers.waiting import PATIENCE, wait_until
 
-__all__ = ["Postgres", "PostgresServer", "own_postgres", "shared_postgres", "wait_until"]
+__all__ = ["Postgres", "PostgresServer", "own_postgres", "server_user", "shared_postgres", "wait_until"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
@@ -81,7 +81,7 @@ class PostgresServer(Postgres):
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
         self._process: subprocess.Popen[bytes] | None = None
-        if "user" in _server_user():
+        if "user" in server_user():
             shutil.chown(self.folder, "postgres", "postgres")
         initdb = [self._programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
         initdb += ["--locale=C", "--no-sync", "--no-instructions"]
@@ -159,7 +159,7 @@ class PostgresServer(Postgres):
                 cwd=self.folder,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for pytest: it stops the server when it has torn down its tests
-                **_server_user(),
+                **server_user(),
             )
 
     def _log(self) -> str:
@@ -199,7 +199,7 @@ def _programs() -> Path:
     return Path(found).resolve().parent
 
 
-def _server_user() -> dict[str, Any]:
+def server_user() -> dict[str, Any]:
     """Return as whom the server runs: it refuses to be root's."""
     if os.geteuid() != 0:
         return {}

@@ -107,14 +107,21 @@ class PostgresCommitter(Committer):
         self._session.close()
 
     def _seen(self, session: Session, doing: str) -> tuple[Marks, Mark | None]:
-        """Return the mark that this session has read last. Raises Retryable when another session has read it."""
+        """Return the mark that this session has read last. Raises Retryable when it may be another server's.
+
+        Another session has read it then, or a pooler leads to a server now that has not got so far.
+        """
+        what = f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost"
         if self._read is not None and self._read[0].session is not session:
-            raise Retryable(
-                f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost",
-                why="a new one may lead to another server, after a failover say: its mark is to be read first",
-                next=AGAIN,
-            )
-        return self._last(session)
+            why = "a new one may lead to another server, after a failover say: its mark is to be read first"
+            raise Retryable(what, why=why, next=AGAIN)
+        marks, mark = self._last(session)
+        if session.pooled and mark is not None:
+            now = marks.newest()
+            if now is None or now.lineage != mark.lineage or _epoch(now) < _epoch(mark):
+                why = f"the mark was {mark}, and is {now}: the pooler leads to another server, which lags behind"
+                raise Retryable(what, why=why, next=AGAIN)
+        return marks, mark
 
     def _last(self, session: Session) -> tuple[Marks, Mark | None]:
         """Return the mark that this session has read last, with what reads it; one that has not reads it now."""
@@ -193,6 +200,10 @@ class PostgresCommitter(Committer):
         return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
 
 
+def _epoch(mark: Mark) -> int:
+    return -1 if mark.epoch is None else mark.epoch
+
+
 def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, str]:
     """Return those of `gids` that stand prepared in this database, each with the role that may end it."""
     return dict(connection.execute(_LIST, (list(gids),)).fetchall())
@@ -209,12 +220,12 @@ def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[
     sent: list[psycopg.Cursor] = []
     with suppress(*_MAY_BE_LEFT, *_NO_PIPELINE), session.pipeline():
         for end in ends.values():
-            sent.append(session.run(end))  # one by one: an error keeps what was sent before it
+            sent.append(session.alone(end.encode()))  # one by one: an error keeps what was sent before it
     done = {gid for gid, answer in zip(ends, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
     stuck: dict[str, psycopg.Error] = {}
     for gid in [gid for gid in ends if gid not in done]:
         try:
-            session.run(ends[gid])
+            session.alone(ends[gid].encode())
             done.add(gid)
         except _MAY_BE_LEFT as error:
             stuck[gid] = error

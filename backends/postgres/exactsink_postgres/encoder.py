@@ -1,7 +1,8 @@
 """Rows as Postgres' binary COPY: pgpq writes it, from batches whose columns were made what the table's are.
 
-Nothing is rounded, cut or wrapped: a value that doesn't fit is refused by name. Lists become arrays of one dimension:
-by pgpq, or as bytes where the element's type is not one of pgpq's.
+A table with a column that only the server can read gets its rows as text. Nothing is rounded, cut or wrapped: a value
+that doesn't fit is refused by name. Lists become arrays of one dimension: by pgpq, or as bytes where the element's type
+is not one of pgpq's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from pgpq.schema import Jsonb
 from exactsink.contract import Fatal
 from exactsink.toolkit.json_columns import element_of, plain
 from exactsink_postgres.errors import FIX_VALUES
-from exactsink_postgres.type_mapping import ELEMENTS, TEXTS, Column, cast_for, family, matches, misfit
+from exactsink_postgres.text_rows import TextRows
+from exactsink_postgres.type_mapping import (
+    ELEMENTS,
+    TEXTS,
+    Column,
+    cast_for,
+    family,
+    is_read_by_server,
+    matches,
+    misfit,
+)
 
 __all__ = ["RowEncoder"]
 
@@ -52,7 +63,7 @@ class RowEncoder:
     """
 
     def __init__(self, table: str, schema: pa.Schema, columns: Sequence[Column]) -> None:
-        self._columns = []
+        chosen = []
         for field, found in zip(schema, matches(schema.names, columns), strict=True):
             if len(found) != 1:
                 raise Fatal(
@@ -60,16 +71,22 @@ class RowEncoder:
                     why=f"its columns are {', '.join(column.name for column in columns)}",
                     next="see that the job is not fed by two schemas, then start it again",
                 )
-            self._columns.append(_ColumnEncoder(table, field, found[0]))
-        self.names = [column.name for column in self._columns]
+            chosen.append(found[0])
+        self.names = [column.name for column in chosen]
+        self.format = "text" if any(map(is_read_by_server, chosen)) else "binary"
+        as_bytes = self.format == "binary"
+        self._columns = [_ColumnEncoder(table, *pair, as_bytes) for pair in zip(schema, chosen, strict=True)]
         self._schema = pa.schema([(str(place), column.type) for place, column in enumerate(self._columns)])
+        self._encoder = TextRows(chosen) if self.format == "text" else self._binary()
+
+    def _binary(self) -> ArrowToPostgresBinaryEncoder:
         builders = {
             field.name: _JSONB[field.type].new_with_output(field, Jsonb())
             if column.is_jsonb
             else ArrowToPostgresBinaryEncoder.infer_encoder(field)
             for field, column in zip(self._schema, self._columns, strict=True)
         }
-        self._encoder = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
+        return ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
 
     def header(self) -> bytes:
         """Return what begins the COPY."""
@@ -86,9 +103,9 @@ class RowEncoder:
 
 
 class _ColumnEncoder:
-    """Turns one column's values into what pgpq writes."""
+    """Turns one column's values into what pgpq writes, or `TextRows` does: lists then stay lists."""
 
-    def __init__(self, table: str, field: pa.Field, column: Column) -> None:
+    def __init__(self, table: str, field: pa.Field, column: Column, as_bytes: bool) -> None:
         self.name = column.name
         self._column = column
         self._named = f"table {table}, column {column.name}"
@@ -100,9 +117,9 @@ class _ColumnEncoder:
         empty = plain(pa.array([], field.type))
         self._is_list = element_of(empty.type) is not None
         inner = plain(empty.flatten()).type if self._is_list else empty.type
-        is_text = column.base in TEXTS or column.kind == "e"
+        is_text = column.base in TEXTS or column.kind == "e" or is_read_by_server(column)
         self._convert = _nothing if _is.is_null(inner) else _texts if is_text else _CONVERSIONS[column.base]
-        self._as_bytes = self._is_list and (column.base not in ELEMENTS or _is.is_null(inner))
+        self._as_bytes = as_bytes and self._is_list and (column.base not in ELEMENTS or _is.is_null(inner))
         self.type = self.encode(pa.array([], field.type)).type
         self.is_jsonb = column.base == "jsonb" and self.type in _JSONB
 

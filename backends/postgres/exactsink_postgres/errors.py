@@ -22,10 +22,28 @@ _FIXES = {
     "25006": "connect to the primary (target_session_attrs=read-write in conninfo), then start the job again",
     "42501": "grant what is missing (`exactsink check` shows the statement), then start the job again",
     "42P01": "bring the table back, or set create = true, then start the job again",
-    "53200": "ALTER SYSTEM SET max_prepared_transactions = N, at least twice max_participants of all jobs, then "
-    "restart the server; or lower max_participants",
+    "53100": "free space on the server's disk that the message names, then start the job again",
+    "53200": "give the server more memory, or lower max_participants",
     "53300": "raise max_connections, or lower max_participants: every running task holds a connection",
 }
+_LIMITS = {
+    "max_prepared_transactions": "at least twice max_participants of all jobs",
+    "max_locks_per_transaction": "twice what it is; tables with many partitions and indexes take most",
+}
+"""What a limit should be that the server names, in a hint in whatever language, when it is out of memory for it."""
+
+_POOLER = {
+    "statement pooling mode": "give this database pool_mode = session or transaction in the pooler's configuration; "
+    "or connect past it",
+    "unsupported startup parameter": "take what the message names out of conninfo and PGOPTIONS, and set it by ALTER "
+    "ROLE ... SET; or connect past the pooler",
+    "query_wait_timeout": "raise the pooler's default_pool_size above the tasks that run at once, and two for the "
+    "driver; or lower max_participants",
+    "no more connections allowed": "raise the pooler's max_client_conn, or lower max_participants",
+}
+"""What a pooler says, without a state of its own."""
+_REFUSED_BY_POOLER = ("statement pooling mode", "unsupported startup parameter")
+
 _PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
 _TLS = "fix sslmode, sslrootcert or the server's certificate, for the driver and every executor"
 _SERVICE = "give the driver and every executor a service file with it (PGSERVICEFILE, ~/.pg_service.conf)"
@@ -50,8 +68,11 @@ def shown(error: psycopg.Error) -> str:
     return f"{error.diag.message_primary or error} (SQLSTATE {error.sqlstate})"
 
 
-def ours(error: psycopg.Error, doing: str, safe: str = "") -> ExactsinkError:
-    """Return the server's error as ours: `doing` says what failed, `safe` what becomes of the rows."""
+def ours(error: psycopg.Error, doing: str, safe: str = "", advice: str = "") -> ExactsinkError:
+    """Return the server's error as ours: `doing` says what failed, `safe` what becomes of the rows.
+
+    `advice` is what helps, where the caller knows better than the state says.
+    """
     diag, state = error.diag, error.sqlstate or ""
     named = {
         "table": diag.schema_name and diag.table_name and f"{diag.schema_name}.{diag.table_name}",
@@ -63,11 +84,25 @@ def ours(error: psycopg.Error, doing: str, safe: str = "") -> ExactsinkError:
     parts = [f"SQLSTATE {state}" if state else "", diag.message_detail, diag.context, diag.message_hint, safe]
     why = "; ".join(part.rstrip(".").replace("\n", "; ") for part in parts if part)
     what = f"{doing}: {where}: {said}" if where else f"{doing}: {said}"
-    may_pass = state.startswith(_TRY_AGAIN) if state else isinstance(error, psycopg.OperationalError)
-    fix = _FIXES.get(state) or _FIXES.get(state[:2])
-    if may_pass and not state:
-        fix = next((fix for words, fix in _NO_ENTRY.items() if words in str(error)), "")
-        may_pass = not fix
+    may_pass, fix = _outlook(error, state)
     if may_pass:
-        return Retryable(what, why=why, next=fix or f"see that the server is up, then {AGAIN}")
-    return Fatal(what, why=why, next=fix or f"fix what the server names, then {AGAIN}")
+        return Retryable(what, why=why, next=advice or fix or f"see that the server is up, then {AGAIN}")
+    return Fatal(what, why=why, next=advice or fix or f"fix what the server names, then {AGAIN}")
+
+
+def _outlook(error: psycopg.Error, state: str) -> tuple[bool, str]:
+    """Return whether another try may help, and what does; empty where nothing is known."""
+    if state in ("", "08P01"):
+        for words, fix in _POOLER.items():
+            if words in str(error):
+                return words not in _REFUSED_BY_POOLER, fix
+    if not state:
+        if not isinstance(error, psycopg.OperationalError):
+            return False, ""
+        fix = next((fix for words, fix in _NO_ENTRY.items() if words in str(error)), "")
+        return not fix, fix
+    for limit, least in _LIMITS.items():
+        if state == "53200" and limit in (error.diag.message_hint or ""):
+            least = f"ALTER SYSTEM SET {limit} = N, {least}, then restart the server; or lower max_participants"
+            return True, least
+    return state.startswith(_TRY_AGAIN), _FIXES.get(state) or _FIXES.get(state[:2]) or ""

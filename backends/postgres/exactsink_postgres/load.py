@@ -24,7 +24,6 @@ from exactsink_postgres.errors import UNDECIDED
 from exactsink_postgres.locks import TAG, Waiting
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
-from exactsink_postgres.server import DURABLE
 from exactsink_postgres.type_mapping import Column
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class LoadingWriter(Writer):
         self.marks = Marks(self.session, ticket.schema, txn.job, txn.sink, ticket.lineage)
         try:
             with self.explained():
-                self._begin(max(1, round(timeout * 1000)))  # 0 would wait for ever
+                self._begin()
         except BaseException:
             self.abort()
             raise
@@ -172,12 +171,12 @@ class LoadingWriter(Writer):
         """Turn the server's errors into ours; a lock that did not come is reported with its holder."""
         return self.session.explained(self._waiting)
 
-    def _begin(self, lock_timeout_ms: int) -> None:
-        self.execute(f"BEGIN; SET LOCAL lock_timeout = {lock_timeout_ms}; {DURABLE}")
+    def _begin(self) -> None:
+        self.session.begin(self.tag)
         self.enter()
         self._cursor = self.session.cursor()
         names = ", ".join(map(quoted, self._encoder.names))
-        copy = f"{self.tag} COPY {self._ticket.relation} ({names}) FROM STDIN WITH (FORMAT binary)"
+        copy = f"{self.tag} COPY {self._ticket.relation} ({names}) FROM STDIN WITH (FORMAT {self._encoder.format})"
         copying = self._cursor.copy(copy.encode())
         self._copy = copying.__enter__()
         self._copying = copying

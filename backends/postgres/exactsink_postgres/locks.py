@@ -14,6 +14,7 @@ from psycopg import sql
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
 from exactsink_postgres.errors import AGAIN
+from exactsink_postgres.timeouts import advice
 
 __all__ = ["TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 
@@ -130,7 +131,7 @@ class LockWatch:
 
     def __init__(self, connect: Callable[[], psycopg.Connection], pid: int, lock_timeout_seconds: float) -> None:
         self._connect = connect
-        self._pid = pid
+        self.pid = pid
         self._timeout = lock_timeout_seconds
         self._seen: tuple[float, Blocker] | None = None
         self._reported = False
@@ -151,8 +152,8 @@ class LockWatch:
             return answer
 
     def _look(self, now: float) -> None:
-        for found in self._ask(_WHO, pid=self._pid):
-            if found.pid != self._pid:
+        for found in self._ask(_WHO, pid=self.pid):
+            if found.pid != self.pid:
                 self._seen = (now, found)
             elif not self._reported:
                 self._reported = True
@@ -175,9 +176,15 @@ class LockWatch:
         why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
         return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)
 
+    def advice(self, error: psycopg.Error) -> str:
+        """Return what helps against a timeout that ended a call; empty for an error of another kind, or unknown."""
+        with suppress(ExactsinkError, psycopg.Error):
+            return advice(error, self._connect)
+        return ""
+
     def _writers(self, waiting: Waiting) -> list[Blocker]:
         """List who has written to the table and may still hold locks on it, oldest first."""
-        return self._ask(_ON_TABLE, relation=waiting.relation, pid=self._pid)
+        return self._ask(_ON_TABLE, relation=waiting.relation, pid=self.pid)
 
     def _ask(self, query: str, **parameters: object) -> list[Blocker]:
         """Ask in a new session; what can't be asked now stays unknown."""

@@ -10,11 +10,11 @@ import psycopg
 import pyarrow as pa
 
 from exactsink.contract import Finding, JobContext, Txn
-from exactsink.toolkit.sql import quoted
 from exactsink_postgres.errors import ours, shown
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight_table import table_findings
 from exactsink_postgres.server import ask
+from exactsink_postgres.timeouts import origin, unset
 
 __all__ = ["OLDEST_VERSION", "findings", "set_on_server"]
 
@@ -113,7 +113,7 @@ def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
         yield Finding("error", "the server is a replica: it can't be written", fix)
     elif at["read_only"]:
         message = "transactions are read only here (default_transaction_read_only is on)"
-        yield Finding("error", message, _unset("default_transaction_read_only", "off", at))
+        yield Finding("error", message, unset("default_transaction_read_only", "off", at))
 
 
 def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | None) -> Iterator[Finding]:
@@ -164,7 +164,8 @@ def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Findi
     for found in ask(connection, _TIMEOUTS, budget=budget * 1000, names=list(_CUT)):
         name = found["name"]
         message = f"{name} is {_duration(found['seconds'])}, an epoch may take {_duration(budget)} (epoch_budget): "
-        yield Finding("warning", f"{message}it may end {_CUT[name]}", _unset(name, "0", found))
+        message += f"it may end {_CUT[name]}; {origin(found)} sets it"
+        yield Finding("warning", message, unset(name, "0", found))
 
 
 def _settings(connection: psycopg.Connection) -> Iterator[Finding]:
@@ -187,14 +188,6 @@ def _standbys(connection: psycopg.Connection) -> Iterator[Finding]:
             {"synchronous_standby_names": "''"}, restart=False
         )
         yield Finding("warning", f"{message}every vote and every commit waits until one is", fix)
-
-
-def _unset(name: str, value: str, now: dict[str, Any]) -> str:
-    """Return what ends a setting, for a session whose setting comes from `source` (pg_settings)."""
-    if now["source"] == "client":
-        return f"take {name} out of `options` in conninfo (or PGOPTIONS)"
-    there = f" IN DATABASE {quoted(now['database'])}" if now["source"] == "database user" else ""
-    return f"ALTER ROLE {quoted(now['login'])}{there} SET {name} = {value};"
 
 
 def _duration(seconds: float) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import dict_row
 from pydantic import SecretStr
 
+from exactsink.contract import Fatal
 from exactsink_postgres.errors import ours
 from exactsink_postgres.locks import LockWatch, Waiting
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from typing_extensions import LiteralString
 
-__all__ = ["DURABLE", "KeptSession", "Server", "Session", "ask", "pinned", "place"]
+__all__ = ["KeptSession", "Server", "Session", "ask", "pinned", "place"]
 
 _Answer = TypeVar("_Answer")
+_IDLE = psycopg.pq.TransactionStatus.IDLE
 _DEFAULTS = {
     "connect_timeout": 10,
     "keepalives_idle": 30,  # a firewall forgets a session that is silent; one that is dead breaks before its next use
@@ -35,22 +37,101 @@ _PINNED = (
     *("host", "hostaddr", "port", "dbname", "user", "options", "target_session_attrs"),
     *("sslmode", "gssencmode", "channel_binding", "require_auth"),  # a task must never settle for less than the driver
 )
-DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
-    WHERE current_setting('synchronous_commit') <> 'remote_apply'"""
-"""Makes a session's commits wait for the disk and the synchronous standbys, whatever its role or database says.
+_SETTINGS = """SELECT set_config('lock_timeout', '{timeout}', {local}), set_config('synchronous_commit',
+    CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, {local}),
+    pg_backend_pid()"""
+"""Bounds waits for locks, and makes commits wait for the synchronous standbys, whatever the role or database says.
 
-What it prepares, and the end of that, are on disk without it, too, but don't wait for a standby.
+What is prepared without it, and the end of that, are on disk, too, but don't wait for a standby.
 """
+_OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=")
+_POOLED_OPTIONS = (
+    "take `options` out of conninfo (and PGOPTIONS), and set it by ALTER ROLE ... SET; or connect past the pooler"
+)
+_UNTIL_HERE = """SELECT pg_logical_emit_message(true, 'exactsink', '')
+    WHERE current_setting('synchronous_standby_names') <> ''"""
 
 
 class Session(psycopg.Connection):
-    """A session in autocommit that names, in its errors, who holds a lock that did not come."""
+    """A session in autocommit that names, in its errors, who holds a lock that did not come.
+
+    Behind a pooler (`pooled`) each transaction may run in another session of the server's, which others use, too: what
+    is set then is set for one transaction, and a statement on its own gets a transaction around it.
+    """
 
     watch: LockWatch | None = None
+    lock_timeout = "0"
+    pooled = False
 
     def run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
         """Run a statement that is made here, its names quoted. Raises psycopg's errors."""
         return self.execute(statement.encode(), given or None)
+
+    def execute(self, query: Any, params: Any = None, **kwargs: Any) -> psycopg.Cursor[Any]:
+        if self.pooled and self.info.transaction_status == _IDLE:
+            with self.transaction():
+                return self.alone(query, params, **kwargs)
+        return self.alone(query, params, **kwargs)
+
+    def alone(self, query: Any, params: Any = None, **kwargs: Any) -> psycopg.Cursor[Any]:
+        """Run a statement as it is: for those that take no transaction around them."""
+        return super().execute(query, params, **kwargs)
+
+    @contextmanager
+    def transaction(self, *args: Any, **kwargs: Any) -> Iterator[psycopg.Transaction]:
+        begins = self.info.transaction_status == _IDLE
+        with super().transaction(*args, **kwargs) as transaction:
+            if self.pooled and begins:
+                self._found(self.alone(self._settings("true")))
+            yield transaction
+
+    def begin(self, tag: str) -> None:
+        """Begin a transaction with the settings, which end with it. `tag` begins the statement."""
+        cursor = self.alone(f"{tag} BEGIN ISOLATION LEVEL READ COMMITTED; {self._settings('true')}".encode())
+        cursor.nextset()
+        self._found(cursor)
+
+    def settle(self) -> int:
+        """Set what transactions need, behind a pooler for each of them. Return the server's process. Called once."""
+        pid = self.backend()
+        self.pooled = pid != self.info.backend_pid  # a pooler gives its clients numbers of its own
+        if not self.pooled:
+            self.alone(self._settings("false"))
+        elif dropped := self._dropped():
+            raise Fatal(
+                f"the pooler drops what conninfo sets for the session: {', '.join(dropped)}",
+                why="its ignore_startup_parameters has them, so the server never sees them",
+                next=_POOLED_OPTIONS,
+            )
+        return pid
+
+    def _dropped(self) -> list[str]:
+        """Name the settings in `options` of conninfo that the server's session did not get."""
+        given = _OPTION.findall(self.info.get_parameters().get("options", ""))
+        names = [name.replace("-", "_").lower() for name in given]
+        query = "SELECT name FROM pg_settings WHERE name = ANY (%s) AND source <> 'client'"
+        return [name for (name,) in self.alone(query, [names])]
+
+    def backend(self) -> int:
+        """Return the process that answers at the server now."""
+        ((pid,),) = self.alone("SELECT pg_backend_pid()").fetchall()
+        return int(pid)
+
+    def await_standbys(self) -> None:
+        """Wait until the synchronous standbys have all that was committed before: no setting goes with COMMIT PREPARED
+        through a pooler, so a later commit, to which one does, waits in its place.
+        """
+        if self.pooled:
+            self.execute(_UNTIL_HERE)
+
+    def _settings(self, local: Literal["true", "false"]) -> str:
+        return _SETTINGS.format(timeout=self.lock_timeout, local=local)
+
+    def _found(self, settings: psycopg.Cursor[Any]) -> None:
+        """Remember whom the server says it is: the watch asks for that process's locks."""
+        ((_, _, pid),) = settings.fetchall()
+        if self.watch is not None:
+            self.watch.pid = pid
 
     def wait(self, gen: PQGen[_Answer], *args: Any, **kwargs: Any) -> _Answer:
         return super().wait(gen if self.watch is None else self.watch.generator(gen), *args, **kwargs)
@@ -62,7 +143,8 @@ class Session(psycopg.Connection):
             yield
         except psycopg.Error as error:
             blocked = self.watch and self.watch.error(error, waiting)
-            raise blocked or ours(error, waiting.doing, waiting.safe) from error
+            ended_by = self.watch.advice(error) if self.watch else ""
+            raise blocked or ours(error, waiting.doing, waiting.safe, ended_by) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +156,7 @@ class Server:
     def connect(self, name: str, lock_timeout_seconds: float = 0) -> Session:
         """Open a session; `name` is what administrators see it as. Raises Retryable or Fatal.
 
-        With a lock timeout it is watched for locks that don't come; to set the server's is the caller's.
+        With a lock timeout it is watched for locks that don't come; `settle`, or `begin`, sets the server's.
         """
         conninfo = self.conninfo.get_secret_value()
         defaults: dict[str, Any] = {"application_name": name[:63], **_DEFAULTS}
@@ -93,6 +175,7 @@ class Server:
         except psycopg.Error as error:
             raise ours(error, f"connect to {place(conninfo)}") from error
         if lock_timeout_seconds:
+            session.lock_timeout = f"{math.ceil(lock_timeout_seconds * 1000)}ms"
             asking = partial(self.connect, "exactsink: who holds a lock")
             session.watch = LockWatch(asking, session.info.backend_pid, lock_timeout_seconds)
         return session
@@ -106,18 +189,21 @@ class KeptSession:
 
     def __init__(self, server: Server, name: str, lock_timeout_seconds: float) -> None:
         self._connect = partial(server.connect, name, lock_timeout_seconds)
-        self._settings = f"SET lock_timeout = {math.ceil(lock_timeout_seconds * 1000)}; {DURABLE}"
         self._session: Session | None = None
+        self._pid = 0
 
     @contextmanager
     def use(self, waiting: Waiting) -> Iterator[Session]:
         """Return the session for a call. The server's errors become ours."""
         session = self._session
-        if session is None or not _answers(session):
+        pid = None if session is None else _answering(session)
+        if session is None or pid is None:
             self.close()
             session = self._session = self._connect()
             with session.explained(waiting):
-                session.run(self._settings)
+                self._pid = session.settle()
+        elif pid != self._pid:
+            session.pooled = True  # by one that hands on the server's own numbers
         with session.explained(waiting):
             yield session
 
@@ -128,13 +214,13 @@ class KeptSession:
             session.close()
 
 
-def _answers(session: Session) -> bool:
-    """Return whether an open session takes a statement: what broke off before may have left it in anything."""
+def _answering(session: Session) -> int | None:
+    """Return the server's process; None when no statement is taken: what broke off may have left it in anything."""
     try:
-        session.execute("SELECT 1")
+        pid = session.backend()
     except psycopg.Error:
-        return False
-    return session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        return None
+    return pid if session.info.transaction_status == _IDLE else None
 
 
 def pinned(conninfo: str) -> str:
@@ -172,5 +258,6 @@ def place(conninfo: str) -> str:
 
 def ask(connection: psycopg.Connection, query: LiteralString, **parameters: object) -> list[dict[str, Any]]:
     """Run a query and return its rows by column name. Raises psycopg's errors."""
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(query, parameters or None).fetchall()
+    cursor = connection.execute(query, parameters or None)
+    names = [column.name for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -81,12 +81,15 @@ class TwoPhaseCommitter(PostgresCommitter):
             marks, seen = self._seen(session, doing)
             # In this order, in two statements: one that is committed between them is found by the second.
             done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self._ctx.sink}: {doing}")
+            session.await_standbys()
             if left := done & unmarked.keys():  # they left no marks: now that they are committed, they get them
                 with session.transaction():
                     marks.create()
                     for gid in left:
                         marks.add(epoch, unmarked[gid], gid)
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
+            if done | proven != set(gids):
+                self._seen(session, doing)  # what is not found is lost on the server whose mark was read
         return [_outcome(gid, done, proven, seen if gid not in unmarked else None) for gid in gids]
 
 

@@ -13,7 +13,17 @@ from psycopg import postgres
 from exactsink.toolkit.json_columns import element_of, is_json_text
 from exactsink.toolkit.spark_sql import quoted_name
 
-__all__ = ["ELEMENTS", "TEXTS", "Column", "cast_for", "column_type", "family", "matches", "misfit"]
+__all__ = [
+    "ELEMENTS",
+    "TEXTS",
+    "Column",
+    "cast_for",
+    "column_type",
+    "family",
+    "is_read_by_server",
+    "matches",
+    "misfit",
+]
 
 TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb"})
 """Types, beside enums, whose values arrive as text."""
@@ -23,6 +33,9 @@ ELEMENTS = {
     for name in ["bool", "int2", "int4", "int8", "float4", "float8", "numeric", "date", "time", "timestamp", "interval"]
 }
 """Types that pgpq writes as elements of an array, with their oids, which are the same on every server."""
+
+_CUT = frozenset({"char", "money", "name", "timetz"})
+"""Types whose input rounds or cuts a text without a word."""
 
 _WHOLE_INTERVAL = 0x7FFF << 16  # an interval's modifier with all its fields
 
@@ -177,7 +190,8 @@ def misfit(field: pa.Field, column: Column) -> str | None:
 
 def cast_for(field: pa.Field, column: Column) -> str | None:
     """Return the expression of Spark SQL that makes a field fit a column; None when there is none."""
-    name, list_of, kind = quoted_name(field.name), element_of(field.type), _kind_of(column)
+    name, list_of = quoted_name(field.name), element_of(field.type)
+    kind = _TEXT if is_read_by_server(column) else _kind_of(column)
     if list_of is not None and not column.array:
         return f"to_json({name})" if column.base in TEXTS else None
     if list_of is None and column.array:
@@ -202,6 +216,12 @@ def _made_of(type: pa.DataType) -> tuple[str, str | None]:
     return _ARROW.get(re.split(r"[\[(<]", str(_decoded(type)))[0], ("", None))
 
 
+def is_read_by_server(column: Column) -> bool:
+    """Return whether a column's values are texts that the server's own input function reads, as an INSERT's are."""
+    apart = (column.array and column.base == "box") or column.base in _CUT  # boxes of an array stand between semicolons
+    return column.kind in "bcrm" and _kind_of(column) is None and not apart
+
+
 def _kind_of(column: Column) -> _Kind | None:
     """Find a column's type; an enum may have any name, but not one of the server's own types."""
     known = _KINDS.get(column.base)
@@ -212,7 +232,7 @@ def _kind_of(column: Column) -> _Kind | None:
 
 def _scalar_misfit(type: pa.DataType, column: Column) -> str | None:
     """Return why not, perhaps in no words; None when it fits."""
-    base, kind = column.base, _kind_of(column)
+    base, kind = column.base, _TEXT if is_read_by_server(column) else _kind_of(column)
     if kind is None:
         return "no type of the rows goes into such a column"
     if column.array and base in ELEMENTS and column.element not in (0, ELEMENTS[base]):  # pgpq knows no domains

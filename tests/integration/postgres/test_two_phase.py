@@ -86,14 +86,14 @@ def test_one_that_another_session_is_ending_is_asked_for_again_and_the_others_ar
 class _Busy(Session):
     """The server answers busy to the COMMIT PREPARED of the first gid, however often."""
 
-    first: str | None = None
+    first: bytes | None = None
 
-    def run(self, statement, *given):  # type: ignore[no-untyped-def]
-        if "COMMIT PREPARED" in statement:
-            self.first = self.first or statement
-            if statement == self.first:
-                statement = "DO $$ BEGIN RAISE EXCEPTION 'busy' USING ERRCODE = '55000'; END $$"
-        return super().run(statement, *given)
+    def alone(self, query, *given, **more):  # type: ignore[no-untyped-def]
+        if isinstance(query, bytes) and b"COMMIT PREPARED" in query:
+            self.first = self.first or query
+            if query == self.first:
+                query = "DO $$ BEGIN RAISE EXCEPTION 'busy' USING ERRCODE = '55000'; END $$"
+        return super().alone(query, *given, **more)
 
 
 def test_a_vote_of_a_later_release_is_refused(branches: Branches) -> None:

@@ -1,0 +1,94 @@
+"""PgBouncer in front of a PostgreSQL server of the tests: on a unix socket only, and gone with who started it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.servers.postgres import Postgres, server_user
+from tests.servers.waiting import PATIENCE, wait_until
+
+__all__ = ["PgBouncer", "own_pgbouncer"]
+
+INSTALL = "apt-get update && apt-get install -y --no-install-recommends pgbouncer"
+PORT = "6432"
+SETTINGS = {"max_client_conn": "500", "default_pool_size": "30", "server_idle_timeout": "1", "admin_users": "postgres"}
+
+
+class PgBouncer(Postgres):
+    """A pooler with a folder of its own: `start` and `kill` it at will, `remove` it at the end."""
+
+    def __init__(self, server: Postgres, pool_mode: str, **settings: str) -> None:
+        program = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/bin:/usr/bin")
+        if program is None:
+            raise RuntimeError(f"these tests need PgBouncer; run: {INSTALL}")
+        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pool-")), PORT)
+        self.pool_mode = pool_mode
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = ["setpriv", "--pdeathsig", "KILL", "--", program, str(self.folder / "pgbouncer.ini")]
+        given = {"unix_socket_dir": str(self.folder), "listen_port": PORT, "listen_addr": "", "pool_mode": pool_mode}
+        given |= {"auth_type": "trust", "auth_file": str(self.folder / "users"), **SETTINGS, **settings}
+        lines = ["[databases]", f"* = host={server.folder} port={server.port}", "[pgbouncer]"]
+        lines += [f"{name} = {value}" for name, value in given.items()]
+        (self.folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
+        (self.folder / "users").write_text('"postgres" ""\n')
+        for path in (self.folder, *self.folder.iterdir()):
+            if "user" in server_user():
+                shutil.chown(path, "postgres", "postgres")
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        assert self._process is None, "the pooler runs"
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **server_user()
+            )
+        wait_until(self._answers, f"the pooler in {self.folder} to answer")
+
+    def kill(self) -> None:
+        """End it as a crash does: its clients and its server's sessions see a broken connection. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop, and remove all that is kept. Idempotent."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def show(self, what: str) -> list[dict[str, Any]]:
+        """Ask its console."""
+        with psycopg.Connection.connect(
+            self.conninfo("pgbouncer"), autocommit=True, row_factory=psycopg.rows.dict_row
+        ) as console:
+            cursor = psycopg.ClientCursor(console, row_factory=psycopg.rows.dict_row)  # it takes simple queries only
+            return cursor.execute(f"SHOW {what}".encode()).fetchall()
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the pooler ended: {(self.folder / 'log').read_text(errors='replace')[-4000:]}")
+        try:
+            psycopg.connect(self.conninfo("pgbouncer")).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+@contextmanager
+def own_pgbouncer(server: Postgres, pool_mode: str, **settings: str) -> Iterator[PgBouncer]:
+    """Return a started pooler to one owner, who may kill it and start it again."""
+    pooler = PgBouncer(server, pool_mode, **settings)
+    try:
+        pooler.start()
+        yield pooler
+    finally:
+        pooler.remove()
