@@ -25,11 +25,12 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.spark_sql import quoted_name
+from exactsink_idempotent_upsert.limits import CheckedWriter, Ticket
 from exactsink_idempotent_upsert.options import UpsertOptions
-from exactsink_idempotent_upsert.tables import DELETED, Table, unstorable
+from exactsink_idempotent_upsert.table import DELETED, Table
 
 if TYPE_CHECKING:
-    from exactsink_idempotent_upsert.sqlite import Database
+    from exactsink_idempotent_upsert.database import Database
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -72,18 +73,21 @@ class UpsertBackend(StagedBackend):
         return [*expressions, f"CASE WHEN (\n{options.delete_when}\n) THEN true ELSE false END AS {DELETED}"]
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        had = Ticket.loaded(ticket)
+        return CheckedWriter(self._writer(txn, schema, had.given), self.options.table, had.limits)
+
+    def _writer(self, txn: Txn, schema: pa.Schema, given: str) -> Writer:
         if self.options.strategy == "staged":
-            return super().writer(txn, schema, ticket)
+            return super().writer(txn, schema, given.encode())
         from exactsink_idempotent_upsert.strategies import DirectWriter
 
-        return DirectWriter(self._database(), self.check_batch, txn, ticket.decode())
+        return DirectWriter(self._database(), self.check_batch, txn, given)
 
     def committer(self, ctx: JobContext) -> Committer:
-        if self.options.strategy == "staged":
-            return super().committer(ctx)
-        from exactsink_idempotent_upsert.strategies import DirectCommitter
+        from exactsink_idempotent_upsert.strategies import DirectCommitter, UpsertCommitter
 
-        return DirectCommitter(ctx, self._database())
+        kind = UpsertCommitter if self.options.strategy == "staged" else DirectCommitter
+        return kind(ctx, self._database())
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that the table could not take as they are, and NULL keys: no upsert ever meets those again."""
@@ -96,7 +100,7 @@ class UpsertBackend(StagedBackend):
                     why=f"`keys`, `order_by` or `delete_when` needs it; they have {', '.join(batch.schema.names)}",
                     next="select the column into this sink, or correct the option",
                 )
-        problem = unstorable(batch)
+        problem = self._database().unstorable(batch)
         if problem is not None:
             raise Fatal(
                 f"table {options.table}: a row can't be stored: {problem}",
@@ -113,14 +117,14 @@ class UpsertBackend(StagedBackend):
                 )
 
     def applier(self) -> Applier:
-        from exactsink_idempotent_upsert.strategies import SqliteApplier
+        from exactsink_idempotent_upsert.strategies import UpsertApplier
 
-        return SqliteApplier(self._database())
+        return UpsertApplier(self._database())
 
     def _database(self) -> Database:
-        from exactsink_idempotent_upsert.sqlite import Database
+        from exactsink_idempotent_upsert.sqlite import SqliteDatabase
 
-        return Database(self.options.path, self._table(), self.options.busy_timeout_seconds)
+        return SqliteDatabase(self.options.path, self._table(), self.options.busy_timeout_seconds)
 
     def _table(self) -> Table:
         options = self.options
