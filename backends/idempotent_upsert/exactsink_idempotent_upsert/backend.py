@@ -26,6 +26,7 @@ from exactsink.contract import (
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.spark_sql import quoted_name
 from exactsink_idempotent_upsert.limits import CheckedWriter, Ticket
+from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import DELETED, Table
 
@@ -68,7 +69,7 @@ class UpsertBackend(StagedBackend):
         expressions = [quoted_name(name) for name in kept]
         if options.delete_when is None:
             return expressions
-        if DELETED in map(str.lower, kept):
+        if DELETED in map(ascii_lower, kept):
             raise ConfigError(f"a column is named {DELETED}, which `delete_when` needs", next="rename it")
         return [*expressions, f"CASE WHEN (\n{options.delete_when}\n) THEN true ELSE false END AS {DELETED}"]
 
@@ -93,11 +94,11 @@ class UpsertBackend(StagedBackend):
         """Refuse rows that the table could not take as they are, and NULL keys: no upsert ever meets those again."""
         options = self.options
         flag = None if options.delete_when is None else DELETED
-        for name in filter(None, (*options.keys, options.order_by, flag)):
+        for name in filter(None, (*options.keys, options.order_by, options.version, flag)):
             if name not in batch.schema.names:
                 raise Fatal(
                     f"table {options.table}: the rows have no column {name}",
-                    why=f"`keys`, `order_by` or `delete_when` needs it; they have {', '.join(batch.schema.names)}",
+                    why=f"an option names it; they have {', '.join(batch.schema.names)}",
                     next="select the column into this sink, or correct the option",
                 )
         problem = self._database().unstorable(batch)

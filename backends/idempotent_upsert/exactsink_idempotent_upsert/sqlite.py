@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,9 +24,10 @@ from exactsink_idempotent_upsert.database import (
     Owner,
     Session,
 )
-from exactsink_idempotent_upsert.sqlite_rows import Changes, HeldRows, dropped
+from exactsink_idempotent_upsert.names import ascii_lower
+from exactsink_idempotent_upsert.sqlite_rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite_statements import Statements, create_table
-from exactsink_idempotent_upsert.sqlite_values import unstorable
+from exactsink_idempotent_upsert.sqlite_values import column_type, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteDatabase"]
@@ -36,6 +38,7 @@ _MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "B
 }
 _STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)"
 _READ_MARKER = f"SELECT * FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
+_NAMES = "SELECT name FROM pragma_table_xinfo(?)"
 _READ_OWNER = f"SELECT job, sink, lineage FROM main.{OWNER_TABLE} WHERE target = ?"
 
 _PASSING = (
@@ -135,8 +138,14 @@ class _Session(Session):
 
     def make_tables(self, schema: pa.Schema) -> None:
         self.make_marker_table()
+        statements = Statements(self._table)
         if self._table.create:
-            self._connection.execute(Statements(self._table).created_for(schema))
+            self._connection.execute(statements.created_for(schema))
+        if self._table.add_columns:
+            there = {ascii_lower(name) for (name,) in self._connection.execute(_NAMES, (self._table.name,))}
+            for name in self._table.stored(schema.names):
+                if there and ascii_lower(name) not in there:
+                    self._connection.execute(statements.with_column(name, column_type(schema.field(name).type)))
 
     def marker(self, job: str, sink: str) -> Marker | None:
         found = self._connection.execute(_READ_MARKER, (job, sink))
@@ -154,19 +163,22 @@ class _Session(Session):
         self._connection.execute(_STORE_MARKER, row)
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
-        Changes(self._connection, self._table, self._place).apply(batches)
+        coming = iter(batches)
+        if (first := next(coming, None)) is not None:
+            Changes(self._connection, self._table, self._place, first.schema.names).apply(chain([first], coming))
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         assert isinstance(held, _TemporaryTable)
         names, rows = held.read(f", {epoch}, {generation}")
-        written = self._connection.execute(Statements(self._table).upsert([*names, *GUARD], rows)).rowcount
+        changes = Changes(self._connection, self._table, self._place, [*names, *GUARD])
+        statement = changes.statements.upsert([*names, *GUARD], rows)
+        written = self._connection.execute(statement).rowcount
         if written == held.total:
             return None
-        newer = Statements(self._table).newer_than(epoch, generation)
+        newer = changes.statements.newer_than(epoch, generation)
         found: tuple[int, int] | None = self._connection.execute(newer).fetchone()
         if found is None:
-            what = f"dropped {held.total - written} rows of an epoch"
-            raise dropped(self._table.name, self._place, what, UNDECIDED)
+            changes.check_kept(written, held.total, lambda: self._connection.execute(rows), UNDECIDED)
         return found
 
     def owner(self) -> Owner | None:

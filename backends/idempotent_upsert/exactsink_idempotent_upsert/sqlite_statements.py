@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite_values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["Statements", "bound", "create_table"]
 
+# Columns that can be set to their default: a generated one can't, and one of the primary key has none, but a number
+# that SQLite draws.
+_DEFAULTED = "SELECT name FROM pragma_table_xinfo(?) WHERE NOT hidden AND NOT pk ORDER BY cid"
+
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What SQLite is to do to one table."""
+    """What SQLite is to do to one table; `rest` are columns that mode replace sets to their default."""
 
     table: Table
+    rest: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, table: Table, names: Iterable[str]) -> Statements:
+        """Return the statements for rows of these columns."""
+        if table.mode != "replace":
+            return cls(table)
+        brought = set(map(ascii_lower, names))
+        there = (name for (name,) in connection.execute(_DEFAULTED, (table.name,)))
+        return cls(table, tuple(name for name in there if ascii_lower(name) not in brought))
 
     def created_for(self, schema: pa.Schema) -> str:
         """Return the statement that makes the table for a frame, of types that preflight let pass."""
@@ -42,17 +58,40 @@ class Statements:
         """
         table = self.table
         rows = rows or f"VALUES {bound(len(columns))}"
-        others = [name for name in columns if name not in table.keys]
-        assignments = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
-        action = f"DO UPDATE SET {assignments}" if others else "DO NOTHING"
-        into = f"main.{quoted(table.name)} AS held ({_listed(columns)})"
-        return f"INSERT INTO {into} {rows} ON CONFLICT ({_listed(table.keys)}) {action}{self._guard()}"
+        alias = "" if table.expressions else " AS held"  # expressions name the row there by the table's name
+        into = f"main.{quoted(table.name)}{alias} ({_listed(columns)})"
+        return f"INSERT INTO {into} {rows} ON CONFLICT ({_listed(table.keys)}) {self._action(columns)}"
 
-    def _guard(self) -> str:
-        if not self.table.guarded:
-            return ""
-        held, given = (", ".join(f"{row}.{name}" for name in GUARD) for row in ("held", "excluded"))
-        return f" WHERE held.{GUARD[0]} IS NULL OR ({held}) <= ({given})"
+    def changes_nothing(self, columns: Sequence[str]) -> bool:
+        """Return whether a row stays as it is where its key is there."""
+        return not (self.table.updated(columns) or self.rest or self.table.expressions)
+
+    def _action(self, columns: Sequence[str]) -> str:
+        if self.changes_nothing(columns):
+            return "DO NOTHING"
+        plain = (*self.table.updated(columns), *self.rest)
+        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in plain]
+        sets += [f"{quoted(name)} = ({sql}\n)" for name, sql in self.table.expressions]
+        conditions = " AND ".join(self._conditions())
+        return f"DO UPDATE SET {', '.join(sets)}{conditions and f' WHERE {conditions}'}"
+
+    def _conditions(self) -> Iterator[str]:
+        """Return what must hold for a row to be set: no newer one stands there."""
+        table = self.table
+        held = quoted(table.name) if table.expressions else "held"
+        if table.guarded:
+            ours, given = (", ".join(f"{row}.{name}" for name in GUARD) for row in (held, "excluded"))
+            if table.mode == "insert_if_absent":
+                yield f"{held}.{GUARD[0]} = excluded.{GUARD[0]} AND {held}.{GUARD[1]} <= excluded.{GUARD[1]}"
+            else:
+                yield f"({held}.{GUARD[0]} IS NULL OR ({ours}) <= ({given}))"
+        if table.version is not None:
+            yield self.not_above(f"excluded.{quoted(table.version)}", f"{held}.")
+
+    def not_above(self, given: str, row: str = "") -> str:
+        """Return the condition that a row's version is not greater than the given one; NULL is the lowest."""
+        version = f"{row}{quoted(self.table.version or '')}"
+        return f"({version} IS NULL OR {version} <= {given} COLLATE BINARY)"
 
     def newer_than(self, epoch: int, generation: int) -> str:
         """Return the SELECT of the guard of rows that a later epoch or generation wrote."""
@@ -62,7 +101,7 @@ class Statements:
     def by_key(self, what: str, collations: Mapping[str, str]) -> str:
         """Return `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
         keys = self.table.keys
-        equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(key.lower(), 'BINARY'))}" for key in keys)
+        equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(ascii_lower(key), 'BINARY'))}" for key in keys)
         return f"{what} FROM main.{quoted(self.table.name)} WHERE {' AND '.join(equal)}"
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from exactsink_idempotent_upsert.names import ascii_lower
+
 __all__ = ["DELETED", "GUARD", "Table"]
 
 DELETED = "exactsink_delete"
@@ -47,8 +49,12 @@ class Table:
         return self.version or self.order_by
 
     def updated(self, names: Iterable[str]) -> list[str]:
-        """Name the columns of the rows that are set where the key is there; `expressions` have their own."""
-        if self.mode == "insert_if_absent":
+        """Name the columns of the rows that are set where the key is there; `expressions` have their own.
+
+        Of mode insert_if_absent it is none; but in a guarded table a row of the same epoch, which is not decided, is
+        written again.
+        """
+        if self.mode == "insert_if_absent" and not self.guarded:
             return []
         own = {*self.keys, *dict(self.expressions)}
         some = None if self.update_columns is None else {*self.update_columns, self.version, *GUARD}
@@ -57,7 +63,7 @@ class Table:
     @property
     def target(self) -> str:
         """By what the table of owners knows the table."""
-        return self.name.lower()
+        return ascii_lower(self.name)
 
     def stored(self, names: Iterable[str]) -> list[str]:
         """Name the columns of the rows that the table holds."""
