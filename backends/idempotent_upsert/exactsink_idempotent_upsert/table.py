@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["DELETED", "GUARD", "Table"]
 
@@ -22,7 +23,8 @@ class Table:
     """One table as the options want it.
 
     `exclude` names columns of the rows that are not stored; `deletes` says that rows bring the column DELETED;
-    `guarded` that the table has the columns GUARD.
+    `guarded` that the table has the columns GUARD. `update_columns` are None where all but the keys are set;
+    `expressions` are SQL by column, for a row whose key is there.
     """
 
     name: str
@@ -32,6 +34,25 @@ class Table:
     exclude: tuple[str, ...] = ()
     deletes: bool = False
     guarded: bool = False
+    schema: str | None = None
+    mode: Literal["upsert", "insert_if_absent", "replace"] = "upsert"
+    update_columns: tuple[str, ...] | None = None
+    expressions: tuple[tuple[str, str], ...] = ()
+    version: str | None = None
+    add_columns: bool = False
+
+    @property
+    def ordered_by(self) -> str | None:
+        """The column by which rows of one epoch are taken; None for the order in which they come."""
+        return self.version or self.order_by
+
+    def updated(self, names: Iterable[str]) -> list[str]:
+        """Name the columns of the rows that are set where the key is there; `expressions` have their own."""
+        if self.mode == "insert_if_absent":
+            return []
+        own = {*self.keys, *dict(self.expressions)}
+        some = None if self.update_columns is None else {*self.update_columns, self.version, *GUARD}
+        return [name for name in names if name not in own and (some is None or name in some)]
 
     @property
     def target(self) -> str:
