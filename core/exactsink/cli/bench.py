@@ -19,6 +19,7 @@ from exactsink.bench.ways import base_of, find_ways
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.spark.jvm import end_session
 from exactsink.spark.session import make_session
 
 __all__ = ["bench"]
@@ -55,7 +56,7 @@ def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured
             if runs is not None:
                 end.callback(runs.close)
             end.callback(shutil.rmtree, base.folder, ignore_errors=True)
-            end.callback(spark.stop)  # so that no task writes to what is removed
+            end.callback(end_session, spark)  # so that no task writes to what is removed
     return Measured(measured.rows, measured.ways, measured.together, {**found.skipped, **measured.skipped})
 
 

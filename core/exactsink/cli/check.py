@@ -12,6 +12,7 @@ from exactsink.contract import PreflightError
 from exactsink.job.guarantees import job_guarantee
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.spark.job import Job
+from exactsink.spark.jvm import end_session
 from exactsink.spark.session import make_session, read_source
 
 __all__ = ["check"]
@@ -24,7 +25,7 @@ def check(path: str, as_json: bool) -> None:
     try:
         found = job.preflight(read_source(job.config, spark))
     finally:
-        spark.stop()
+        end_session(spark)
     registry = Registry(installed_plugins())
     if as_json:
         body = {

@@ -27,10 +27,12 @@ from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
+from exactsink.observe.logs import LogFormat, logs_json, start_log
 
 __all__ = ["cli", "main"]
 
 EXIT_INTERRUPTED = 130
+_LOG = logging.getLogger("exactsink")
 
 _job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
 _run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
@@ -49,11 +51,10 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
 @click.option("-v", "--verbose", count=True, help="Log events; twice: protocol points too.")
-def cli(verbose: int) -> None:
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of stderr.")
+def cli(verbose: int, log_format: LogFormat) -> None:
     """Exactly-once output from PySpark to several stores, committed together."""
-    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("exactsink").setLevel(level)
+    start_log(log_format, verbose)
 
 
 @cli.command()
@@ -193,21 +194,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("exactsink: interrupted; nothing decided is lost, the same command goes on", err=True)
+        _report("interrupted; nothing decided is lost, the same command goes on", EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         return ConfigError.exit_code
     except ExactsinkError as error:
-        click.echo(f"exactsink: {error}", err=True)
+        _report(str(error), error.exit_code)
         return error.exit_code
-    except Exception:
-        traceback.print_exc()
-        click.echo(
-            "exactsink: this is a bug in exactsink or a plugin; nothing decided is lost, the same command is safe",
-            err=True,
-        )
+    except Exception as error:
+        said = "this is a bug in exactsink or a plugin; nothing decided is lost, the same command is safe"
+        if not logs_json():
+            traceback.print_exc()
+        _report(said, EXIT_BUG, error)
         return EXIT_BUG
+
+
+def _report(text: str, code: int, error: Exception | None = None) -> None:
+    """Print how a command ended: a line for people, or a record of the log where that is in JSON."""
+    if logs_json():
+        _LOG.error("%s", text, extra={"exactsink": {"exit_code": code}}, exc_info=error)
+    else:
+        click.echo(f"exactsink: {text}", err=True)
 
 
 def _spark_command(name: str) -> Any:

@@ -14,6 +14,7 @@ from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe import Observer
 from exactsink.observe import subscribers as observers_of
+from exactsink.observe.logs import EpochLines
 from exactsink.protocol.events import Events, Subscriber
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink
@@ -38,7 +39,7 @@ class Job:
     def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
         self.config = config
         self.sinks = sinks
-        self._subscribers = tuple(subscribers)
+        self._subscribers = (EpochLines(), *subscribers)
         self._observers: tuple[Observer, ...] = ()
         self._query: Query | None = None
 

@@ -6,6 +6,7 @@ One sequence for `run` and `check`: analyze the frames, ask each sink, try the e
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,9 +60,10 @@ class Preflight:
         """Report the warnings, and what each sink promises."""
         for name, found in self.findings.items():
             for finding in found:
-                events.report("preflight_warning", sink=name, message=finding.message, fix=finding.fix)
+                fields = {"sink": name, "message": finding.message, "fix": finding.fix}
+                events.report("preflight_warning", level=logging.WARNING, **fields)
         for finding in self.journal:
-            events.report("journal_warning", message=finding.message, fix=finding.fix)
+            events.report("journal_warning", level=logging.WARNING, message=finding.message, fix=finding.fix)
         if self.advice is not None:
             events.report("setting_advised", setting=self.advice)
         for name, sink in sinks.items():

@@ -6,10 +6,11 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkConf
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,6 +19,7 @@ from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
+from exactsink.spark.jvm import start_jvm
 from exactsink.spark.routes import Route
 
 __all__ = ["load_route", "load_transform", "make_session", "read_source"]
@@ -36,21 +38,25 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     places = [str(folder), os.getcwd()]
     sys.path.extend(place for place in places if place not in sys.path)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *places]))
-    builder = SparkSession.builder.appName(config.job.name).config("spark.ui.showConsoleProgress", "false")
-    for name, said in UNCHECKED.items():
-        builder = builder.config(f"spark.executorEnv.{name}", os.environ.setdefault(name, said))
-    if config.spark.master is not None:
-        builder = builder.master(config.spark.master)
-    if config.spark.packages:
-        builder = builder.config("spark.jars.packages", ",".join(config.spark.packages))
-    for key, value in config.spark.conf.items():
-        builder = builder.config(key, _spelled(value))
+    conf = SparkConf().setAll(_settings(config).items())
     try:
-        return builder.getOrCreate()
+        start_jvm(conf)
+        return SparkSession.builder.config(conf=conf).getOrCreate()
     except PySparkException as error:
         raise ConfigError(
             "Spark did not start", why=first_line(error), next="java -version (17 or newer), then fix [spark]"
         ) from error
+
+
+def _settings(config: JobConfig) -> Mapping[str, str]:
+    settings = {"spark.app.name": config.job.name, "spark.ui.showConsoleProgress": "false"}
+    for name, said in UNCHECKED.items():
+        settings[f"spark.executorEnv.{name}"] = os.environ.setdefault(name, said)
+    if config.spark.master is not None:
+        settings["spark.master"] = config.spark.master
+    if config.spark.packages:
+        settings["spark.jars.packages"] = ",".join(config.spark.packages)
+    return {**settings, **{key: _spelled(value) for key, value in config.spark.conf.items()}}
 
 
 def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:

@@ -1,0 +1,172 @@
+"""A command's log: lines for people or in JSON, each with the job, its generation and its epoch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from exactsink.contract import Event
+
+__all__ = ["EpochLines", "JsonLines", "LogContext", "LogFormat", "TextLines", "in_context", "logs_json", "start_log"]
+
+LogFormat = Literal["text", "json"]
+_EPOCHS = logging.getLogger("exactsink.epoch")
+_CONTEXT = "exactsink_context"
+
+
+class LogContext(logging.Filter):
+    """Gives every record the job, its generation and its epoch: it hears them as a subscriber. Refuses none."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__()
+        self._context: Mapping[str, Any] = {"job": job}
+
+    def __call__(self, event: Event) -> None:
+        """Go by a new claim, or a new epoch."""
+        if event.name == "claimed":
+            self._context = {"job": event.job, "generation": event.fields["generation"]}
+        elif event.epoch is not None and event.epoch != self._context.get("epoch"):
+            self._context = {**self._context, "epoch": event.epoch}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Note the context on the record, for the formatters below."""
+        setattr(record, _CONTEXT, self._context)
+        return True
+
+
+class TextLines(logging.Formatter):
+    """Lines for people: what the message does not say of the context stands behind it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        said = _event(record)
+        context = getattr(record, _CONTEXT, {})
+        rest = (f" {name}={value}" for name, value in context.items() if said.get(name) is None)
+        return super().formatMessage(record) + "".join(rest)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, job, generation, epoch, and the event's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {name: value for name, value in _event(record).items() if value not in (None, "")}
+        line = {
+            **said,
+            **{name: said.get(name, value) for name, value in getattr(record, _CONTEXT, {}).items()},
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def start_log(wanted: LogFormat, verbosity: int) -> None:
+    """Log to stderr, unless this process has a log already: warnings; from 1 on events; from 2 on points, too."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if wanted == "json" else TextLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbosity, 2)]
+    logging.getLogger("exactsink").setLevel(level)
+
+
+def logs_json() -> bool:
+    """Return whether this process logs in JSON: then all that it reports to stderr is to be a record."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+@contextmanager
+def in_context(context: LogContext) -> Iterator[None]:
+    """Give all lines this context, Python's own warnings among them, and log a line for each epoch."""
+    handlers = list(logging.getLogger().handlers)
+    before = _EPOCHS.level
+    _EPOCHS.setLevel(min(logging.INFO, logging.getLogger("exactsink").getEffectiveLevel()))
+    for handler in handlers:
+        handler.addFilter(context)
+    logging.captureWarnings(logs_json())
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for handler in handlers:
+            handler.removeFilter(context)
+        _EPOCHS.setLevel(before)
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """What one epoch took so far."""
+
+    began: float
+    phases: dict[str, float] = field(default_factory=dict)
+    writing: float | None = None
+    skipped: bool = False
+
+
+class EpochLines:
+    """Log one line for each epoch that is complete, at INFO: its rows by sink, its seconds, and those of each phase."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[int, _Epoch]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if event.epoch is None:
+            return
+        with self._lock:
+            known, epoch = self._open.get(event.job, (None, None))
+            if epoch is None or known != event.epoch:
+                epoch = _Epoch(self._clock())
+                self._open[event.job] = (event.epoch, epoch)
+            _add(epoch, event, self._clock())
+            done = (event.name, event.edge) == ("return", "before")
+            if done:
+                del self._open[event.job]
+        if done:
+            self._log(event, epoch)
+
+    def _log(self, event: Event, epoch: _Epoch) -> None:
+        fields = {
+            "rows": event.fields["rows"],
+            "seconds": round(self._clock() - epoch.began, 3),
+            "phases": {phase: round(seconds, 3) for phase, seconds in epoch.phases.items()},
+            "skipped": epoch.skipped,
+        }
+        done = Event("epoch", event.job, "", event.epoch, fields)
+        rows = " ".join(f"{sink}={rows:,}" for sink, rows in fields["rows"].items())
+        phases = " ".join(f"{phase}={seconds}" for phase, seconds in fields["phases"].items())
+        text = "epoch job=%s epoch=%d seconds=%s rows: %s phases: %s%s"
+        again = " (it was decided before)" if epoch.skipped else ""
+        _EPOCHS.info(
+            text, event.job, event.epoch, fields["seconds"], rows, phases, again, extra={"exactsink": done.as_dict()}
+        )
+
+
+def _add(epoch: _Epoch, event: Event, now: float) -> None:
+    """Add what an event says of an epoch. Its write is what lies between the opened epoch and its vote."""
+    if event.name == "vote" and event.edge == "before" and epoch.writing is not None:
+        epoch.phases["write"] = epoch.phases.get("write", 0.0) + now - epoch.writing
+        epoch.writing = None
+    if event.edge == "after" and "seconds" in event.fields:
+        epoch.phases[event.name] = epoch.phases.get(event.name, 0.0) + event.fields["seconds"]
+        if event.name == "open_epoch":
+            epoch.writing = now
+    if event.name == "epoch_skipped":
+        epoch.skipped = True
+
+
+def _event(record: logging.LogRecord) -> Mapping[str, Any]:
+    return getattr(record, "exactsink", None) or {}

@@ -1,0 +1,78 @@
+"""The log: a line for each epoch, the job in every line, and what is shown of what a JVM prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.unit import observe_runs as runs
+
+from exactsink.observe.logs import EpochLines, JsonLines, LogContext, TextLines, in_context
+from exactsink.spark.jvm import reported
+
+ROOT = logging.getLogger()
+
+
+@pytest.fixture(params=[TextLines, JsonLines])
+def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    """What a command's log would hold, as text or as JSON."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(request.param())
+    ROOT.addHandler(handler)
+    yield out
+    ROOT.removeHandler(handler)
+
+
+def test_an_epoch_is_one_line_and_every_line_has_the_job_its_generation_and_epoch(lines: io.StringIO) -> None:
+    context = LogContext("sim")
+    with in_context(context):
+        logging.getLogger("exactsink_kafka.writer").warning("before any claim")
+        runs.two_epochs(context, EpochLines())
+        logging.getLogger("py4j").error("a library's own words")
+    found = [line for line in lines.getvalue().splitlines() if "exactsink.epoch" in line or "WARN" in line or "py4j" in line]
+    assert len(found) == 4
+    if found[0].startswith("{"):
+        first, *epochs, last = map(json.loads, found)
+        assert [line["epoch"] for line in epochs] == [0, 1]
+        assert epochs[1]["rows"] == {"lake": 3, "table": 3}
+        assert set(epochs[1]["phases"]) == {
+            *("open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"),
+        }
+        assert [(line["job"], line.get("generation"), line.get("epoch")) for line in (first, last)] == [
+            ("sim", None, None),
+            ("sim", 1, 1),
+        ]
+        assert {"time", "level", "logger", "message"} <= set(last)
+    else:
+        first, _, second, last = found
+        assert first.endswith("before any claim job=sim")
+        assert " INFO exactsink.epoch epoch job=sim epoch=1 seconds=0" in second
+        assert " rows: lake=3 table=3 phases: open_epoch=0" in second
+        assert second.endswith(" generation=1")
+        assert last.endswith("a library's own words job=sim generation=1 epoch=1")
+
+
+PRINTED = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+26/11/22 23:22:52 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform
+26/11/22 23:22:53 WARN TaskSetManager: Lost task 0.0 in stage 1.0: org.apache.spark.api.python.PythonException:
+  File "worker.py", line 1
+ValueError: bad
+\tat org.apache.spark.Executor.run(Executor.scala)
+26/11/22 23:22:54 ERROR Executor: Exception in task 0.0
+java.io.IOException: disk
+\tat java.base
+# A fatal error has been detected by the Java Runtime Environment:
+  the JVM's last words
+26/11/22 23:22:55 INFO SparkContext: Running""".splitlines()
+
+
+def test_of_what_a_jvm_prints_errors_are_shown_and_with_verbosity_the_rest() -> None:
+    assert [line for _, line in reported(PRINTED, logging.ERROR)] == PRINTED[7:12]
+    assert [line for _, line in reported(PRINTED, logging.WARNING)] == PRINTED[2:12]
+    assert [line for _, line in reported(PRINTED, logging.DEBUG)] == PRINTED
