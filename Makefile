@@ -68,6 +68,9 @@ $(VENV)/.ready: pyproject.toml
 	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/postgresql-common/createcluster.d && \
 	    echo 'create_main_cluster = false' | $(SUDO) tee /etc/postgresql-common/createcluster.d/exactsink.conf >/dev/null && \
 	    $(SUDO) apt-get install -y --no-install-recommends postgresql; }  # no cluster of Debian's own
+	@ls /usr/sbin/pgbouncer >/dev/null 2>&1 || command -v pgbouncer >/dev/null || \
+	  { $(SUDO) apt-get update && $(SUDO) ln -sf /dev/null /etc/systemd/system/pgbouncer.service && \
+	    $(SUDO) apt-get install -y --no-install-recommends pgbouncer; }  # no service of Debian's own
 	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || \
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends maven openssl; }  # for Kafka's tests
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done

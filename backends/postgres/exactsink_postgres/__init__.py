@@ -9,12 +9,14 @@ preflight_table  the same of the table: what keeps rows out, what is checked too
 tables           the sink's table in the catalog, what does not fit it, made or widened for an epoch
 type_mapping     which Arrow types go into which columns, and the cast where one does not
 encoder          a batch as bytes of a binary COPY, nothing cut or rounded
+text_rows        the same as text, where the server alone can read a column's type
 load             a task's transaction with its one COPY: the writer of both strategies, but for the vote
 locks            who holds a lock that does not come
 two_phase        strategy two_phase: PREPARE TRANSACTION is the vote, COMMIT PREPARED the commit
 own_tables       exactsink's tables beside the sink's: marks, votes, and rows that wait
 staged           strategy staged: COMMIT into a staging table is the vote, INSERT ... SELECT the commit
 committer        the driver's side of both: the kept session, the mark, COMMIT PREPARED in a pipeline, the sweep
+timeouts         which of the server's end work of ours, where they are set, and what ends them
 errors           what each SQLSTATE means, and what fixes it
 conformance      targets for the conformance kit, and votes that releases have recorded
 """

@@ -96,13 +96,12 @@ def _outlook(error: psycopg.Error, state: str) -> tuple[bool, str]:
         for words, fix in _POOLER.items():
             if words in str(error):
                 return words not in _REFUSED_BY_POOLER, fix
+    for limit, least in _LIMITS.items():
+        if state in ("", "53200") and limit in str(error):
+            return True, f"ALTER SYSTEM SET {limit} = N, {least}, then restart the server; or lower max_participants"
     if not state:
         if not isinstance(error, psycopg.OperationalError):
             return False, ""
         fix = next((fix for words, fix in _NO_ENTRY.items() if words in str(error)), "")
         return not fix, fix
-    for limit, least in _LIMITS.items():
-        if state == "53200" and limit in (error.diag.message_hint or ""):
-            least = f"ALTER SYSTEM SET {limit} = N, {least}, then restart the server; or lower max_participants"
-            return True, least
     return state.startswith(_TRY_AGAIN), _FIXES.get(state) or _FIXES.get(state[:2]) or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 
 import psycopg
@@ -16,12 +17,14 @@ from exactsink_postgres.server import Server, pinned
 __all__ = ["PostgresOptions", "TableName"]
 
 _IDENTIFIER = r'(?:[A-Za-z_\u0080-\uffff][\w$\u0080-\uffff]*|"(?:[^"]|"")+")'
+_LONGEST = 63  # bytes
+_FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
 _NAME = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's name as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`; unquoted is lower case."""
+    """A table's name as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`; unquoted A to Z are lower case."""
 
     schema: str | None
     name: str
@@ -32,7 +35,10 @@ class TableName:
         found = _NAME.fullmatch(text.strip())
         if found is None:
             raise ValueError(f'{text!r} is no table name: write orders, sales.orders or sales."Odd Name"')
-        return cls(found[1] and _plain(found[1]), _plain(found[2]))
+        name = cls(found[1] and _plain(found[1]), _plain(found[2]))
+        if max(len(part.encode()) for part in (name.schema or "", name.name)) > _LONGEST:
+            raise ValueError(f"{text!r} is too long: the server cuts a name after {_LONGEST} bytes")
+        return name
 
     @property
     def sql(self) -> str:
@@ -92,4 +98,7 @@ class PostgresOptions(BackendOptions):
 
 
 def _plain(identifier: str) -> str:
-    return identifier[1:-1].replace('""', '"') if identifier.startswith('"') else identifier.lower()
+    """Return an identifier as a server folds it whose encoding is UTF-8: no letters but ASCII's."""
+    if identifier.startswith('"'):
+        return identifier[1:-1].replace('""', '"')
+    return identifier.translate(_FOLDED)

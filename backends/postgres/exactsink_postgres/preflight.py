@@ -10,10 +10,11 @@ import psycopg
 import pyarrow as pa
 
 from exactsink.contract import Finding, JobContext, Txn
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.errors import ours, shown
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight_table import table_findings
-from exactsink_postgres.server import ask
+from exactsink_postgres.server import Session, ask
 from exactsink_postgres.timeouts import origin, unset
 
 __all__ = ["OLDEST_VERSION", "findings", "set_on_server"]
@@ -71,6 +72,7 @@ def findings(
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "its prepared transactions": lambda: _slots(ctx, connection, participants) if two_phase else iter(()),
         f"table {options.name}": lambda: table_findings(options, ctx, connection, schema),
+        "its pooler": lambda: _pooler(options, connection),
         "its timeouts": lambda: _timeouts(ctx, connection),
         "its settings": lambda: _settings(connection),
         "its standbys": lambda: _standbys(connection),
@@ -143,6 +145,15 @@ def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | 
     elif participants is None:
         message = f"nothing bounds how many participants an epoch has, and {free} of {slots} slots for prepared "
         yield Finding("warning", message + "transactions are free: an epoch with more fails", bounded)
+
+
+def _pooler(options: PostgresOptions, connection: psycopg.Connection) -> Iterator[Finding]:
+    """Find a name whose meaning other clients of a pool can change: in its transaction mode settings stay behind."""
+    if isinstance(connection, Session) and connection.pooled and options.name.schema is None:
+        ((schema,),) = connection.execute("SELECT current_schema()").fetchall()
+        message = f"a pooler is in front of the server, and table {options.name} is found by search_path, which other "
+        fix = f"table = '{quoted(schema)}.{quoted(options.name.name)}' in the config"
+        yield Finding("warning", f"{message}clients of the pool may leave set", fix)
 
 
 def _is_own(ctx: JobContext, held: dict[str, Any]) -> bool:

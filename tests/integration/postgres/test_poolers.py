@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from exactsink.contract import Fatal, Retryable
-from tests.integration.postgres.sinks import Branches
+from tests.integration.postgres.sinks import ROWS, Branches
 from tests.servers.pgbouncer import PgBouncer, own_pgbouncer
 from tests.servers.postgres import Postgres, PostgresServer, wait_until
 
@@ -60,6 +60,15 @@ def test_who_holds_a_lock_is_named_though_the_pooler_numbers_its_clients(table: 
         ((pid,),) = holder.execute("SELECT pg_backend_pid()").fetchall()
         with pytest.raises(Retryable, match=f"blocked by session {pid},"):
             driver.mark()
+
+
+def test_a_name_without_a_schema_is_reported_as_search_path_may_be_another_clients(table: Branches) -> None:
+    found = []
+    for name in (f'"{table.job}"', f'public."{table.job}"'):
+        with table.with_(table=name).committer() as driver:
+            found.append([finding.message for finding in driver.check(ROWS, 2)])
+    assert ["search_path" in message for message in found[0]] == [True]
+    assert found[1] == []
 
 
 def test_nothing_is_committed_once_the_pooler_leads_to_a_server_that_lacks_the_mark(table: Branches) -> None:

@@ -230,7 +230,7 @@ MISFITS = [
     ("text[]", pa.list_(pa.list_(pa.string())), "does not go into text[]", "CAST(`c` AS ARRAY<STRING>)", None),
     ("integer", pa.struct([("json", pa.string())]), "only text, json and jsonb take JSON", None, "jsonb"),
     ("interval year to month", SPAN, "drops some fields", "CAST(`c` AS INTERVAL DAY TO SECOND)", "interval"),
-    ("point", pa.string(), "no type of the rows goes into such a column", None, "text"),
+    ("name", pa.string(), "no type of the rows goes into such a column", None, "text"),
     ("timetz", pa.time64("us"), "no type of the rows goes into such a column", None, "time"),
 ]
 
