@@ -5,6 +5,7 @@ Executors import this module: SQLAlchemy only where options are first read.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -14,9 +15,10 @@ from exactsink.toolkit.local_paths import real_path
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-__all__ = ["SQLITE", "address_of", "checked_url"]
+__all__ = ["MYSQL", "SQLITE", "address_of", "checked_url"]
 
 SQLITE = "sqlite:///"
+MYSQL = ("mysql", "mariadb")
 _PLACES = ("unix_socket", "host", "port")  # of a query, what says which server it is
 
 
@@ -34,7 +36,9 @@ def checked_url(text: str, context: Any) -> str:
         raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
     if given.get_backend_name() == "sqlite":
         return _sqlite_file(given, context)
-    raise ValueError(f"{given.drivername} is not supported: SQLite is, so far ({SQLITE}path/to/file.db)")
+    if given.get_backend_name() in MYSQL:
+        return _mysql_server(given)
+    raise ValueError(f"{given.drivername} is not supported: SQLite, MariaDB and MySQL are, so far")
 
 
 def address_of(text: str) -> str:
@@ -55,3 +59,14 @@ def _sqlite_file(given: URL, context: Any) -> str:
     if not given.database or given.database.startswith((":memory:", "file:")):
         raise ValueError(f"a database in memory ends with its process: name a file, {SQLITE}path/to/file.db")
     return f"{SQLITE}{real_path(given.database, context)}"
+
+
+def _mysql_server(given: URL) -> str:
+    product, _, driver = given.drivername.partition("+")
+    if driver not in ("", "pymysql"):
+        raise ValueError(f"{given.drivername} is not supported: write {product}+pymysql://user@host/database")
+    if not given.database:
+        raise ValueError(f"the URL names no database: write {product}+pymysql://user@host/database")
+    if find_spec("pymysql") is None:
+        raise ConfigError("this database needs PyMySQL", next="pip install 'exactsink[mysql]'")
+    return given.set(drivername=f"{product}+pymysql").render_as_string(hide_password=False)
