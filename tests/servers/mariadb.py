@@ -110,7 +110,7 @@ class MariaDBServer(MariaDB):
 
     @property
     def _place(self) -> list[str]:
-        return [f"--datadir={self.folder / 'data'}"]
+        return [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
 
     def _answers(self, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() is not None:
