@@ -16,6 +16,10 @@ def database_of(options: UpsertOptions, table: Table) -> Database:
         from exactsink_idempotent_upsert.mysql import MysqlDatabase
 
         return MysqlDatabase(options.url.get_secret_value(), options.address, table, options.busy_timeout_seconds)
+    if options.product != "sqlite":
+        from exactsink_idempotent_upsert.generic import GenericDatabase
+
+        return GenericDatabase(options.url.get_secret_value(), options.address, table)
     from exactsink_idempotent_upsert.sqlite import SqliteDatabase
 
     return SqliteDatabase(options.path, table, options.busy_timeout_seconds)

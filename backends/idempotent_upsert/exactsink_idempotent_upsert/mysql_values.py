@@ -46,7 +46,7 @@ def column_type(type: pa.DataType, *, key: bool = False) -> str | None:
     return _NUMBERS.get(str(type)) or next((name for fits, name in kinds if fits(type)), None)
 
 
-def unstorable(batch: pa.RecordBatch) -> str | None:
+def unstorable(batch: pa.RecordBatch, product: str = "MariaDB and MySQL") -> str | None:
     """Return which value of a batch could not be stored as it is; None when all can."""
     try:
         batch.validate(full=True)  # broken UTF-8, which Spark lets through, or digits that the type doesn't have
@@ -54,9 +54,9 @@ def unstorable(batch: pa.RecordBatch) -> str | None:
         return str(error)
     for name, column in zip(batch.schema.names, map(plain, batch.columns), strict=True):
         if column_type(column.type) is None:
-            return f"column {name} is of type {column.type}, which MariaDB and MySQL can't hold"
+            return f"column {name} is of type {column.type}, which {product} can't hold"
         if _is.is_floating(column.type) and pc.all(pc.is_finite(column.cast(pa.float64()))).as_py() is False:
-            return f"column {name} has NaN or infinity, which MariaDB and MySQL can't hold"
+            return f"column {name} has NaN or infinity, which {product} can't hold"
         if _outside_years(column):
             return f"column {name} has a value outside the years 1 to 9999"
         if (_is.is_timestamp(column.type) or _is.is_time(column.type)) and column.type.unit == "ns":

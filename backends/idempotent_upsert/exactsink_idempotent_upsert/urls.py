@@ -19,6 +19,10 @@ __all__ = ["MYSQL", "SQLITE", "address_of", "checked_url"]
 
 SQLITE = "sqlite:///"
 MYSQL = ("mysql", "mariadb")
+_WITHOUT_TRANSACTIONS = (
+    *("awsathena", "bigquery", "clickhouse", "clickhousedb", "databricks", "druid", "elasticsearch", "hive", "impala"),
+    *("kylin", "opensearch", "pinot", "presto", "trino"),
+)
 _PLACES = ("unix_socket", "host", "port")  # of a query, what says which server it is
 
 
@@ -38,7 +42,7 @@ def checked_url(text: str, context: Any) -> str:
         return _sqlite_file(given, context)
     if given.get_backend_name() in MYSQL:
         return _mysql_server(given)
-    raise ValueError(f"{given.drivername} is not supported: SQLite, MariaDB and MySQL are, so far")
+    return _any_database(given, context)
 
 
 def address_of(text: str) -> str:
@@ -70,3 +74,23 @@ def _mysql_server(given: URL) -> str:
     if find_spec("pymysql") is None:
         raise ConfigError("this database needs PyMySQL", next="pip install 'exactsink[mysql]'")
     return given.set(drivername=f"{product}+pymysql").render_as_string(hide_password=False)
+
+
+def _any_database(given: URL, context: Any) -> str:
+    from sqlalchemy.exc import NoSuchModuleError
+
+    if given.get_backend_name() in _WITHOUT_TRANSACTIONS:
+        raise ValueError(f"{given.drivername} has no transactions, so that rows and marker can't be stored as one")
+    try:
+        dialect = given.get_dialect()
+    except NoSuchModuleError:
+        raise ValueError(
+            f"{given.drivername} is not supported: no SQLAlchemy dialect of that name is installed"
+        ) from None
+    if dialect.is_async:
+        raise ValueError(f"{given.drivername} is not supported: it is asynchronous")
+    if given.get_backend_name() == "duckdb":
+        if not given.database or given.database.startswith(":memory:"):
+            raise ValueError("a database in memory ends with its process: name a file, duckdb:///path/to/file.db")
+        given = given.set(database=real_path(given.database, context))
+    return given.render_as_string(hide_password=False)
