@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,8 @@ from exactsink.toolkit.json_columns import plain
 
 __all__ = ["CheckedWriter", "Limit", "Ticket"]
 
+_WIDE = r"[\x{10000}-\x{10FFFF}]"
+_LITTLE = 100_000
 _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
 
@@ -24,8 +27,9 @@ _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 class Limit:
     """What one column takes. None: it has no such bound.
 
-    `least` and `greatest` bound whole numbers; `digits` are a decimal's before and after its point; `tick` is the
-    least part of a time, in microseconds, that is kept.
+    `least` and `greatest` bound numbers, and timestamps in seconds since 1970; `digits` are a decimal's before and
+    after its point; `tick` is the least part of a time, in microseconds, that is kept; `narrow` text has characters of
+    three bytes at most.
     """
 
     required: bool = False
@@ -35,6 +39,7 @@ class Limit:
     greatest: int | None = None
     digits: tuple[int, int] | None = None
     tick: int | None = None
+    narrow: bool = False
 
     def broken_by(self, column: pa.Array) -> Iterator[str]:
         """Return what a batch's column has that this one does not take."""
@@ -45,14 +50,20 @@ class Limit:
             yield f"takes {self.characters} characters, and a row has {longest}"
         if self.bytes is not None and (longest := _longest(column, _has_bytes, pc.binary_length)) > self.bytes:
             yield f"takes {self.bytes} bytes, and a row has {longest}"
-        if pa.types.is_integer(kind) and (self.least is not None or self.greatest is not None):
+        if self.least is not None or self.greatest is not None:
             yield from self._out_of_range(column)
         if self.digits is not None and not _fits(column, *self.digits):
             yield f"takes {self.digits[0]} digits before the point and {self.digits[1]} after it, and a row has more"
         if self.tick is not None and pa.types.is_temporal(kind) and _is_cut(column, self.tick):
             yield f"keeps times to {self.tick} microseconds, and a row's is finer"
+        if self.narrow and _is_text(kind) and pc.any(pc.match_substring_regex(column, _WIDE)).as_py():
+            yield "takes characters of three bytes at most, and a row has one of four"
 
     def _out_of_range(self, column: pa.Array) -> Iterator[str]:
+        if pa.types.is_timestamp(column.type):
+            column = pc.floor_temporal(column, unit="second").cast(pa.timestamp("s", column.type.tz)).cast(pa.int64())
+        if not (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
+            return
         found = pc.min_max(column).as_py()
         for value in {found["min"], found["max"]} - {None}:
             below = self.least is not None and value < self.least
@@ -62,7 +73,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What an epoch's tasks get: a staging folder or a lineage, and what the table's columns take."""
+    """What an epoch's tasks get: a staging folder or a lineage, and what the table's columns take, "" the whole row."""
 
     given: str
     limits: Mapping[str, Limit]
@@ -86,6 +97,10 @@ class CheckedWriter(Writer):
         self._limits = limits
 
     def write(self, batch: pa.RecordBatch) -> None:
+        whole = self._limits.get("")
+        if whole is not None and whole.bytes is not None and (longest := _longest_row(batch)) > whole.bytes:
+            what = f"table {self._table}: a statement takes rows of {whole.bytes} bytes, and one has {longest}"
+            raise Fatal(what, why="the server would refuse it after the decision", next="raise what the server takes")
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             limit = self._limits.get(name)
             broken = None if limit is None else next(limit.broken_by(plain(column)), None)
@@ -102,6 +117,15 @@ class CheckedWriter(Writer):
 
     def abort(self) -> None:
         self._writer.abort()
+
+
+def _longest_row(batch: pa.RecordBatch) -> int:
+    """Return the most bytes of texts that a row has; cheaply at most, where that is little."""
+    columns = [column for column in map(plain, batch.columns) if _has_bytes(column.type)]
+    if sum(_longest(column, _has_bytes, pc.binary_length) for column in columns) < _LITTLE:
+        return 0
+    lengths = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]
+    return int(pc.max(reduce(pc.add, lengths)).as_py())
 
 
 def _longest(column: pa.Array, fits: Callable[[pa.DataType], bool], length: Callable[[pa.Array], pa.Array]) -> int:
