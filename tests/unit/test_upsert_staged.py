@@ -112,7 +112,7 @@ def test_a_vote_that_was_edited_makes_nothing_outside_of_staging_be_read_or_remo
 def test_a_vote_that_names_an_object_outside_of_staging_is_refused() -> None:
     folder = ObjectPath.of("memory://bucket/staging/table")
     payload = voted(ObjectPath.of("memory://bucket/other/j.s.g1-aa.e1.p0.a1.arrow"), 1, "ab")
-    with pytest.raises(Fatal, match="its staged file is memory://bucket/staging/table/j.s.g1-aa.e1.p0.a1.arrow"):
+    with pytest.raises(Fatal, match="its staged file is memory://bucket/staging/table/j"):
         damage_of(folder, Committable(Txn("j", 1, "s", 1, "aa", 0, 1), 1, payload))
 
 

@@ -65,6 +65,8 @@ class FilesCommitter(Committer):
         In what has a file missing nothing is named: should its rows be written again, none would come twice.
         """
         votes = {committable.txn.id: Vote.load(committable) for committable in committables}
+        for committable in committables:
+            votes[committable.txn.id].check_own(self._ctx, committable.txn, self._place.root)
         with explained(self._root):
             found = self._place.look(votes)
             missing = found.missing

@@ -126,17 +126,19 @@ def _final(vote: Vote, file: VotedFile) -> Path:
 
 def _missing(vote: Vote) -> str:
     """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
-    found = []
+    folder = Path(vote.root, vote.folder)
+    found = [f"{folder} is a link"] if folder.is_symlink() else []
     for file in vote.files:
         temp = _temp(vote, file)
         try:  # before the final name: that is given before the temp is dropped
-            size = os.stat(temp).st_size
+            waits = os.lstat(temp)
         except FileNotFoundError:
             if not os.path.lexists(_final(vote, file)):
                 found.append(_gone(vote, file))
         else:
-            if size != file.size:
-                found.append(f"{temp} has {size} bytes, {file.size} were voted for")
+            if waits.st_size != file.size or not stat.S_ISREG(waits.st_mode):
+                kind = "" if stat.S_ISREG(waits.st_mode) else "is no regular file, "
+                found.append(f"{temp} {kind}has {waits.st_size} bytes, {file.size} were voted for")
     return "; ".join(found)
 
 
@@ -151,7 +153,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
     for _ in range(_TRIES):
         sealed = None
         with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
-            sealed = os.stat(temp)
+            sealed = os.lstat(temp)
         if sealed is not None:
             os.makedirs(final.parent, exist_ok=True)
             try:
@@ -210,6 +212,8 @@ def _sync_finals(votes: Sequence[Vote]) -> None:
 
 def _drop_temps(vote: Vote) -> None:
     """Remove a committed participant's temp names and folder. Idempotent."""
+    if os.path.islink(Path(vote.root, vote.folder)):  # what it leads to is not ours
+        return
     for file in vote.files:
         with suppress(FileNotFoundError):
             os.unlink(_temp(vote, file))
