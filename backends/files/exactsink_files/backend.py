@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -111,14 +112,13 @@ class FilesBackend(TabularBackend):
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)
-        root = ticket.decode()
-        if is_object_url(root):
-            return FilesWriter(txn, schema, self.options, UploadFiles(txn, self._store(root)))
-        return FilesWriter(txn, schema, self.options, TempFolder(txn, root))
+        if self.options.in_store:
+            return FilesWriter(txn, schema, self.options, UploadFiles(txn, self._store(ticket.decode())))
+        return FilesWriter(txn, schema, self.options, TempFolder(txn, *json.loads(ticket)))
 
     def committer(self, ctx: JobContext) -> Committer:
         root = self.options.path
-        place = Uploads(self._store(root)) if self.options.in_store else Links(Path(root))
+        place = Uploads(self._store(root)) if self.options.in_store else Links(Path(root), ctx.file_mode)
         return FilesCommitter(ctx, place, self.problems)
 
     def _store(self, root: str) -> ObjectPath:

@@ -6,6 +6,7 @@ Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.p
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -20,6 +21,7 @@ from exactsink.contract import (
     AlreadyCommitted,
     Committed,
     Fatal,
+    FileMode,
     Finding,
     InDoubt,
     JobContext,
@@ -43,8 +45,9 @@ _TRIES = 100
 class Links(Place):
     """A folder: a participant's files wait in one of their own below `_exactsink`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, file_mode: FileMode) -> None:
         self.root = self._root = root
+        self._file_mode = file_mode
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
         for place in dict.fromkeys((_nearest(str(self._root)), _nearest(str(temp_root(self._root))))):
@@ -58,7 +61,15 @@ class Links(Place):
                 yield Finding("error", message, f"chmod u+rwx '{place}' as its owner, or set path to another folder")
 
     def prepare(self) -> None:
-        make_folder(temp_root(self._root))
+        folder = temp_root(self._root)
+        stands = folder.exists()
+        make_folder(folder)  # readers of marks may enter
+        if self._file_mode == "group" and not stands:
+            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o2070)
+
+    def ticket(self) -> bytes:
+        """Return the root, who may look into hidden folders, and the user who must: the driver's."""
+        return json.dumps([str(self.root), self._file_mode, os.getuid()]).encode()
 
     def look(self, votes: Mapping[str, Vote]) -> Found:
         return Found({name: found for name, vote in votes.items() if (found := _missing(vote))})

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, is_object_url, object_scheme, path_of, refused_store
+from exactsink.contract import (
+    NAME_PATTERN,
+    AnyPath,
+    ConfigError,
+    FileMode,
+    is_object_url,
+    object_scheme,
+    path_of,
+    refused_store,
+)
 from exactsink.toolkit.local_paths import absolute_path, real_path
 
 __all__ = [
@@ -59,6 +68,9 @@ class JobSection(_Section):
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
     """Spark's output mode; `update` and `complete` want a keyed sink."""
+    file_mode: FileMode = "private"
+    """Who may look into the folders of journal, state, staged rows and files to be: `private`, the job's user alone;
+    `group`, the folder's group too, where driver and executors are several users; `umask`, whoever that lets in."""
     restarts: Annotated[int, Field(ge=0)] = 10
     """How often in a row `run` starts the query again after an error that a retry can help."""
     journal: Annotated[SecretStr, Field(min_length=1)] | None = None

@@ -55,4 +55,5 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         max_participants=section.max_participants,
         longest_pause_seconds=config.job.longest_pause_seconds,
         epoch_budget_seconds=config.job.epoch_budget_seconds,
+        file_mode=config.job.file_mode,
     )
