@@ -156,8 +156,24 @@ class ObserveSection(_Section):
 
     prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = None
     """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
+    certificate: str | None = None
+    """A PEM file with the certificate (and its chain) that makes the metrics HTTPS; a relative path is taken from the
+    job file's folder."""
+    key: str | None = None
+    """The certificate's private key, a PEM file without a passphrase."""
     opentelemetry: bool = False
     """Send metrics and a span per epoch through the OpenTelemetry SDK that the process, or OTEL_*, has set up."""
+
+    @field_validator("certificate", "key")
+    @classmethod
+    def _from_the_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else absolute_path(value, info.context)
+
+    @model_validator(mode="after")
+    def _both(self) -> ObserveSection:
+        if (self.certificate is None) != (self.key is None) or (self.key is not None and self.prometheus is None):
+            raise ValueError("give certificate and key together, with prometheus: they make its metrics HTTPS")
+        return self
 
 
 class SparkSection(_Section):
