@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from exactsink.cli.table import print_guarantees
 from exactsink.contract import Event
@@ -23,7 +22,7 @@ def run(path: str, subscribers: Sequence[Subscriber] = ()) -> None:
     shown: tuple[Subscriber, ...] = (Progress(),) if sys.stderr.isatty() else ()
     job = Job.from_toml(path, (*shown, *subscribers))
     print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
-    spark = make_session(job.config, Path(path).absolute().parent)
+    spark = make_session(job.config)
     try:
         supervise(job, lambda: read_source(job.config, spark))
     finally:

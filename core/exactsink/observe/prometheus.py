@@ -86,10 +86,8 @@ class PrometheusMetrics:
             started = self._client.start_http_server(
                 int(port), host.strip("[]") or "0.0.0.0", self._registry, certificate, key
             )
-            if isinstance(
-                started[0].socket, ssl.SSLSocket
-            ):  # each client's thread shakes hands: a silent client keeps nobody waiting
-                started[0].socket.do_handshake_on_connect = False
+            if certificate is not None:  # each client's thread shakes hands: a silent client keeps nobody waiting
+                started[0].socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
         except (OSError, ValueError, OverflowError) as error:
             fix = 'give `[observe] prometheus` a free "host:port"'
             raise ConfigError(f"can't serve metrics at {address}", why=str(error), next=fix) from error

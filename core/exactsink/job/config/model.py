@@ -64,6 +64,8 @@ class JobSection(_Section):
     """`module:function`, which takes the source's frame and gives the sinks' frame."""
     route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
+    modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
+    """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
     trigger: str = "available_now"
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
@@ -105,6 +107,11 @@ class JobSection(_Section):
             for written in (absolute_path(path, info.context), absolute_path(path)):
                 _check_beside(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
         return real
+
+    @field_validator("modules")
+    @classmethod
+    def _folders(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        return tuple(absolute_path(place, info.context) for place in value)
 
     @field_validator("journal")
     @classmethod
