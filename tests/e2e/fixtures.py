@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     folder = tmp_path_factory.mktemp("session")
     os.environ["EXACTSINK_TEST_PLACE"] = str(folder)
-    session = make_session(Job.from_toml(write_job(folder)).config, folder)
+    session = make_session(Job.from_toml(write_job(folder)).config)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     yield session
     session.stop()

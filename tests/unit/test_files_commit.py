@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -157,6 +159,49 @@ def test_a_vote_of_another_version_is_refused(tmp_path: Path) -> None:
     assert visible(tmp_path) == []
 
 
+OUTSIDE: dict[str, dict[str, object]] = {
+    "root": {"root": "{tmp}/other"},
+    "folder": {"folder": "_exactsink/../../other"},
+    "folder of all": {"folder": "_exactsink"},
+    "temp": {"temp": "../../../other/0.tmp"},
+    "absolute temp": {"temp": "{tmp}/other/0.tmp"},
+    "final": {"final": "../other/{id}.csv"},
+    "absolute final": {"final": "{tmp}/other/{id}.csv"},
+    "hidden final": {"final": "_exactsink/job.sink/{id}.csv"},
+    "another's final": {"final": "day=1/part-0.csv"},
+    "two files of one": {"temp": "1.tmp"},
+    "no name": {"final": 7},
+}
+
+
+@pytest.mark.parametrize("edit", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_vote_that_was_edited_touches_nothing(tmp_path: Path, edit: dict[str, object]) -> None:
+    other, root = tmp_path / "other", tmp_path / "lake"
+    sink, [voted] = two_files(root)
+    shutil.copytree(root / "_exactsink" / sink.id(), other)
+    before = sorted(map(str, tmp_path.rglob("*")))
+    body = json.loads(voted.payload)
+    for name, value in edit.items():
+        said = value.format(tmp=tmp_path, id=sink.id()) if isinstance(value, str) else value
+        (body if name in body else body["files"][0])[name] = said
+    with pytest.raises(Fatal, match=f"the vote of {sink.id()} is refused"):
+        sink.end(replace(voted, payload=json.dumps(body).encode()))
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+    assert sink.end(voted) == [Committed()]
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_links_out_of_a_participants_folder_are_not_followed(tmp_path: Path, link: str) -> None:
+    sink, [voted] = two_files(tmp_path / "lake")
+    folder = tmp_path / "lake" / "_exactsink" / sink.id()
+    outside = (folder if link == "folder" else folder / "0.tmp").rename(tmp_path / "outside")
+    (folder if link == "folder" else folder / "0.tmp").symlink_to(outside)
+    [outcome] = sink.end(voted)
+    assert isinstance(outcome, Unknown)
+    assert visible(tmp_path / "lake") == []
+    assert len(list(outside.iterdir()) if link == "folder" else [outside]) == (2 if link == "folder" else 1)
+
+
 @pytest.mark.parametrize("advice", ["taken", "refused"])
 def test_a_large_file_is_sealed_with_what_was_written_and_its_disk_begins_before(tmp_path: Path, advice: str) -> None:
     begun: list[tuple[int, int]] = []
@@ -201,9 +246,13 @@ def test_own_participants_only_are_listed_and_aborted(tmp_path: Path) -> None:
     for _ in range(2):
         sink.abort(*map(InDoubt.of, (gone.txn, *(vote.txn for vote in theirs), sink.txn(EPOCH, 9))))
         assert set(temps(tmp_path)) == stays
-    outcomes = sink.end(gone, kept, *theirs)
+    outcomes = sink.end(gone, kept)
     assert isinstance(outcomes[0], Unknown)
-    assert outcomes[1:] == [Committed()] * 3
+    assert outcomes[1:] == [Committed()]
+    for other, vote in zip(others, theirs, strict=True):
+        with pytest.raises(Fatal, match=f"the vote of {vote.txn.id} is refused: this is sink sink of job job"):
+            sink.end(vote)
+        assert other.end(vote) == [Committed()]
 
 
 def test_a_writer_that_is_swept_at_any_step_does_not_vote_for_what_is_gone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.files_sink import SCHEMA, TEXT, Files, files, lines, rows, visible
+from tests.unit.odd_names import ODD_NAMES
 
 from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink.toolkit.tabular import parts
@@ -54,6 +55,20 @@ def test_parquet_has_dictionaries_where_they_shrink(tmp_path: Path) -> None:
         found = [pq.read_metadata(file).row_group(0).column(place) for place in range(width)]
         chosen = {column.path_in_schema for column in found if "RLE_DICTIONARY" in column.encodings}
         assert chosen - {"none"} == expected
+
+
+@pytest.mark.parametrize("odd", ODD_NAMES.values(), ids=ODD_NAMES)
+def test_odd_names_of_columns_and_values_of_partitions_read_back(tmp_path: Path, odd: str) -> None:
+    day = f"p{odd}"  # a folder `..=1` is hidden from readers, as all that begin with a dot
+    schema = pa.schema({odd: pa.string(), day: pa.string()})
+    given = rows((odd, odd), ("x", odd), ("y", f"{odd}\0"), schema=schema)
+    found = written(tmp_path / "lake", given, partition_by=[day])
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "lake"]
+    assert len({file.parent for file in found}) == 2
+    assert {file.parent.parent for file in found} == {tmp_path / "lake"}
+    hive = ds.partitioning(pa.schema([schema.field(day)]), flavor="hive")
+    read = ds.dataset(tmp_path / "lake", format="parquet", partitioning=hive).to_table().select(schema.names)
+    assert sorted(read.to_pylist(), key=str) == sorted(given.to_pylist(), key=str)
 
 
 def test_partitions_read_back_with_nulls_special_characters_and_dates(tmp_path: Path) -> None:

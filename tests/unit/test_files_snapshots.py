@@ -282,6 +282,28 @@ def test_a_drop_that_is_cut_off_is_finished(tmp_path: Path) -> None:
     each_step(run, least=6)
 
 
+@pytest.mark.parametrize("path", ["../outside", "/outside", "a/../../outside"])
+def test_manifests_and_changes_that_name_files_outside_of_the_target_are_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "outside").touch()
+    root = tmp_path / "lake"
+    write(bound(root), range(2))
+    compaction.compact(root, "job", "sink", SMALL)
+    compaction.drop_originals(root, "job", "sink")
+    folder = root / "_exactsink" / "job.sink"
+    for edited, key in ((folder / "changes" / "2.change", "drops"), (next(folder.glob("*.manifest")), "")):
+        body = json.loads(edited.read_text())
+        if key:
+            body[key] = [path]
+        else:
+            next(iter(body["participants"].values()))[0]["path"] = path
+        whole = edited.read_text()
+        edited.write_text(json.dumps(body))
+        with pytest.raises(Fatal, match="outside of the target"):
+            compaction.drop_originals(root, "job", "sink") if key else snapshot(root)
+        edited.write_text(whole)
+    assert (tmp_path / "outside").exists()
+
+
 def test_a_compaction_that_would_lose_a_row_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(bound(tmp_path), range(2))
     nans = pa.record_batch({"x": pa.array([float("nan"), None])})

@@ -133,7 +133,9 @@ def session(wire: Scripted) -> Session:
 
 def committed(wire: Scripted, vote: Vote = VOTE) -> Any:
     txn = Txn("orders", 0, "out", 3, "ab", 0, 1)
-    [outcome] = session(wire).commit(0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION)])
+    [outcome] = session(wire).commit(
+        0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION, store_ref=vote.transaction.ref)]
+    )
     return outcome
 
 

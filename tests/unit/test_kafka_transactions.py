@@ -100,6 +100,14 @@ def test_a_vote_is_read_back_as_it_was_written_by_the_releases_that_may() -> Non
         assert "release" in raised.value.next
 
 
+@pytest.mark.parametrize("name", ["orders.else.g3-ab.s29", "other.out.g3-ab.s29", "foreign", "orders.out.g3-ab.s30"])
+def test_a_vote_that_was_edited_ends_no_other_transaction(name: str) -> None:
+    edited = replace(VOTE, transaction=replace(VOTE.transaction, id=name))
+    ref = VOTE.transaction.ref if name.endswith("s30") else edited.transaction.ref
+    with pytest.raises(Fatal, match="names transaction"):
+        Vote.load(Committable(TXN, 5, edited.dump(), PAYLOAD_VERSION, store_ref=ref))
+
+
 def test_a_ref_is_read_back_as_it_was_written_and_nothing_else_is() -> None:
     for name in ("orders.out.g3-ab.s29", "with/a/slash", ""):
         assert Transaction.of_ref(Transaction(name, 4001, 12).ref) == Transaction(name, 4001, 12)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from tests.servers.certificates import make_authority, make_certificate
+from tests.servers.ports import Ports
 from tests.unit import observe_runs as runs
 
 from exactsink.contract import ConfigError, Event
@@ -75,6 +81,32 @@ def test_no_host_means_every_address_and_a_closed_server_gives_its_port_back(met
     with pytest.raises(OSError, match="refused"):
         scrape(port)
     assert metrics.serve(f"127.0.0.1:{port}").port == port
+
+
+def test_with_a_certificate_metrics_are_https_and_a_silent_client_keeps_nobody_waiting(tmp_path: Path) -> None:
+    ca, pem = make_authority(tmp_path / "ca"), make_certificate(tmp_path / "ca.crt", tmp_path / "server")
+    make_authority(tmp_path / "other")
+    [port] = Ports(1).numbers
+    said = {"prometheus": f"127.0.0.1:{port}", "certificate": str(pem), "key": str(pem.with_suffix(".key"))}
+    (observer,) = subscribers(ObserveSection.model_validate(said))
+    url = f"https://127.0.0.1:{port}/metrics"
+    with socket.create_connection(("127.0.0.1", port)), closing(observer):
+        runs.two_epochs(observer)
+        with urllib.request.urlopen(url, timeout=30, context=ssl.create_default_context(cafile=ca)) as answer:
+            assert b'exactsink_rows_total{job="sim",sink="lake"} 6.0' in answer.read()
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            urllib.request.urlopen(url, timeout=30, context=ssl.create_default_context())
+        with pytest.raises(OSError, match=r"reset|Empty|closed|HTTP"):
+            urllib.request.urlopen(url.replace("https", "http"), timeout=30)
+    (tmp_path / "server.key").write_bytes((tmp_path / "other.key").read_bytes())
+    with pytest.raises(ConfigError, match="can't serve metrics with the certificate"):
+        subscribers(ObserveSection.model_validate(said))
+
+
+@pytest.mark.parametrize("said", [{"certificate": "/a"}, {"certificate": "/a", "key": "/b"}], ids=["no key", "no port"])
+def test_a_certificate_wants_its_key_and_an_address(said: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="give certificate and key together, with prometheus"):
+        ObserveSection.model_validate(said if "key" in said else {**said, "prometheus": ":9090"})
 
 
 def test_a_second_instance_on_a_registry_is_refused_until_the_first_is_closed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sqlite3
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable, Unknown
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, ObjectPath, Retryable, Txn, Unknown
+from exactsink.contract.staging import damage_of, voted
 
 MARKERS = "SELECT * FROM exactsink_epochs"
 
@@ -81,6 +83,45 @@ def test_a_staged_file_that_is_not_what_was_voted_leaves_the_epoch_unknown(tmp_p
     assert sink.log() == []
     staged.write_bytes(whole)
     assert sink.commit(1, votes) == [Committed()] * 2
+
+
+@pytest.mark.parametrize("way", ["outside", "dots", "another's", "link", "no name"])
+def test_a_vote_that_was_edited_makes_nothing_outside_of_staging_be_read_or_removed(tmp_path: Path, way: str) -> None:
+    sink = upsert(tmp_path).logged()
+    vote, other = sink.vote(1, [(1, "a")], [(3, "c")])
+    inside, said = sink.staged()[0], json.loads(vote.payload)
+    outside = tmp_path / inside.name
+    outside.write_bytes(inside.read_bytes())
+    if way == "link":
+        inside.unlink()
+        inside.symlink_to(outside)
+        assert [type(outcome) for outcome in sink.commit(1, [vote])] == [Unknown]
+    else:
+        dots = f"{sink.ctx.staging}/../../../{inside.name}"
+        named = {"outside": str(outside), "dots": dots, "another's": json.loads(other.payload)["path"], "no name": 7}
+        edited = replace(vote, payload=json.dumps(said | {"path": named[way]}).encode())
+        with pytest.raises(Fatal, match="its staged file is") as refused:
+            sink.commit(1, [edited])
+        assert repr(named[way]) in refused.value.what
+        assert sink.commit(1, [vote]) == [Committed()]
+        assert sink.commit(1, [edited]) == [AlreadyCommitted()]  # nor does the end of what is applied follow it
+    assert outside.exists()
+    assert Path(json.loads(other.payload)["path"]).exists()
+
+
+def test_a_vote_that_names_an_object_outside_of_staging_is_refused() -> None:
+    folder = ObjectPath.of("memory://bucket/staging/table")
+    payload = voted(ObjectPath.of("memory://bucket/other/j.s.g1-aa.e1.p0.a1.arrow"), 1, "ab")
+    with pytest.raises(Fatal, match="its staged file is memory://bucket/staging/table/j"):
+        damage_of(folder, Committable(Txn("j", 1, "s", 1, "aa", 0, 1), 1, payload))
+
+
+def test_a_folder_by_another_way_is_the_same_folder(tmp_path: Path) -> None:
+    sink = upsert(tmp_path).logged()
+    votes = sink.vote(1, [(1, "a")])
+    (tmp_path / "way").symlink_to(tmp_path / "staging")
+    by_link = replace(sink, ctx=replace(sink.ctx, staging=str(tmp_path / "way" / "orders" / "table")))
+    assert by_link.commit(1, votes) == [Committed()]
 
 
 def test_a_file_that_vanished_is_not_made_anew_and_only_create_makes_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -126,17 +127,16 @@ class FilesBackend(TabularBackend):
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)
+        if not is_object_url(self.options.path):
+            return FilesWriter(txn, schema, self.options, TempFolder(txn, *json.loads(ticket)))
         root = self._root(ticket.decode())
-        if isinstance(root, Path):
-            return FilesWriter(txn, schema, self.options, TempFolder(txn, str(root)))
-        if root.scheme == "sftp":
-            return FilesWriter(txn, schema, self.options, SentFiles(txn, root))
-        return FilesWriter(txn, schema, self.options, UploadFiles(txn, root))
+        files = SentFiles(txn, root) if root.scheme == "sftp" else UploadFiles(txn, root)
+        return FilesWriter(txn, schema, self.options, files)
 
     def committer(self, ctx: JobContext) -> Committer:
         root = self._root(self.options.path)
         if isinstance(root, Path):
-            return FilesCommitter(ctx, Links(root), self.problems)
+            return FilesCommitter(ctx, Links(root, ctx.file_mode), self.problems)
         return FilesCommitter(ctx, Renames(root) if root.scheme == "sftp" else Uploads(root), self.problems)
 
     def _root(self, root: str) -> AnyPath:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from exactsink.contract import AnyPath, ConfigError, Fatal, Retryable, create_file, file_names, make_folder
 from exactsink_files.manifests import FileEntry
+from exactsink_files.votes import is_below
 
 __all__ = ["Change", "applied", "changes_of", "publish"]
 
@@ -77,6 +78,8 @@ def _loaded(path: AnyPath) -> Change:
         if body.pop("version") != _VERSION:
             raise ValueError(f"this release reads version {_VERSION}")
         files = tuple(FileEntry(**file) for file in body.pop("files"))
+        if outside := [path for path in [*body["replaces"], *body["drops"]] if not is_below(path)]:
+            raise ValueError(f"{outside[0]!r} is outside of the target")
         return Change(**body | {"files": files, "replaces": tuple(body["replaces"]), "drops": tuple(body["drops"])})
     except (ValueError, TypeError, KeyError) as error:
         raise Fatal(f"{path} does not say what has changed: {error!r}", next="bring it back from a backup") from error

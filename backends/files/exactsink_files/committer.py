@@ -51,13 +51,13 @@ class FilesCommitter(Committer):
         yield from self._place.problems(self._ctx)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        """Make the folders; the ticket is the root. They are durable when it returns, whoever made them."""
+        """Make the folders. They are durable when it returns, whoever made them."""
         if not self._made:
             with explained(self._root):
                 self._place.prepare()
                 self._marks.confirm()
             self._made = True
-        return self._root.encode()
+        return self._place.ticket()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Name all files, and only then drop the temp names; before the first name, and after the last, mark it.
@@ -65,6 +65,8 @@ class FilesCommitter(Committer):
         In what has a file missing nothing is named: should its rows be written again, none would come twice.
         """
         votes = {committable.txn.id: Vote.load(committable) for committable in committables}
+        for committable in committables:
+            votes[committable.txn.id].check_own(self._ctx, committable.txn, self._place.root)
         with explained(self._root):
             found = self._place.look(votes)
             missing = found.missing

@@ -6,6 +6,7 @@ Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.p
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -21,6 +22,7 @@ from exactsink.contract import (
     AnyPath,
     Committed,
     Fatal,
+    FileMode,
     Finding,
     InDoubt,
     JobContext,
@@ -44,8 +46,9 @@ _TRIES = 100
 class Links(Place):
     """A folder: a participant's files wait in one of their own below `_exactsink`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, file_mode: FileMode) -> None:
         self.root = self._root = root
+        self._file_mode = file_mode
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
         for place in dict.fromkeys((_nearest(str(self._root)), _nearest(str(temp_root(self._root))))):
@@ -59,7 +62,15 @@ class Links(Place):
                 yield Finding("error", message, f"chmod u+rwx '{place}' as its owner, or set path to another folder")
 
     def prepare(self) -> None:
-        make_folder(temp_root(self._root))
+        folder = temp_root(self._root)
+        stands = folder.exists()
+        make_folder(folder)  # readers of marks may enter
+        if self._file_mode == "group" and not stands:
+            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o2070)
+
+    def ticket(self) -> bytes:
+        """Return the root, who may look into hidden folders, and the user who must: the driver's."""
+        return json.dumps([str(self.root), self._file_mode, os.getuid()]).encode()
 
     def look(self, votes: Mapping[str, Vote]) -> Found:
         return Found({name: found for name, vote in votes.items() if (found := _missing(vote))})
@@ -127,17 +138,19 @@ def _final(vote: Vote, file: VotedFile) -> Path:
 
 def _missing(vote: Vote) -> str:
     """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
-    found = []
+    folder = Path(vote.root, vote.folder)
+    found = [f"{folder} is a link"] if folder.is_symlink() else []
     for file in vote.files:
         temp = _temp(vote, file)
         try:  # before the final name: that is given before the temp is dropped
-            size = os.stat(temp).st_size
+            waits = os.lstat(temp)
         except FileNotFoundError:
             if not os.path.lexists(_final(vote, file)):
                 found.append(_gone(vote, file))
         else:
-            if size != file.size:
-                found.append(f"{temp} has {size} bytes, {file.size} were voted for")
+            if waits.st_size != file.size or not stat.S_ISREG(waits.st_mode):
+                kind = "" if stat.S_ISREG(waits.st_mode) else "is no regular file, "
+                found.append(f"{temp} {kind}has {waits.st_size} bytes, {file.size} were voted for")
     return "; ".join(found)
 
 
@@ -152,7 +165,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
     for _ in range(_TRIES):
         sealed = None
         with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
-            sealed = os.stat(temp)
+            sealed = os.lstat(temp)
         if sealed is not None:
             os.makedirs(final.parent, exist_ok=True)
             try:
@@ -211,6 +224,8 @@ def sync_finals(votes: Sequence[Vote], at: Callable[[str, str], AnyPath] = Path)
 
 def _drop_temps(vote: Vote) -> None:
     """Remove a committed participant's temp names and folder. Idempotent."""
+    if os.path.islink(Path(vote.root, vote.folder)):  # what it leads to is not ours
+        return
     for file in vote.files:
         with suppress(FileNotFoundError):
             os.unlink(_temp(vote, file))

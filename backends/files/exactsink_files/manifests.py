@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exactsink.contract import AnyPath, Fatal, ObjectPath, Retryable, create_file, file_names
+from exactsink_files.votes import is_below
 
 __all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "epochs_of", "fold", "range_of"]
 
@@ -41,6 +42,10 @@ class FileEntry:
     size: int
     sha256: str
     rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if not is_below(self.path):
+            raise ValueError(f"{self.path!r} is outside of the target")
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,10 @@ class Place(ABC):
     def prepare(self) -> None:
         """Make what tasks need, durably."""
 
+    def ticket(self) -> bytes:
+        """Return what tasks must know: the root."""
+        return str(self.root).encode()
+
     @abstractmethod
     def look(self, votes: Mapping[str, Vote]) -> Found:
         """Find what of these votes can't get its name, nor has it."""

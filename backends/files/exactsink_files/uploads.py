@@ -112,7 +112,7 @@ class Uploads(Place):
         """Abort all uploads of these participants: those on their lists, then those that the store lists."""
         ids = {txn.id for txn in txns}
         records = [self._own.key(record_name(name)) for name in sorted(ids)]
-        noted = {pair for found in in_parallel(self._noted, records) for pair in found}
+        noted = {pair for found in in_parallel(self._noted, records) for pair in found if _txn_name(pair[0]) in ids}
         listed = {(upload.key, upload.id) for upload in self._listed(everywhere=True) if _txn_name(upload.key) in ids}
         for key in {key for key, _ in noted} - {key for key, _ in listed}:  # a server may know whole keys only
             listed |= {(upload.key, upload.id) for upload in self._s3.uploads(key) if upload.key == key}

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from exactsink.contract import AnyPath, Committable, JobContext, ObjectPath, Txn
+from exactsink.contract import AnyPath, Committable, Fatal, JobContext, ObjectPath, Txn
 from exactsink.toolkit.payloads import check_version
 
-__all__ = ["PAYLOAD_VERSION", "Part", "Vote", "VotedFile", "final_name", "own_txn", "temp_folder", "temp_root"]
+__all__ = [
+    "PAYLOAD_VERSION",
+    "Part",
+    "Vote",
+    "VotedFile",
+    "final_name",
+    "is_below",
+    "own_txn",
+    "temp_folder",
+    "temp_root",
+]
 
 PAYLOAD_VERSION = 2
 """2 has `parts` and `rows`; 1 has neither."""
@@ -43,7 +55,11 @@ class VotedFile:
 
     @classmethod
     def load(cls, body: dict[str, Any]) -> VotedFile:
-        return cls(**{**body, "parts": tuple(Part(*part) for part in body.get("parts", ()))})
+        """Read a file's part of a vote. Raises ValueError, TypeError or KeyError."""
+        made = cls(**{**body, "parts": tuple(Part(*part) for part in body.get("parts", ()))})
+        if [type(value) for value in (made.temp, made.final, made.size, made.sha256)] != [str, str, int, str]:
+            raise TypeError(f"{body!r:.200}")
+        return made
 
     def dump(self) -> dict[str, Any]:
         body = {name: getattr(self, name) for name in ("temp", "final", "size", "sha256", "parts", "rows")}
@@ -67,9 +83,37 @@ class Vote:
 
     @classmethod
     def load(cls, committable: Committable) -> Vote:
+        """Read a vote. Raises Fatal for what is none."""
         check_version(committable, 1, PAYLOAD_VERSION)
-        voted = json.loads(committable.payload)
-        return cls(voted["root"], voted["folder"], tuple(VotedFile.load(file) for file in voted["files"]))
+        try:
+            voted = json.loads(committable.payload)
+            return cls(voted["root"], voted["folder"], tuple(VotedFile.load(file) for file in voted["files"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _refused(committable.txn, f"it can't be read: {error!r}") from error
+
+    def check_own(self, ctx: JobContext, txn: Txn, root: AnyPath) -> None:
+        """Raise Fatal unless the vote names its participant's own files, below the target's root."""
+        in_store = isinstance(root, ObjectPath)
+        if (txn.job, txn.sink) != (ctx.job, ctx.sink):
+            raise _refused(txn, f"this is sink {ctx.sink} of job {ctx.job}")
+        if self.root != str(root) and (in_store or os.path.realpath(self.root) != os.path.realpath(str(root))):
+            raise _refused(txn, f"its target is {self.root!r}, and the sink's is {root}")
+        if self.folder != f"_exactsink/{txn.id}" + (".uploads" if in_store else ""):
+            raise _refused(txn, f"{self.folder!r} is not its folder below {root}")
+        temp = re.compile(r".+" if in_store else r"\d+\.tmp")
+        final = re.compile(rf"{re.escape(txn.id)}(\.\d+)?\.(parquet|json|csv)")
+        for file in self.files:
+            if not (is_below(file.final) and final.fullmatch(file.final.rpartition("/")[2])):
+                raise _refused(txn, f"{file.final!r} is no name that its file may get below {root}")
+            if file.final.startswith("_exactsink/") or not temp.fullmatch(file.temp):
+                raise _refused(txn, f"{file.temp!r}, to become {file.final!r}, is no file of its own")
+        if len({file.final for file in self.files} | {file.temp for file in self.files}) != 2 * len(self.files):
+            raise _refused(txn, "it names a file twice")
+
+
+def is_below(path: str) -> bool:
+    """Return whether a path that was read somewhere stays below the folder that it is taken from."""
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def temp_root(root: _Folder) -> _Folder:
@@ -92,3 +136,11 @@ def own_txn(ctx: JobContext, name: str) -> Txn | None:
     """Read the id of one of this job's and sink's participants; None for all other names."""
     txn = Txn.parse(name)
     return txn if txn is not None and (txn.job, txn.sink) == (ctx.job, ctx.sink) else None
+
+
+def _refused(txn: Txn, why: str) -> Fatal:
+    return Fatal(
+        f"sink {txn.sink}: the vote of {txn.id} is refused",
+        why=why,
+        next="somebody changed the journal: bring it back from a copy, then start the job again; nothing was touched",
+    )

@@ -10,7 +10,17 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from exactsink.contract import Committable, DurableFile, Fatal, Retryable, Txn, Writer, sync_folders
+from exactsink.contract import (
+    Committable,
+    DurableFile,
+    Fatal,
+    FileMode,
+    Retryable,
+    Txn,
+    Writer,
+    new_folder,
+    sync_folders,
+)
 from exactsink.toolkit.tabular import Parts, TabularOptions
 from exactsink_files.links import remove_folder
 from exactsink_files.places import explained
@@ -82,8 +92,8 @@ class FilesWriter(Writer, Generic[_Out]):
 class TempFile(DurableFile):
     """A temp file, with the final name that it is to get."""
 
-    def __init__(self, path: Path, final: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, final: str, rights: int) -> None:
+        super().__init__(path, rights)
         self.path = path
         self.final = final
 
@@ -92,11 +102,13 @@ class TempFolder(HiddenFiles[TempFile]):
     """Files in `<root>/_exactsink/<txn.id>/`.
 
     A sweep removes that folder; from then on every call of their writer but `abort` raises Retryable, `pre_commit`
-    included.
+    included. The folder is as closed as `mode` says; its files have the rights of committed ones, which they become.
     """
 
-    def __init__(self, txn: Txn, root: str) -> None:
+    def __init__(self, txn: Txn, root: str, mode: FileMode = "umask", driver_user: int = 0) -> None:
         self.root = root
+        self._mode = mode
+        self._driver_user = driver_user
         self._sink = txn.sink
         self._folder = temp_folder(Path(root), txn)
         self._sealed: list[VotedFile] = []
@@ -104,8 +116,14 @@ class TempFolder(HiddenFiles[TempFile]):
 
     def make(self) -> None:
         """Make the participant's own folder; the one above is the driver's to make, durably."""
+        if self._mode == "private" and self._driver_user not in (0, os.getuid()):
+            raise Fatal(
+                f"sink {self._sink}: the driver could not look at this task's files below {self.root}",
+                why=f"it runs as user {self._driver_user}, this executor as user {os.getuid()}",
+                next='set [job] file_mode = "group", with a group that both are in, or let them be one user',
+            )
         try:
-            os.mkdir(self._folder)
+            new_folder(self._folder, self._mode)
         except FileNotFoundError as error:
             raise Fatal(
                 f"the target can't be written: {self._folder.parent} does not exist here",
@@ -129,7 +147,7 @@ class TempFolder(HiddenFiles[TempFile]):
                 next="use partition columns with shorter values, or a shorter path",
             )
         self._opened += 1
-        return TempFile(self._folder / f"{self._opened - 1}.tmp", final)
+        return TempFile(self._folder / f"{self._opened - 1}.tmp", final, 0o060 if self._mode == "group" else 0)
 
     def seal(self, out: TempFile, rows: int) -> None:
         self._sealed.append(VotedFile(out.path.name, out.final, *out.seal(), rows=rows))

@@ -88,13 +88,18 @@ class Vote:
             what = f"{committable.txn.id}: can't read a vote of version {committable.version}"
             fix = "start the job with the release of exactsink that wrote the epoch"
             raise Fatal(what, why=f"this release reads version {PAYLOAD_VERSION}", next=fix)
-        read = json.loads(committable.payload)
+        read, txn = json.loads(committable.payload), committable.txn
+        transaction = Transaction(read["id"], read["producer_id"], read["producer_epoch"])
+        pool = PoolId.parse(transaction.id)
+        if transaction.ref != committable.store_ref or pool is None or (pool.job, pool.sink) != (txn.job, txn.sink):
+            fix = "somebody changed the journal: bring it back from a copy; nothing was touched"
+            raise Fatal(f"{txn.id}: its vote names transaction {transaction.ref!r}, not its own", next=fix)
         written = tuple(
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
             for w in read["written"]
         )
         return cls(
-            Transaction(read["id"], read["producer_id"], read["producer_epoch"]),
+            transaction,
             read["cluster"],
             written,
             (marked[0], marked[1]) if (marked := read.get("marked")) else None,

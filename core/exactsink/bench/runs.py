@@ -18,8 +18,8 @@ from exactsink.job.config.model import SinkSection
 from exactsink.job.registry import Registry
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.job import Job
+from exactsink.spark.modules import load_route
 from exactsink.spark.routes import Route
-from exactsink.spark.session import load_route
 
 if TYPE_CHECKING:
     DataFrame = Any  # pyspark's own, which only exactsink.spark imports
@@ -93,7 +93,7 @@ def run_job(spark: SparkSession, rows: Rows, prepared: PreparedJob) -> MeasuredR
 
 def _route(base: Base, copies: Sequence[Copy]) -> Route | None:
     """Return a route by which each copy gets the frame of the sink that it stands for."""
-    route = load_route(base.config.job.route)
+    route = load_route(base.config)
     if route is None:
         return None
 

@@ -45,7 +45,7 @@ def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured
     for name, why in found.skipped.items():
         _progress(f"left out: {name}: {why}")
     _progress(f"{len(found.measured)} ways to write; the name of all that is made begins with {base.prefix}")
-    spark = make_session(base.config, Path(path or ".").absolute().parent)
+    spark = make_session(base.config)
     runs: Bench | None = None
     try:
         base.folder.mkdir(parents=True)

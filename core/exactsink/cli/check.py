@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 from exactsink.cli.table import guarantees_of, print_guarantees
 from exactsink.contract import PreflightError
@@ -21,7 +20,7 @@ __all__ = ["check"]
 def check(path: str, as_json: bool) -> None:
     """Print every sink and finding. Raises PreflightError when one of them would stop the job."""
     job = Job.from_toml(path)
-    spark = make_session(job.config, Path(path).absolute().parent)
+    spark = make_session(job.config)
     try:
         found = job.preflight(read_source(job.config, spark))
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from exactsink.cli.table import print_guarantees
 from exactsink.job.config import load_config
@@ -26,7 +25,7 @@ def run(path: str, subscribers: Sequence[Subscriber] = ()) -> None:
     with in_context(context):
         if not logs_json():  # there the events say it
             print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
-        spark = make_session(job.config, Path(path).absolute().parent)
+        spark = make_session(job.config)
         try:
             supervise(job, lambda: read_source(job.config, spark))
         finally:

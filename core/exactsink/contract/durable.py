@@ -14,11 +14,14 @@ import hashlib
 import io
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from exactsink.contract.errors import Fatal, Retryable
+from exactsink.contract.model import FileMode
 from exactsink.contract.objects import AnyPath, ObjectPath
 
 __all__ = [
@@ -31,6 +34,8 @@ __all__ = [
     "file_sha256",
     "file_times",
     "make_folder",
+    "new_file",
+    "new_folder",
     "remove_files",
     "replace_file",
     "storage_errors",
@@ -44,6 +49,8 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` answers on a file system that has none."""
 
 _DISK_FIX = "see that its disk is there, has room and lets this user write"
+_RIGHTS_FIX = "let driver and executors run as one user; or, as users of one group, set [job] file_mode to group"
+_FOLDERS = {"private": 0o700, "group": 0o2770}
 
 _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
 
@@ -67,8 +74,12 @@ def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind, fix = (Retryable, _DISK_FIX) if isinstance(place, Path) else _of_store(error)
+        kind, fix = _of_disk(error) if isinstance(place, Path) else _of_store(error)
         raise kind(what, why=str(error), next=f"{fix}; then start the job again, nothing is lost") from error
+
+
+def _of_disk(error: OSError) -> tuple[type[Retryable | Fatal], str]:
+    return Retryable, f"{_DISK_FIX}; {_RIGHTS_FIX}" if isinstance(error, PermissionError) else _DISK_FIX
 
 
 def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
@@ -79,12 +90,30 @@ def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
     return Retryable, "see that the store answers, and that its endpoint is set right (AWS_ENDPOINT_URL)"
 
 
-class DurableFile(io.RawIOBase):
-    """A new file that is written from front to back, hashed on the way, and synced when it is sealed."""
+def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> BinaryIO:
+    """Open a file that is not there yet. In a folder that is closed to others, it gets the rights of the folder.
 
-    def __init__(self, path: Path) -> None:
+    With `rights` it gets those, and what the umask leaves, whatever its folder has: readers get at it by another name.
+    """
+    folder = stat.S_IMODE(os.stat(path.parent).st_mode)
+    closed = rights is None and not folder & 0o007
+    begun = 0o600 if closed else 0o666
+    file = open(path, "xb", buffering, opener=lambda name, flags: os.open(name, flags, begun))  # noqa: SIM115
+    wanted = folder & 0o666 if closed else stat.S_IMODE(os.fstat(file.fileno()).st_mode) | (rights or 0)
+    if wanted != begun and (closed or rights):
+        os.fchmod(file.fileno(), wanted)
+    return file
+
+
+class DurableFile(io.RawIOBase):
+    """A new file that is written from front to back, hashed on the way, and synced when it is sealed.
+
+    `rights` are as for `new_file`.
+    """
+
+    def __init__(self, path: Path, rights: int | None = None) -> None:
         super().__init__()
-        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - lives as long as this object
+        self._file = new_file(path, buffering=0, rights=rights)
         self._hash = hashlib.sha256()
         self._size = 0
         self._begun = 0
@@ -241,8 +270,20 @@ def _created_in_place(path: Path, data: bytes) -> bool:
     return True
 
 
-def make_folder(folder: AnyPath) -> None:
+def new_folder(folder: Path, mode: FileMode) -> None:
+    """Make one folder, for its owner alone, for a group too, or as the umask says. Raises FileExistsError."""
+    if mode == "umask":
+        os.mkdir(folder)
+        return
+    os.mkdir(folder, 0o700)
+    if _FOLDERS[mode] != 0o700:
+        os.chmod(folder, _FOLDERS[mode])
+
+
+def make_folder(folder: AnyPath, mode: FileMode = "umask") -> None:
     """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes.
+
+    `mode` is who may enter the folder itself, if this call makes it; its parents are as the umask says.
 
     Folders that stand already are synced too: who made them may have died before it synced them. What this call made
     and can't sync goes again, so that the next one makes it anew.
@@ -251,7 +292,12 @@ def make_folder(folder: AnyPath) -> None:
         return
     folder = folder.absolute()
     made = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        new_folder(folder, mode)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
     for place in (folder, *folder.parents[:-1]):
         try:
             sync_folders([place.parent])

@@ -20,7 +20,7 @@ import pyarrow as pa
 from exactsink.contract.backend import BackendOptions, Committer
 from exactsink.contract.durable import create_file, file_names, make_folder, remove_files, replace_file, sync_folders
 from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
-from exactsink.contract.model import Finding, JobContext, Traits
+from exactsink.contract.model import FileMode, Finding, JobContext, Traits
 from exactsink.contract.objects import AnyPath, ObjectPath, path_of
 from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend
 from exactsink.contract.staging import staging_errors
@@ -150,16 +150,19 @@ class IdempotentBackend(StagingBackend):
                 )
 
     def committer(self, ctx: JobContext) -> Committer:
-        return StagedCommitter(ctx, _ProvenApplier(self, path_of(ctx.staging), ctx.succeeds))
+        return StagedCommitter(ctx, _ProvenApplier(self, path_of(ctx.staging), ctx.succeeds, ctx.file_mode))
 
 
 class _ProvenApplier(Applier):
     """Apply through the author's backend; a file says so before the first row, and another before any is dropped."""
 
-    def __init__(self, backend: IdempotentBackend, folder: AnyPath, succeeds: frozenset[str]) -> None:
+    def __init__(
+        self, backend: IdempotentBackend, folder: AnyPath, succeeds: frozenset[str], file_mode: FileMode
+    ) -> None:
         self._backend = backend
         self._folder = folder
         self._succeeds = succeeds
+        self._file_mode = file_mode
 
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
         for key in self._backend.keys:
@@ -182,7 +185,7 @@ class _ProvenApplier(Applier):
 
     def put_birth(self, birth: Marker) -> Marker:
         with staging_errors(self._folder):
-            make_folder(self._folder)
+            make_folder(self._folder, self._file_mode)
             while (stands := self.last_applied(birth.job, birth.sink)) is None:
                 create_file(self._path(birth), _dumped(birth))  # and look again: an older one may be trimmed by now
         return stands

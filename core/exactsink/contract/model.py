@@ -19,6 +19,7 @@ __all__ = [
     "Committable",
     "Committed",
     "Event",
+    "FileMode",
     "Finding",
     "InDoubt",
     "JobContext",
@@ -33,6 +34,9 @@ __all__ = [
 
 NAME_PATTERN = r"[a-z0-9-]{1,40}"
 """What the names of jobs and sinks look like: they become part of ids, paths and table rows."""
+
+FileMode = Literal["private", "group", "umask"]
+"""Who may look into folders of a job: its user alone, the folder's group too, or whoever the umask lets in."""
 
 LONGEST_PAUSE_SECONDS = 7 * 86_400.0
 EPOCH_BUDGET_SECONDS = 600.0
@@ -229,7 +233,8 @@ class JobContext:
     this sink's folder for staged rows. `distribution` is how the rows are cut into partitions, "hash(keys)" say.
     `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
-    epoch may take from its first row to its commit.
+    epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
+    job: `make_folder` takes it.
     """
 
     job: str
@@ -241,6 +246,7 @@ class JobContext:
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     succeeds: frozenset[str] = frozenset()
+    file_mode: FileMode = "private"
 
 
 class Undecided:

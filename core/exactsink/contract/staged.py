@@ -262,7 +262,7 @@ class StagedCommitter(MarkerCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         if not self._made:
             with staging_errors(self._folder):
-                make_folder(self._folder)
+                make_folder(self._folder, self._ctx.file_mode)
             self._applier.confirm(self._ctx.job, self._ctx.sink)
             self._made = True
         self._applier.open_epoch(schema)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -11,9 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract.durable import DurableFile, file_sha256, file_times, remove_files, storage_errors
+from exactsink.contract.errors import Fatal
 from exactsink.contract.model import Committable, InDoubt, Lost, Txn, Unknown
 from exactsink.contract.object_file import ObjectFile
-from exactsink.contract.objects import AnyPath, ObjectPath, path_of
+from exactsink.contract.objects import AnyPath, ObjectPath
 
 __all__ = [
     "abort_staged",
@@ -51,19 +54,21 @@ def voted(path: AnyPath, size: int, sha256: str) -> bytes:
 
 
 def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | None:
-    """Return what is wrong with a staged file: Lost for one that is gone, Unknown for one that was changed."""
-    vote, path = json.loads(committable.payload), _path(folder, committable)
+    """Return what is wrong with a staged file: Lost for one that is gone, Unknown for one that was changed.
+
+    Raises Fatal for a vote that names a file outside of the folder.
+    """
+    path, size, sha256 = _voted_file(folder, committable)
     try:
-        size = path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
-        whole = size == vote["size"] and file_sha256(path) == vote["sha256"]
+        whole = _size(path) == size and file_sha256(path) == sha256
     except FileNotFoundError:
         return Lost(f"staged file {path} is gone, and no marker holds its epoch")
-    return None if whole else Unknown(f"staged file {path} is not what was voted ({vote['size']} bytes)")
+    return None if whole else Unknown(f"staged file {path} is not what was voted ({size} bytes)")
 
 
 def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
     """Read staged files one after the other. Raises FileNotFoundError for one that is gone."""
-    for path in [_path(folder, committable) for committable in committables]:
+    for path, _, _ in [_voted_file(folder, committable) for committable in committables]:
         try:
             with _opened(path) as source, pa.ipc.open_stream(source) as reader:
                 yield from reader
@@ -75,10 +80,8 @@ def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iter
 
 
 def drop_staged(folder: AnyPath, committables: Iterable[Committable]) -> None:
-    """Remove the files of a set that is applied. Idempotent."""
-    paths = [_path(folder, committable) for committable in committables]
-    for place in dict.fromkeys(path.parent for path in paths):
-        remove_files(place, [path.name for path in paths if path.parent == place])
+    """Remove the files of a set that is applied, in this folder: whatever its votes say. Idempotent."""
+    remove_files(folder, [staged_name(committable.txn.id) for committable in committables])
 
 
 def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = True) -> Iterator[InDoubt]:
@@ -107,14 +110,39 @@ def abort_staged(folder: AnyPath, refs: Iterable[str]) -> None:
     remove_files(folder, names)
 
 
-def _path(folder: AnyPath, committable: Committable) -> AnyPath:
-    """Return where a file stands: in the folder, unless the config named another one when it was staged.
+def _voted_file(folder: AnyPath, committable: Committable) -> tuple[AnyPath, int, str]:
+    """Return a staged file's path, in the folder, with its voted size and SHA-256. Raises Fatal for another place."""
+    path = folder / staged_name(committable.txn.id)
+    try:
+        vote = json.loads(committable.payload)
+        said, size, sha256 = vote["path"], vote["size"], vote["sha256"]
+        known = type(said) is str and type(size) is int and type(sha256) is str
+    except (ValueError, TypeError, KeyError):
+        said, known = committable.payload[:200], False
+    if not known or not _is_named(path, said):
+        raise Fatal(
+            f"the vote of {committable.txn.id} names {said!r}, and its staged file is {path}",
+            why="nothing outside of the staging folder is read or removed",
+            next="if [job] staging was changed since, set it back, `exactsink recover JOB.toml`, then change it; if "
+            "not, somebody changed the journal: bring it back from a copy",
+        )
+    return path, size, sha256
 
-    The folder's own file system is used where it can be: fsspec makes one for each thread, with new connections.
-    """
-    text = json.loads(committable.payload)["path"]
-    beside = isinstance(folder, ObjectPath) and text.rpartition("/")[0] == folder.url
-    return folder / text.rpartition("/")[2] if beside else path_of(text)
+
+def _is_named(path: AnyPath, said: str) -> bool:
+    """Return whether a vote names this file, on a disk perhaps by another way to its folder."""
+    if said == str(path) or isinstance(path, ObjectPath):
+        return said == str(path)
+    folder, name = os.path.split(said)
+    return name == path.name and "\0" not in said and os.path.realpath(folder) == os.path.realpath(path.parent)
+
+
+def _size(path: AnyPath) -> int | None:
+    """Return a file's size; None for what is no file of its own, but a link to another one, say."""
+    if isinstance(path, ObjectPath):
+        return path.info().size
+    found = path.lstat()
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 
 import exactsink
-from exactsink.contract import Retryable, make_folder, storage_errors
+from exactsink.contract import Retryable, storage_errors
 from exactsink.job.history import JobHistory
 from exactsink.observe.state import Heartbeat
 from exactsink.protocol.commit import Retry
@@ -32,7 +32,7 @@ class Driver:
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], events: Events) -> None:
         with storage_errors(history.folder, f"the job's folder {history.folder} can't be made"):
-            make_folder(history.folder)
+            history.make()
         self._history = history
         self._events = events
         self.heartbeat = Heartbeat(history.state())

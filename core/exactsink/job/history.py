@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import SecretStr
 
-from exactsink.contract import AnyPath, ConfigError, Finding, ObjectPath, storage_errors, store_findings
+from exactsink.contract import (
+    AnyPath,
+    ConfigError,
+    FileMode,
+    Finding,
+    ObjectPath,
+    make_folder,
+    storage_errors,
+    store_findings,
+)
 from exactsink.job.config import JOURNAL_IN_A_DATABASE, JobConfig
 from exactsink.observe.state import StateFile
 from exactsink.protocol.coordinator import State
@@ -31,20 +42,29 @@ class JobHistory:
     checkpoint: AnyPath
     journal_url: SecretStr | None = None
     run: str | None = None
+    file_mode: FileMode = "private"
 
     @classmethod
     def of(cls, config: JobConfig, run: str | None = None) -> JobHistory:
         """Find the place of a job's stream, or of its batch run `run`. Raises ConfigError for names too long."""
         name = config.job.name
         if run is None:
-            return cls(name, config.history, config.checkpoint, config.job.journal)
+            return cls(name, config.history, config.checkpoint, config.job.journal, file_mode=config.job.file_mode)
         longest = 40 - 1 - _HASH_CHARACTERS
         if not run or len(name) > longest:
             what = f"job name {name} is too long for batch runs" if run else "a batch run needs a name"
             why = f"ids hold the job's name and the run's hash: {longest} characters are left for the name"
             raise ConfigError(what, why=why, next="fix [job] name, or the run's")
         job = f"{name}-{hashlib.sha256(run.encode()).hexdigest()[:_HASH_CHARACTERS]}"
-        return cls(job, config.history / "runs" / job, config.checkpoint, config.job.journal, run)
+        folder = config.history / "runs" / job
+        return cls(job, folder, config.checkpoint, config.job.journal, run, config.job.file_mode)
+
+    def make(self) -> None:
+        """Make the folder. Idempotent. Raises OSError."""
+        if self.run is not None:
+            for place in (self.folder.parent.parent, self.folder.parent):
+                make_folder(place, self.file_mode)
+        make_folder(self.folder, self.file_mode)
 
     def journal(self, wait: Callable[[int], None]) -> Journal:
         """Open the journal; `wait(attempt)` pauses between two tries."""
@@ -64,11 +84,19 @@ class JobHistory:
         if self.journal_url is None and isinstance(self.folder, ObjectPath):
             fix = f"keep it in a database: {JOURNAL_IN_A_DATABASE}"
             yield from store_findings(self.folder / "journal", "the journal", fix)
+        if self.file_mode != "umask" and isinstance(self.folder, Path) and _is_open(self.folder):
+            fix = f"chmod o-rwx '{self.folder}'; or say that it shall be so: [job] file_mode = \"umask\""
+            yield Finding("warning", f"every user of the machine may look into {self.folder}", fix)
 
     def _store(self) -> JournalStore:
         if self.journal_url is None:
             place = self.folder / "journal"
-            return ObjectStore(place) if isinstance(place, ObjectPath) else LocalStore(place)
+            return ObjectStore(place) if isinstance(place, ObjectPath) else LocalStore(place, file_mode=self.file_mode)
         from exactsink.protocol.journal.stores.sql import SqlStore
 
         return SqlStore(self.journal_url.get_secret_value(), self.job)
+
+
+def _is_open(folder: Path) -> bool:
+    """Return whether all users may enter: an earlier release made the folder, or somebody opened it."""
+    return folder.is_dir() and bool(stat.S_IMODE(folder.stat().st_mode) & 0o007)

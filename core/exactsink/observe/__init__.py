@@ -18,6 +18,14 @@ class ObserveOptions(Protocol):
         """`host:port` to serve metrics at."""
 
     @property
+    def certificate(self) -> str | None:
+        """A PEM file, for HTTPS."""
+
+    @property
+    def key(self) -> str | None:
+        """Its private key's."""
+
+    @property
     def opentelemetry(self) -> bool:
         """Whether to send metrics and spans through OpenTelemetry."""
 
@@ -49,7 +57,7 @@ def subscribers(observe: ObserveOptions) -> list[Observer]:
 
         metrics = PrometheusMetrics()
         try:
-            metrics.serve(observe.prometheus)
+            metrics.serve(observe.prometheus, observe.certificate, observe.key)
         except BaseException:
             metrics.close()
             raise

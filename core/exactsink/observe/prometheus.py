@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
@@ -73,14 +74,20 @@ class PrometheusMetrics:
             else:
                 collector.observe(measured.value)
 
-    def serve(self, address: str) -> MetricsServer:
-        """Serve the registry at `host:port`; no host means all of this machine's addresses.
+    def serve(self, address: str, certificate: str | None = None, key: str | None = None) -> MetricsServer:
+        """Serve the registry at `host:port`; no host means all addresses of the machine. Two PEM files make it HTTPS.
 
-        Raises ConfigError when it can't listen there: the port is taken, say.
+        Raises ConfigError when it can't listen there, as the port is taken, say; or for files that can't be used.
         """
         host, _, port = address.rpartition(":")
+        if certificate is not None:
+            _check_certificate(certificate, key)
         try:
-            started = self._client.start_http_server(int(port), host.strip("[]") or "0.0.0.0", self._registry)
+            started = self._client.start_http_server(
+                int(port), host.strip("[]") or "0.0.0.0", self._registry, certificate, key
+            )
+            if certificate is not None:  # each client's thread shakes hands: a silent client keeps nobody waiting
+                started[0].socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
         except (OSError, ValueError, OverflowError) as error:
             fix = 'give `[observe] prometheus` a free "host:port"'
             raise ConfigError(f"can't serve metrics at {address}", why=str(error), next=fix) from error
@@ -104,3 +111,15 @@ class PrometheusMetrics:
         if metric.kind == "gauge":
             return self._client.Gauge(*described, registry=self._registry)
         return self._client.Histogram(*described, registry=self._registry, buckets=BUCKETS)
+
+
+def _check_certificate(certificate: str, key: str | None) -> None:
+    """Raise ConfigError for files that no server can use; a key with a passphrase would be asked for at a terminal."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"can't serve metrics with the certificate {certificate} and the key {key}",
+            why=str(error),
+            next="give `[observe] certificate` and `key` PEM files that belong together, the key without a passphrase",
+        ) from error

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from exactsink.contract import AnyPath, ObjectPath
+from exactsink.contract import AnyPath, ObjectPath, new_file
 from exactsink.protocol.coordinator import State
 
 __all__ = ["HEARTBEAT_SECONDS", "Heartbeat", "StateFile"]
@@ -37,7 +37,8 @@ class StateFile:
             return
         temp = self._path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         try:
-            temp.write_text(text)
+            with new_file(temp) as file:
+                file.write(text.encode())
             temp.replace(self._path)
         finally:
             temp.unlink(missing_ok=True)

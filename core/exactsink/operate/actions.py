@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark, make_folder
+from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
@@ -238,7 +238,7 @@ class Operator:
 
     def _save(self, state: State) -> None:
         """Record how far the job is, and that nobody drives it."""
-        make_folder(self._history.folder)
+        self._history.make()
         self._history.state().write(replace(state, heartbeat=0.0))
 
     def _keep(self, command: str, outcome: str, reason: str = "") -> None:

@@ -13,6 +13,7 @@ from exactsink.contract import (
     Backend,
     Committer,
     ConfigError,
+    FileMode,
     JobContext,
     LineageError,
 )
@@ -61,8 +62,9 @@ class Sink:
     """A named target in a job: a backend plus the core options.
 
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
-    a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times are the
-    job's (see JobContext). `deferred` stands in for the backend where options are resolved by the tasks.
+    a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times and
+    `file_mode` are the job's (see JobContext). `deferred` stands in for the backend where options are resolved by the
+    tasks.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Sink:
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     deferred: DeferredBackend | None = None
+    file_mode: FileMode = "private"
 
     @property
     def for_tasks(self) -> Backend | DeferredBackend:
@@ -97,6 +100,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         longest_pause_seconds=sink.longest_pause_seconds,
         epoch_budget_seconds=sink.epoch_budget_seconds,
         succeeds=log.succeeds,
+        file_mode=sink.file_mode,
     )
     return sink.backend.committer(context)
 

@@ -20,10 +20,10 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.batch import RunResult, known_run, write_run
 from exactsink.spark.errors import refuse_connect
+from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
 from exactsink.spark.query import Query
 from exactsink.spark.routes import Route
-from exactsink.spark.session import load_route
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["Job"]
@@ -59,7 +59,7 @@ class Job:
         refuse_connect("start")
         if not frame.isStreaming:
             raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
-        route = route or load_route(self.config.job.route)
+        route = route or load_route(self.config)
         found = self._checked(frame, route)
         self.end_query()
         self._query = Query(self.config, self.sinks, self.events, route, found.passes)
@@ -70,7 +70,7 @@ class Job:
         """Return the function for a hand-made query; it claims the job in its first call of every query run."""
         self._observe()
         self.end_query()
-        self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config.job.route))
+        self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config))
         return self._query
 
     def write(self, frame: DataFrame, run: str, route: Route | None = None) -> RunResult:
@@ -83,7 +83,7 @@ class Job:
         if frame.isStreaming:
             raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
         self._observe()
-        route = route or load_route(self.config.job.route)
+        route = route or load_route(self.config)
         history = JobHistory.of(self.config, run)
         known = known_run(history)
         if known is not None:
@@ -95,7 +95,7 @@ class Job:
 
     def preflight(self, frame: DataFrame, route: Route | None = None) -> Preflight:
         """Look at everything that could stop the job, without a row written."""
-        return preflight(self.config, self.sinks, frame, route or load_route(self.config.job.route))
+        return preflight(self.config, self.sinks, frame, route or load_route(self.config))
 
     def journal(self) -> Journal:
         """Open the stream's journal; the caller closes it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from exactsink.contract import Backend, ConfigError
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.protocol.wire import dump_votes, load_votes
 from exactsink.spark.arrow_settings import BatchLimit
 from exactsink.spark.errors import first_line
 from exactsink.spark.row_hash import row_hash
@@ -82,7 +82,7 @@ class OnePass:
         )
         rows = wide.mapInArrow(task, _VOTED).collect()
         self._limit.adapt(frame.sparkSession, max((row["row_bytes"] for row in rows), default=0.0))
-        return [vote for row in rows for vote in pickle.loads(row["votes"])]
+        return [vote for row in rows for vote in load_votes(plan, bytes(row["votes"]))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class _Task:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         votes = list(write_partition(self.plan, backends, partition, attempt, rows, no_probe))
         _freeze_imports()
-        columns = [pa.array([pickle.dumps(votes)], pa.binary()), pa.array([width.widest], pa.float64())]
+        columns = [pa.array([dump_votes(votes)], pa.binary()), pa.array([width.widest], pa.float64())]
         yield pa.record_batch(columns, ["votes", "row_bytes"])
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:

@@ -1,14 +1,11 @@
-"""The session, the source and the transform that `exactsink run` makes from a job's config."""
+"""The session and the source that `exactsink run` makes from a job's config."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException, PySparkException
@@ -20,13 +17,13 @@ from exactsink.job.config.model import SourceSection
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
-from exactsink.spark.routes import Route
+from exactsink.spark.modules import load_transform, search_in
 
-__all__ = ["load_route", "load_transform", "make_session", "read_source"]
+__all__ = ["make_session", "read_source"]
 
 
-def make_session(config: JobConfig, folder: Path) -> SparkSession:
-    """Make or get the session. `folder`, the job file's, and the working folder can hold the transform's module.
+def make_session(config: JobConfig) -> SparkSession:
+    """Make or get the session. Its workers find modules in the job's folders, too.
 
     Workers run the driver's own interpreter unless PYSPARK_PYTHON says otherwise: the `python3` they would take by
     themselves may lack this package. Arrow is spared its checks where neither the environment nor `[spark.conf]` wants
@@ -35,9 +32,7 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    places = [str(folder), os.getcwd()]
-    sys.path.extend(place for place in places if place not in sys.path)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *places]))
+    search_in(config.job.modules)
     conf = SparkConf().setAll(_settings(config).items())
     try:
         start_jvm(conf)
@@ -63,7 +58,7 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
     """Read the job's source as a stream, through its transform. Raises ConfigError for what can't be read."""
     if config.source is None:
         raise ConfigError("the job has no [source]", next="add one, or start the job from your own program: Job.start")
-    transform = load_transform(config.job.transform)
+    transform = load_transform(config)
     try:
         return transform(_loaded(config.source, spark))
     except AnalysisException as error:
@@ -79,34 +74,6 @@ def _loaded(source: SourceSection, spark: SparkSession) -> DataFrame:
     for key, value in source.options.items():
         reader = reader.option(key, _spelled(value))
     return reader.load(source.path) if source.path else reader.load()
-
-
-def load_transform(name: str | None) -> Callable[[DataFrame], DataFrame]:
-    """Import `[job] transform`, `module:function`; the identity when there is none."""
-    if name is None:
-        return lambda frame: frame
-    transform: Callable[[DataFrame], DataFrame] = _loaded_function("transform", name)
-    return transform
-
-
-def load_route(name: str | None) -> Route | None:
-    """Import `[job] route`, `module:function`."""
-    if name is None:
-        return None
-    route: Route = _loaded_function("route", name)
-    return route
-
-
-def _loaded_function(key: str, name: str) -> Any:
-    module, _, function = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{key} {name} can't be imported",
-            why=str(error),
-            next="put the module beside the job's file, or into the working folder",
-        ) from error
 
 
 def _spelled(value: str | float | bool) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.protocol.wire import dump_votes, load_votes
 from exactsink.testing.faults import Trigger
 
 __all__ = ["Script", "hashed", "run_driver"]
@@ -148,8 +148,7 @@ class _Tasks:
                 return None
             if status != 0:
                 return None
-            votes: list[Vote] = pickle.load(pipe)
-            return votes
+            return load_votes(plan, pipe.read())
 
     def _vote(self, plan: EpochPlan, partition: int, attempt: int, table: pa.Table, writing: int) -> None:
         """Be the participant: write, vote, send the votes, and end without any cleanup."""
@@ -160,7 +159,7 @@ class _Tasks:
                 _rows(batch, plan, self._script.sinks) for batch in table.to_batches(max_chunksize=self._script.chunk)
             ]
             votes = list(write_partition(plan, backends, partition, attempt, batches, self._probe))
-            data = pickle.dumps(votes)
+            data = dump_votes(votes)
             assert len(data) < 60_000, "votes must fit into the pipe: the driver reads them after the exit"
             with suppress(BrokenPipeError):
                 os.write(writing, data)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import sys
@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
@@ -109,7 +109,7 @@ def _play(name: str, target: ConformanceTarget, folder: Path, limit: float) -> R
     if hangs:
         return Result(name, "failed", f"it hangs: no end after {limit:.0f} s" + _log(folder), (), seconds)
     try:
-        result: Result = pickle.loads((folder / "result").read_bytes())
+        result = Result(**json.loads((folder / "result").read_bytes()))
     except FileNotFoundError:
         return Result(name, "failed", f"its process ended {code}" + _log(folder), (), seconds)
     why = result.why + (_log(folder) if result.outcome == "failed" else "")
@@ -126,7 +126,7 @@ def _perform(scenario: Scenario, target: ConformanceTarget, folder: Path) -> int
         os.dup2(log.fileno(), 2)
     result = _result(scenario, target, folder)
     temp = folder / "result.tmp"
-    temp.write_bytes(pickle.dumps(result))
+    temp.write_text(json.dumps(asdict(result)))
     temp.rename(folder / "result")
     return 0
 

@@ -18,7 +18,16 @@ from pydantic import (
     model_validator,
 )
 
-from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, is_object_url, object_scheme, path_of, refused_store
+from exactsink.contract import (
+    NAME_PATTERN,
+    AnyPath,
+    ConfigError,
+    FileMode,
+    is_object_url,
+    object_scheme,
+    path_of,
+    refused_store,
+)
 from exactsink.toolkit.local_paths import absolute_path, real_path
 
 __all__ = [
@@ -64,10 +73,15 @@ class JobSection(_Section):
     """`module:function`, which takes the source's frame and gives the sinks' frame."""
     route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
+    modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
+    """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
     trigger: str = "available_now"
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
     """Spark's output mode; `update` and `complete` want a keyed sink."""
+    file_mode: FileMode = "private"
+    """Who may look into the folders of journal, state, staged rows and files to be: `private`, the job's user alone;
+    `group`, the folder's group too, where driver and executors are several users; `umask`, whoever that lets in."""
     restarts: Annotated[int, Field(ge=0)] = 10
     """How often in a row `run` starts the query again after an error that a retry can help."""
     journal: Annotated[SecretStr, Field(min_length=1)] | None = None
@@ -102,6 +116,11 @@ class JobSection(_Section):
             for written in (absolute_path(path, info.context), absolute_path(path)):
                 _check_beside(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
         return real
+
+    @field_validator("modules")
+    @classmethod
+    def _folders(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        return tuple(absolute_path(place, info.context) for place in value)
 
     @field_validator("journal")
     @classmethod
@@ -153,8 +172,24 @@ class ObserveSection(_Section):
 
     prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = None
     """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
+    certificate: str | None = None
+    """A PEM file with the certificate (and its chain) that makes the metrics HTTPS; a relative path is taken from the
+    job file's folder."""
+    key: str | None = None
+    """The certificate's private key, a PEM file without a passphrase."""
     opentelemetry: bool = False
     """Send metrics and a span per epoch through the OpenTelemetry SDK that the process, or OTEL_*, has set up."""
+
+    @field_validator("certificate", "key")
+    @classmethod
+    def _from_the_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else absolute_path(value, info.context)
+
+    @model_validator(mode="after")
+    def _both(self) -> ObserveSection:
+        if (self.certificate is None) != (self.key is None) or (self.key is not None and self.prometheus is None):
+            raise ValueError("give certificate and key together, with prometheus: they make its metrics HTTPS")
+        return self
 
 
 class SparkSection(_Section):

@@ -56,4 +56,5 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         after=section.after,
         longest_pause_seconds=config.job.longest_pause_seconds,
         epoch_budget_seconds=config.job.epoch_budget_seconds,
+        file_mode=config.job.file_mode,
     )

@@ -10,7 +10,6 @@ people: no rule reads it.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
@@ -18,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
-from exactsink.contract import Committable, Fatal, LineageError, Mark, Txn
+from exactsink.contract import Committable, Fatal, LineageError, Mark
+from exactsink.protocol.wire import committable_from, plain_committable
 
 __all__ = [
     "FORMAT_VERSION",
@@ -277,15 +277,7 @@ def _own_sum(data: bytes, seq: int | None) -> str:
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
     if isinstance(value, Committable):
-        return {
-            "txn": value.txn.id,
-            "rows": value.rows,
-            "digest": value.digest,
-            "deadline": value.deadline,
-            "version": value.version,
-            "store_ref": value.store_ref,
-            "payload": base64.b64encode(value.payload).decode(),
-        }
+        return plain_committable(value)
     if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -316,11 +308,7 @@ def _mark(body: Mapping[str, Any] | None) -> Mark | None:
 
 
 def _committables(bodies: list[Mapping[str, Any]]) -> tuple[Committable, ...]:
-    return tuple(_committable(body) for body in bodies)
-
-
-def _committable(body: Mapping[str, Any]) -> Committable:
-    txn = Txn.parse(body["txn"])
-    if txn is None:
-        raise Fatal(f"journal holds a committable with the id {body['txn']!r}", why="it is no participant's id")
-    return Committable(**{**body, "txn": txn, "payload": base64.b64decode(body["payload"])})
+    try:
+        return tuple(map(committable_from, bodies))
+    except ValueError as error:
+        raise Fatal("the journal holds what is no committable", why=str(error), next=_COPY) from error

@@ -11,7 +11,15 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from exactsink.contract import NO_HARD_LINKS, PreflightError, make_folder, storage_errors, sync_folders
+from exactsink.contract import (
+    NO_HARD_LINKS,
+    FileMode,
+    PreflightError,
+    make_folder,
+    new_file,
+    storage_errors,
+    sync_folders,
+)
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, block_name, blocks_of, entry_name, seqs_of
 
@@ -30,8 +38,9 @@ class LocalStore:
     before it synced, or a sync failed. It is written again before the next one stands, or before it is taken for own.
     """
 
-    def __init__(self, folder: Path, *, block_entries: int = BLOCK_ENTRIES) -> None:
+    def __init__(self, folder: Path, *, block_entries: int = BLOCK_ENTRIES, file_mode: FileMode = "private") -> None:
         self._folder = folder
+        self._file_mode = file_mode
         self._block_entries = block_entries
         self._made: Path | None = None
         """The folder that is there for sure, with its name and its parents' durable."""
@@ -44,7 +53,9 @@ class LocalStore:
         path = self._path(seq)
         with self._retryable():
             if self._made != path.parent:
-                make_folder(path.parent)
+                make_folder(self._folder, self._file_mode)
+                if path.parent != self._folder:
+                    make_folder(path.parent, self._file_mode)
                 if self._made is None:
                     self._remove_dead_temps()
                 self._made = path.parent
@@ -133,7 +144,7 @@ class LocalStore:
         """Make a temp file that no other store removes while it is open here."""
         while True:
             temp = self._folder / f".{uuid.uuid4().hex}.tmp"
-            file = open(temp, "xb")  # noqa: SIM115 - the caller closes it
+            file = new_file(temp)
             with suppress(OSError):  # a file system without locks: nobody else gets one either, and nothing is removed
                 fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file.fileno()).st_nlink:
