@@ -33,7 +33,9 @@ def test_an_epoch_is_one_line_and_every_line_has_the_job_its_generation_and_epoc
         logging.getLogger("exactsink_kafka.writer").warning("before any claim")
         runs.two_epochs(context, EpochLines())
         logging.getLogger("py4j").error("a library's own words")
-    found = [line for line in lines.getvalue().splitlines() if "exactsink.epoch" in line or "WARN" in line or "py4j" in line]
+    found = [
+        line for line in lines.getvalue().splitlines() if "exactsink.epoch" in line or "WARN" in line or "py4j" in line
+    ]
     assert len(found) == 4
     if found[0].startswith("{"):
         first, *epochs, last = map(json.loads, found)

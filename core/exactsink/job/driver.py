@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 import exactsink
 from exactsink.contract import Retryable, make_folder, storage_errors
 from exactsink.job.history import JobHistory
+from exactsink.job.stop import driver_name
 from exactsink.observe.state import Heartbeat
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Coordinator, State
@@ -76,7 +77,7 @@ def coordinator_of(
         sinks,
         journal,
         events,
-        driver=f"{role}{platform.node()}:{os.getpid()}",
+        driver=f"{role}{driver_name()}",
         retry=Retry(_COMMIT_ATTEMPTS, backoff),
         save_state=save_state,
         identity=identity_of(history),

@@ -82,6 +82,7 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         ),
         "not_left_clean": EventKind("the driver could not record that nothing is in doubt; it is advisory", ("error",)),
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
+        "stop_asked": EventKind("the driver ends after its epoch, within these seconds", ("by", "seconds")),
         "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
         "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),
         "adopted": EventKind("a new query goes on with the journal, from this base", ("query_id", "base")),

@@ -38,7 +38,7 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     places = [str(folder), os.getcwd()]
     sys.path.extend(place for place in places if place not in sys.path)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *places]))
-    conf = SparkConf().setAll(_settings(config).items())
+    conf = SparkConf().setAll(list(_settings(config).items()))
     try:
         start_jvm(conf)
         return SparkSession.builder.config(conf=conf).getOrCreate()
