@@ -36,7 +36,7 @@ class Driver:
             make_folder(history.folder)
         self._history = history
         self._events = events
-        self.heartbeat = Heartbeat(history.state())
+        self.heartbeat = Heartbeat(history.state(), on_beat=lambda: events.report("beat", level=logging.DEBUG))
         self.journal = history.journal(backoff)
         self.coordinator = coordinator_of(history, sinks, self.journal, events, self.heartbeat.write)
 

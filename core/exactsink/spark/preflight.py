@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -61,9 +60,10 @@ class Preflight:
         """Report the warnings, and what each sink promises."""
         for name, found in self.findings.items():
             for finding in found:
-                _warn(events, "preflight_warning", finding, sink=name)
+                message, fix = finding.message, finding.fix
+                events.report("preflight_warning", level=logging.WARNING, sink=name, message=message, fix=fix)
         for finding in self.journal:
-            _warn(events, "journal_warning", finding)
+            events.report("journal_warning", level=logging.WARNING, message=finding.message, fix=finding.fix)
         if self.advice is not None:
             events.report("setting_advised", setting=self.advice)
         for name, sink in sinks.items():
@@ -75,10 +75,6 @@ class Preflight:
                 guarantee=sink.backend.traits.guarantee,
                 target=sink.backend.target,
             )
-
-
-def _warn(events: Events, name: str, finding: Finding, **fields: Any) -> None:
-    events.report(name, level=logging.WARNING, message=finding.message, fix=finding.fix, **fields)
 
 
 def passes_of(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, route: Route | None) -> Passes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Query"]
 
 _LOOK_SECONDS = 0.1
+_BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
+"""What sources report of themselves in Spark's progress, and in what it counts."""
 _PARK_MILLISECONDS = 60_000
 
 
@@ -67,6 +70,7 @@ class Query:
         self._runs = threading.Lock()
         self._last_epoch: int | None = None
         self._in_batch = self._ending = self._parked = False
+        self._behind_of = 0
 
     def __getattr__(self, name: str) -> Any:
         """Return this attribute of Spark's query."""
@@ -92,6 +96,19 @@ class Query:
         while self._streaming is not None and self._is_active() and self.is_in_epoch():
             time.sleep(_LOOK_SECONDS)
         self.stop()
+
+    def report_behind(self) -> None:
+        """Report how far the last batch was behind its sources, where Spark says it. Once for each batch."""
+        if self._streaming is None or self._behind_of == self.epochs_done:
+            return
+        self._behind_of = self.epochs_done
+        progress = self._streaming.lastProgress
+        for source in progress["sources"] if progress else ():
+            metrics = source["metrics"] or {}
+            for name, of in _BEHIND.items():
+                if name in metrics:
+                    fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
+                    self._events.report("source_behind", level=logging.DEBUG, **fields)
 
     def is_in_epoch(self) -> bool:
         """Return whether an epoch runs, or Spark has not recorded the last one yet."""

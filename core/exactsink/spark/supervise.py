@@ -59,6 +59,7 @@ def supervise(
 def _wait_for_end(query: Query, stop: Stop) -> None:
     try:
         while not query.awaitTermination(_LOOK_SECONDS):
+            query.report_behind()
             if stop.asked and stop.at_once and query.is_in_epoch():
                 stop.crash(f"{stop.asked} in an epoch")
             if stop.asked:
