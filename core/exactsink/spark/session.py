@@ -22,7 +22,7 @@ from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
 from exactsink.spark.routes import Route
 
-__all__ = ["load_route", "load_transform", "make_session", "read_source"]
+__all__ = ["load_route", "load_transform", "make_session", "read_source", "refuse_cluster_mode"]
 
 
 def make_session(config: JobConfig, folder: Path) -> SparkSession:
@@ -41,11 +41,23 @@ def make_session(config: JobConfig, folder: Path) -> SparkSession:
     conf = SparkConf().setAll(list(_settings(config).items()))
     try:
         start_jvm(conf)
+        refuse_cluster_mode(SparkConf().get("spark.submit.deployMode", "client"))
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except PySparkException as error:
         raise ConfigError(
             "Spark did not start", why=first_line(error), next="java -version (17 or newer), then fix [spark]"
         ) from error
+
+
+def refuse_cluster_mode(mode: str | None) -> None:
+    """Raise ConfigError in spark-submit's cluster mode: the job's folder would be looked for in a passing container."""
+    if mode == "cluster":
+        raise ConfigError(
+            "a driver in spark-submit's cluster mode is not supported",
+            why="the journal must outlive the driver, and paths, signals and `exactsink stop` mean its own machine",
+            next="--deploy-mode client, on a machine or in a pod that keeps the job's folder "
+            "(examples/deploy/kubernetes.yaml)",
+        )
 
 
 def _settings(config: JobConfig) -> Mapping[str, str]:
