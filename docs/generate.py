@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import types
@@ -54,8 +55,9 @@ In a backend's own options, `${executor:NAME}` is also resolved in each task, fr
 value does not travel from the driver.
 """
 _CODES = {  # who ends so, beside the errors
-    0: "ok: all that was asked for is done",
+    0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
     EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, the same command goes on",
+    128 + signal.SIGTERM: "SIGTERM came a second time: ended at once, as by a crash; nothing decided is lost",
     errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, the same command is safe",
 }
 
@@ -107,8 +109,8 @@ def exit_codes_page() -> str:
     table = _table(("code", "what it means"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
     return (
         "# Exit codes\n\nEvery error is printed as what happened, why, and the next command.\n\n" + table + "\n"
-        "A supervisor may start a job again after 70, 75, 130 and a signal. After 1, 2, 3, 4 and 5 a person has to "
-        "look first.\n"
+        "A supervisor may start a job again after 70, 75, 130, 143 and a signal. After 1, 2, 3, 4 and 5 a person has "
+        "to look first.\n"
     )
 
 

@@ -22,6 +22,7 @@ import s3fs  # noqa: F401 - imported before the fork
 from exactsink.cli.main import main
 from exactsink.cli.run import run
 from exactsink.contract import Event, ExactsinkError
+from exactsink.job.stop import stopped_by_signals
 from tests.e2e import python_daemon  # noqa: F401 - so is this
 
 Place = tuple[str, str, "int | None"]
@@ -61,9 +62,10 @@ def drive(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("job")
     parser.add_argument("--fault", action="append", type=json.loads, default=[], help="where, what, and its mark: JSON")
+    parser.add_argument("--hang", type=json.loads, help="a place from which the driver does not come back: JSON")
     parser.add_argument("--first", help="a point whose `after` must have come before")
     given = parser.parse_args(arguments)
-    if not given.fault:
+    if not given.fault and given.hang is None:
         return main(["run", given.job])
     acts: Mapping[str, Callable[[], object]] = {
         "kill": lambda: _send(signal.SIGKILL),
@@ -78,6 +80,8 @@ def drive(arguments: Sequence[str]) -> int:
         )
         for fault in given.fault
     ]
+    if given.hang is not None:
+        return _hang(given.job, tuple(given.hang))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("exactsink").setLevel(logging.DEBUG)  # all points, for tests that look for what did not happen
     try:
@@ -85,6 +89,19 @@ def drive(arguments: Sequence[str]) -> int:
     except ExactsinkError as error:
         print(f"exactsink: {error}", file=sys.stderr)
         return error.exit_code
+    return 0
+
+
+def _hang(job: str, place: Place) -> int:
+    """Run a job whose driver waits for ever at a place; signals are heard as the command hears them."""
+
+    def wait(event: Event) -> None:
+        if (event.name, event.edge, event.epoch) == place:
+            threading.Event().wait()
+
+    with stopped_by_signals() as stop:
+        stop.say = lambda text, code: print(f"exactsink: {text}", file=sys.stderr, flush=True)
+        run(job, [wait], stop)
     return 0
 
 

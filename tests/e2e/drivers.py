@@ -65,6 +65,7 @@ class Driver(Process):
         name: Path,
         *,
         first: str | None = None,
+        hang: tuple[str, str, int] | None = None,
         jvm: WarmJvm | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -74,6 +75,7 @@ class Driver(Process):
         for fault, mark in self.marks.items():
             arguments.append("--fault=" + json.dumps({**asdict(fault), "mark": str(mark)}))
         arguments += [] if first is None else [f"--first={first}"]
+        arguments += [] if hang is None else [f"--hang={json.dumps(hang)}"]
         local = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_DIRS": str(job.with_name("spark"))}
         log, way = name.with_suffix(".log"), local if jvm is None else jvm.address
         log.touch()

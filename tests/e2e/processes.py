@@ -64,6 +64,10 @@ class Process:
         assert seen is not None
         assert seen.si_code == os.CLD_STOPPED, f"ended instead of stopping: {self.reported}"
 
+    def members(self) -> list[int]:
+        """Return the process ids of its session that live, its own among them."""
+        return list(_session(self.pid))
+
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
 

@@ -51,10 +51,11 @@ class FakeJob:
     def end_query(self) -> None:
         self.closed += 1
 
-    def _end(self) -> None:
+    def _end(self, seconds: float) -> bool:
         if self.ends:
             raised, self.query.failure = self.ends.pop(0)
             raise raised
+        return True
 
 
 def run(job: FakeJob) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import AnyPath, Committer, JobContext, Traits, Txn, Writer, is_object_url
+from exactsink.contract import AnyPath, Committer, JobContext, ObjectPath, Traits, Txn, Writer, is_object_url
 from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
@@ -130,6 +130,7 @@ class FilesBackend(TabularBackend):
         if not is_object_url(self.options.path):
             return FilesWriter(txn, schema, self.options, TempFolder(txn, *json.loads(ticket)))
         root = self._root(ticket.decode())
+        assert isinstance(root, ObjectPath)
         files = SentFiles(txn, root) if root.scheme == "sftp" else UploadFiles(txn, root)
         return FilesWriter(txn, schema, self.options, files)
 

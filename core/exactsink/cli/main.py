@@ -25,8 +25,10 @@ from exactsink.cli import init as init_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
+from exactsink.cli import stop as stop_command
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
+from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 
 __all__ = ["cli", "main"]
@@ -61,7 +63,17 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 @_job_file
 def run(job: str) -> None:
     """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
-    _spark_command("run").run(job)
+    with stopped_by_signals() as stop:
+        stop.say = _report
+        _spark_command("run").run(job, stop=stop)
+
+
+@cli.command()
+@_job_file
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="In place of [job] stop_within.")
+def stop(job: str, within: float | None) -> None:
+    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has."""
+    stop_command.stop(job, within)
 
 
 @cli.command()

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
 from exactsink.cli.table import print_guarantees
 from exactsink.job.config import load_config
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.job.stop import Stop
 from exactsink.observe.logs import LogContext, in_context, logs_json
 from exactsink.protocol.events import Subscriber
 from exactsink.spark.job import Job
-from exactsink.spark.jvm import end_session
+from exactsink.spark.jvm import end_session, kill_jvm
 from exactsink.spark.session import make_session, read_source
 from exactsink.spark.supervise import supervise
 
 __all__ = ["run"]
 
 
-def run(path: str, subscribers: Sequence[Subscriber] = ()) -> None:
-    """Run the job of this file until its source is exhausted. Raises our errors as they are."""
+def run(path: str, subscribers: Sequence[Subscriber] = (), stop: Stop | None = None) -> None:
+    """Run the job of this file until its source is exhausted, or `stop` is asked for. Raises our errors as they are."""
+    stop = stop or Stop()
     context = LogContext(load_config(path)[0].job.name)
     job = Job.from_toml(path, (context, *subscribers))
+    stop.within = job.config.job.stop_within_seconds
+    stop.on_asked = lambda by, seconds: job.events.report("stop_asked", level=logging.WARNING, by=by, seconds=seconds)
+    stop.on_crash = [kill_jvm, job.abandon]
+    stop.watch(job.config.history)
     with in_context(context):
         if not logs_json():  # there the events say it
             print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
         spark = make_session(job.config)
         try:
-            supervise(job, lambda: read_source(job.config, spark))
+            stop.take_signals()  # back from the Spark context
+            supervise(job, lambda: read_source(job.config, spark), stop=stop)
         finally:
             job.close()
             end_session(spark)
+    if stop.at_once:
+        raise KeyboardInterrupt

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 import exactsink
 from exactsink.contract import Retryable, storage_errors
 from exactsink.job.history import JobHistory
+from exactsink.job.stop import driver_name
 from exactsink.observe.state import Heartbeat
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Coordinator, State
@@ -35,7 +36,7 @@ class Driver:
             history.make()
         self._history = history
         self._events = events
-        self.heartbeat = Heartbeat(history.state())
+        self.heartbeat = Heartbeat(history.state(), on_beat=lambda: events.report("beat", level=logging.DEBUG))
         self.journal = history.journal(backoff)
         self.coordinator = coordinator_of(history, sinks, self.journal, events, self.heartbeat.write)
 
@@ -76,7 +77,7 @@ def coordinator_of(
         sinks,
         journal,
         events,
-        driver=f"{role}{platform.node()}:{os.getpid()}",
+        driver=f"{role}{driver_name()}",
         retry=Retry(_COMMIT_ATTEMPTS, backoff),
         save_state=save_state,
         identity=identity_of(history),

@@ -88,7 +88,7 @@ def logs_json() -> bool:
 
 @contextmanager
 def in_context(context: LogContext) -> Iterator[None]:
-    """Give all lines this context, Python's own warnings among them, and log a line for each epoch."""
+    """Let all lines have this context, Python's own warnings among them, and log a line for each epoch."""
     handlers = list(logging.getLogger().handlers)
     before = _EPOCHS.level
     _EPOCHS.setLevel(min(logging.INFO, logging.getLogger("exactsink").getEffectiveLevel()))

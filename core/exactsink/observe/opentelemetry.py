@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from exactsink.contract import ConfigError, Event
-from exactsink.observe.metrics import BUCKETS, METRICS, Measures, Metric
+from exactsink.observe.live import LIVE_METRICS, Live
+from exactsink.observe.metrics import BUCKETS, METRICS, Measurement, Measures, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
@@ -33,14 +35,16 @@ class OpenTelemetryMetrics:
         self._instruments = {metric.opentelemetry: _instrument(meter, metric) for metric in METRICS}
         self._spans = EpochSpans(trace.get_tracer("exactsink", tracer_provider=tracer_provider))
         self._measures = Measures()
+        self._live = Live()
+        for metric in LIVE_METRICS:
+            self._observed(meter, metric)
 
     def __call__(self, event: Event) -> None:
         """Measure an event, and place it in its epoch's span."""
+        self._live(event)
         measurements = self._measures(event)
         for measured in measurements:
-            attributes = {
-                f"exactsink.{k}": v for k, v in zip(measured.metric.labels, measured.labels, strict=True) if v
-            }
+            attributes = _attributes(measured)
             instrument = self._instruments[measured.metric.opentelemetry]
             if measured.metric.kind == "counter":
                 instrument.add(measured.value, attributes)
@@ -50,9 +54,22 @@ class OpenTelemetryMetrics:
                 instrument.record(measured.value, attributes)
         self._spans.add(event, measurements)
 
+    def _observed(self, meter: Meter, metric: Metric) -> None:
+        from opentelemetry.metrics import CallbackOptions, Observation
+
+        def observe(options: CallbackOptions) -> Iterable[Observation]:
+            found = (measured for measured in self._live.read() if measured.metric is metric)
+            return [Observation(measured.value, _attributes(measured)) for measured in found]
+
+        meter.create_observable_gauge(metric.opentelemetry, [observe], metric.unit, metric.help)
+
     def close(self) -> None:
         """End the spans of epochs that the job left unfinished, so that they are sent. Idempotent."""
         self._spans.close()
+
+
+def _attributes(measured: Measurement) -> Mapping[str, str]:
+    return {f"exactsink.{k}": v for k, v in zip(measured.metric.labels, measured.labels, strict=True) if v}
 
 
 def require_sdk() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ssl
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
 from exactsink.contract import ConfigError, Event
+from exactsink.observe.live import LIVE_METRICS, Live
 from exactsink.observe.metrics import BUCKETS, METRICS, Measures, Metric
 
 if TYPE_CHECKING:
@@ -36,6 +38,29 @@ class MetricsServer:
         self._server.server_close()
 
 
+class _AtScrape:
+    """A collector of the values that are computed when they are read."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def describe(self) -> Iterable[Any]:
+        """Return the metrics without values: their names are taken, whatever there is to say."""
+        return [_family(metric) for metric in LIVE_METRICS]
+
+    def collect(self) -> Iterable[Any]:
+        families = {metric.prometheus: _family(metric) for metric in LIVE_METRICS}
+        for measured in self._live.read():
+            families[measured.metric.prometheus].add_metric(measured.labels, measured.value)
+        return families.values()
+
+
+def _family(metric: Metric) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(metric.prometheus, metric.help, labels=metric.labels)
+
+
 class PrometheusMetrics:
     """Subscribe to the events of any number of jobs, and keep their metrics in a registry (prometheus_client's own).
 
@@ -53,11 +78,15 @@ class PrometheusMetrics:
         self._client = prometheus_client
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._measures = Measures()
+        self._live = Live()
         self._servers: list[MetricsServer] = []
         self._collectors: dict[str, Any] = {}
         try:
             for metric in METRICS:
                 self._collectors[metric.prometheus] = self._collector(metric)
+            at_scrape: Any = _AtScrape(self._live)
+            self._registry.register(at_scrape)
+            self._collectors["at scrape"] = at_scrape
         except ValueError as error:
             self.close()
             fix = "share one PrometheusMetrics between jobs, or give each a registry of its own"
@@ -65,6 +94,7 @@ class PrometheusMetrics:
 
     def __call__(self, event: Event) -> None:
         """Measure an event."""
+        self._live(event)
         for measured in self._measures(event):
             collector = self._collectors[measured.metric.prometheus].labels(*measured.labels)
             if measured.metric.kind == "counter":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from exactsink.observe.live import LIVE_METRICS
 from exactsink.observe.metrics import METRICS
 from exactsink.protocol.events import EVENTS, POINTS
 
@@ -23,7 +24,8 @@ def events_table() -> str:
 
 def metrics_table() -> str:
     """Return every metric by its names in Prometheus and OpenTelemetry."""
-    rows = ((f"`{m.prometheus}`", f"`{m.opentelemetry}`", m.kind, _names(m.labels), m.unit, m.help) for m in METRICS)
+    metrics = (*METRICS, *LIVE_METRICS)
+    rows = ((f"`{m.prometheus}`", f"`{m.opentelemetry}`", m.kind, _names(m.labels), m.unit, m.help) for m in metrics)
     return _table(("Prometheus", "OpenTelemetry", "kind", "labels", "unit", "what it reports"), rows)
 
 

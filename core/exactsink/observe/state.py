@@ -54,12 +54,15 @@ class StateFile:
 class Heartbeat:
     """Keep a driver's state fresh between its epochs, from a thread of its own, as long as `alive` returns true.
 
-    A driver that finds a newer generation in the file writes nothing any more. Between two beats it looks for one only
-    where that is no request: epochs may be short.
+    `on_beat()` is called after each beat that was saved. A driver that finds a newer generation in the file writes
+    nothing any more. Between two beats it looks for one only where that is no request: epochs may be short.
     """
 
-    def __init__(self, file: StateFile, *, seconds: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(
+        self, file: StateFile, *, seconds: float = HEARTBEAT_SECONDS, on_beat: Callable[[], None] = lambda: None
+    ) -> None:
         self._file = file
+        self._on_beat = on_beat
         self._seconds = seconds
         self._lock = threading.Lock()
         self._state: State | None = None
@@ -77,6 +80,7 @@ class Heartbeat:
             first, self._state = self._state is None, state
         if first:
             self._file.write(state)
+            self._on_beat()
             self._looked = time.monotonic()
             self._thread.start()
         else:
@@ -104,6 +108,8 @@ class Heartbeat:
             if self._state is None or (look and self._is_older(self._state)):
                 return
             self._file.write(replace(self._state, heartbeat=heartbeat))
+        if heartbeat:
+            self._on_beat()
 
     def _is_older(self, state: State) -> bool:
         stored = self._file.read()

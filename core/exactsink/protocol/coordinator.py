@@ -139,6 +139,8 @@ class Coordinator:
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
             done = self._check_sinks(log, source_done)  # another driver may have decided since
+            if log.decision_is_open and not done:
+                self._report_decided()
             self._journal.sum_up()
             self._marks.check_start()
             left = self._recommit(log.decision, done=done)
@@ -237,7 +239,7 @@ class Coordinator:
             sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
             marks = self._marks.decided(claim, batch.epoch, sinks)
             self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks, batch.previous, marks))
-        return self._decision()
+        return self._report_decided()
 
     def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
         """Commit a decided epoch until nothing of it is lost, writing lost rows again from the batch."""
@@ -336,6 +338,13 @@ class Coordinator:
     def _decision(self) -> Decision:
         decision = self._journal.log.decision
         assert decision is not None
+        return decision
+
+    def _report_decided(self) -> Decision:
+        decision, journal = self._decision(), self._journal
+        entries, size = journal.log.last_seq + 1, journal.decided_bytes
+        fields = {"at": decision.at, "sinks": tuple(decision.sinks), "entries": entries, "bytes": size}
+        self._events.report("decided", epoch=decision.epoch, level=logging.DEBUG, **fields)
         return decision
 
     def _report_state(self) -> None:

@@ -55,6 +55,10 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         "claimed": EventKind("this driver owns the job", ("generation", "driver")),
         "taken_over": EventKind("an operator's command claimed the job of a driver that may live", ("generation",)),
         "fenced": EventKind("another driver has claimed the job, this one stops", ("generation", "by")),
+        "decided": EventKind(
+            "an epoch is decided, by this driver or one before, and not complete: since when, by what decision",
+            ("at", "sinks", "entries", "bytes"),
+        ),
         "in_doubt": EventKind(
             "what a sink still holds begun or prepared, reported after every sweep",
             ("sink", "participants", "oldest_age_seconds"),
@@ -85,6 +89,11 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         ),
         "not_left_clean": EventKind("the driver could not record that nothing is in doubt; it is advisory", ("error",)),
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
+        "stop_asked": EventKind("the driver ends after its epoch, within these seconds", ("by", "seconds")),
+        "beat": EventKind("the heartbeat was written to `state.json`"),
+        "source_behind": EventKind(
+            "how far a batch was behind its source, in offsets, files or bytes", ("source", "of", "behind")
+        ),
         "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
         "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),
         "adopted": EventKind("a new query goes on with the journal, from this base", ("query_id", "base")),

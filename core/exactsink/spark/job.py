@@ -39,7 +39,7 @@ class Job:
     def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
         self.config = config
         self.sinks = sinks
-        self._subscribers = (EpochLines(), *subscribers)
+        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), *subscribers)
         self._observers: tuple[Observer, ...] = ()
         self._query: Query | None = None
 
@@ -115,6 +115,11 @@ class Job:
         """Raise Fenced when another driver has claimed the job since its last query did."""
         if self._query is not None:
             self._query.check_fenced()
+
+    def abandon(self) -> None:
+        """Record that the last query's driver has ended, wherever it is: the process ends now."""
+        if self._query is not None:
+            self._query.abandon()
 
     def close(self) -> None:
         """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent."""

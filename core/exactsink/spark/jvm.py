@@ -22,7 +22,15 @@ __all__ = ["end_session", "kill_jvm", "reported", "start_jvm"]
 
 _LOG = logging.getLogger("exactsink.spark")
 _END_SECONDS = 10.0
-_LEVELS = {"WARN": logging.WARNING, "FATAL": logging.CRITICAL}
+_KILL_SECONDS = 3.0
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
 _HEADER = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) (?P<text>.*)")
 _REST = re.compile(r"\s|$|Caused by: |Traceback |([A-Za-z_$][\w$]*\.)+[\w$]+(: |$)|\w+(Error|Exception)(: |$)")
 """A line that belongs to the record before it: of a stack, or of an error's name."""
@@ -45,10 +53,11 @@ def start_jvm(conf: SparkConf) -> None:
     printed = threading.Thread(target=_pass_on, args=(os.fdopen(reading, errors="replace"),), daemon=True)
     printed.start()
     try:
-        gateway = launch_gateway(conf, {"stderr": writing})
+        launched: Any = launch_gateway  # has no types
+        gateway = launched(conf, {"stderr": writing})
     finally:
         os.close(writing)
-    gateway.printed = printed
+    gateway.proc.printed = printed
     SparkContext._ensure_initialized(gateway=gateway)
 
 
@@ -65,13 +74,18 @@ def end_session(spark: SparkSession) -> None:
                 process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:
                 kill_jvm()
-            SparkContext._gateway.printed.join(_END_SECONDS)
+            process.printed.join(_END_SECONDS)
 
 
 def kill_jvm() -> None:
-    """End the JVM that this process started, now."""
+    """End the JVM that this process started, now: by itself within seconds, else with SIGKILL."""
     process = _process()
-    if process is not None:
+    if process is None:
+        return
+    process.terminate()
+    try:
+        process.wait(_KILL_SECONDS)
+    except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
@@ -82,7 +96,7 @@ def reported(lines: Iterable[str], level: int) -> Iterator[tuple[int, str]]:
     for line in lines:
         found = _HEADER.match(line)
         if found is not None:
-            at = _LEVELS.get(found[1], logging.getLevelName(found[1]) if found[1] != "TRACE" else logging.DEBUG)
+            at = _LEVELS[found[1]]
         elif _NOISE.match(line):
             at = logging.INFO
         elif not _REST.match(line):

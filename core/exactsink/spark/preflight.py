@@ -60,8 +60,8 @@ class Preflight:
         """Report the warnings, and what each sink promises."""
         for name, found in self.findings.items():
             for finding in found:
-                fields = {"sink": name, "message": finding.message, "fix": finding.fix}
-                events.report("preflight_warning", level=logging.WARNING, **fields)
+                message, fix = finding.message, finding.fix
+                events.report("preflight_warning", level=logging.WARNING, sink=name, message=message, fix=fix)
         for finding in self.journal:
             events.report("journal_warning", level=logging.WARNING, message=finding.message, fix=finding.fix)
         if self.advice is not None:

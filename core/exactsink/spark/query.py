@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["Query"]
+
+_LOOK_SECONDS = 0.1
+_BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
+"""What sources report of themselves in Spark's progress, and in what it counts."""
+_PARK_MILLISECONDS = 60_000
 
 
 class Query:
@@ -62,6 +69,8 @@ class Query:
         self._ended_runs: set[str | None] = set()
         self._runs = threading.Lock()
         self._last_epoch: int | None = None
+        self._in_batch = self._ending = self._parked = False
+        self._behind_of = 0
 
     def __getattr__(self, name: str) -> Any:
         """Return this attribute of Spark's query."""
@@ -81,6 +90,37 @@ class Query:
             writer = writer.trigger(processingTime=job.trigger)
         self._streaming = writer.start()
 
+    def end(self) -> None:
+        """Stop Spark's query after the epoch that runs, once Spark has recorded it. Returns when it has ended."""
+        self._ending = True
+        while self._streaming is not None and self._is_active() and self.is_in_epoch():
+            time.sleep(_LOOK_SECONDS)
+        self.stop()
+
+    def report_behind(self) -> None:
+        """Report how far the last batch was behind its sources, where Spark says it. Once for each batch."""
+        if self._streaming is None or self._behind_of == self.epochs_done:
+            return
+        self._behind_of = self.epochs_done
+        progress = self._streaming.lastProgress
+        for source in progress["sources"] if progress else ():
+            metrics = source["metrics"] or {}
+            for name, of in _BEHIND.items():
+                if name in metrics:
+                    fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
+                    self._events.report("source_behind", level=logging.DEBUG, **fields)
+
+    def is_in_epoch(self) -> bool:
+        """Return whether an epoch runs, or Spark has not recorded the last one yet."""
+        if self._in_batch or self._parked or self._last_epoch is None or self._driver is None:
+            return self._in_batch
+        return not self._checkpoint.is_epoch_done(self._last_epoch, self._driver.journal.log)
+
+    def abandon(self) -> None:
+        """Record that the driver has ended, wherever it is: the process ends now. Lets go of nothing."""
+        if self._driver is not None:
+            self._driver.heartbeat.close()
+
     def close(self) -> None:
         """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
         if self._driver is not None:
@@ -94,7 +134,10 @@ class Query:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
         run_id: str | None = None
+        if self._ending:
+            self._park(frame)
         try:
+            self._in_batch = True
             run_id = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
             self._begin(run_id)
             epoch = self._run(frame, batch_id)
@@ -103,10 +146,20 @@ class Query:
                 if run_id not in self._ended_runs:  # a newer run's failure is not what this one's thread met
                     self.failure = error
             raise
-        with self._runs:
-            if run_id not in self._ended_runs:
-                self._last_epoch = epoch
-                self.epochs_done += 1
+        else:
+            with self._runs:
+                if run_id not in self._ended_runs:
+                    self._last_epoch = epoch
+                    self.epochs_done += 1
+        finally:
+            self._in_batch = False
+
+    def _park(self, frame: DataFrame) -> None:
+        """Let the query's own thread wait for the stop that interrupts it: what that raises, Spark knows as the end."""
+        self._parked = True
+        jvm: Any = frame.sparkSession.sparkContext._jvm
+        while True:
+            jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
 
     def _begin(self, run_id: str | None) -> None:
         """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""

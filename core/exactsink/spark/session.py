@@ -19,7 +19,7 @@ from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
 from exactsink.spark.modules import load_transform, search_in
 
-__all__ = ["make_session", "read_source"]
+__all__ = ["make_session", "read_source", "refuse_cluster_mode"]
 
 
 def make_session(config: JobConfig) -> SparkSession:
@@ -33,14 +33,26 @@ def make_session(config: JobConfig) -> SparkSession:
     for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
     search_in(config.job.modules)
-    conf = SparkConf().setAll(_settings(config).items())
+    conf = SparkConf().setAll(list(_settings(config).items()))
     try:
         start_jvm(conf)
+        refuse_cluster_mode(SparkConf().get("spark.submit.deployMode", "client"))
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except PySparkException as error:
         raise ConfigError(
             "Spark did not start", why=first_line(error), next="java -version (17 or newer), then fix [spark]"
         ) from error
+
+
+def refuse_cluster_mode(mode: str | None) -> None:
+    """Raise ConfigError in spark-submit's cluster mode: the job's folder would be looked for in a passing container."""
+    if mode == "cluster":
+        raise ConfigError(
+            "a driver in spark-submit's cluster mode is not supported",
+            why="the journal must outlive the driver, and paths, signals and `exactsink stop` mean its own machine",
+            next="--deploy-mode client, on a machine or in a pod that keeps the job's folder "
+            "(examples/deploy/kubernetes.yaml)",
+        )
 
 
 def _settings(config: JobConfig) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError, Retryable
+from exactsink.job.stop import Stop
 from exactsink.spark.errors import first_line
 from exactsink.spark.job import Job
 from exactsink.spark.query import Query
@@ -17,19 +18,24 @@ from exactsink.toolkit.waiting import backoff
 
 __all__ = ["supervise"]
 
+_LOOK_SECONDS = 0.5
 
-def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], None] = backoff) -> None:
-    """Run until the source is exhausted or the query is stopped; `frame` makes the source's frame for every start.
+
+def supervise(
+    job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], None] = backoff, stop: Stop | None = None
+) -> None:
+    """Run until the source is exhausted or `stop` is asked for; `frame` makes the source's frame for every start.
 
     A Retryable, and any error of Spark's own, starts the query again, `restarts` times in a row without a finished
     epoch between; every other error of exactsink ends the run at once, as does a bug.
     """
     failures = 0
-    while True:
+    stop = stop or Stop()
+    while not stop.asked:
         query: Query | None = None
         try:
             query = job.start(frame())
-            _wait_for_end(query)
+            _wait_for_end(query, stop)
             return
         except (PySparkException, Py4JJavaError) as error:  # the latter: a Java error that pyspark has no name for
             failure = _cause(query.failure if query is not None else None, error)
@@ -44,15 +50,20 @@ def supervise(job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], No
             job.end_query()
         job.check_fenced()  # a driver that was stalled may meet any error, and must not take the job back
         failures = 1 if query is not None and query.epochs_done else failures + 1
-        if failures > job.config.job.restarts:
+        if failures > job.config.job.restarts or stop.asked:
             raise failure
         job.events.report("query_restarted", level=logging.WARNING, attempt=failures, error=str(failure))
         wait(failures - 1)
 
 
-def _wait_for_end(query: Query) -> None:
+def _wait_for_end(query: Query, stop: Stop) -> None:
     try:
-        query.awaitTermination()
+        while not query.awaitTermination(_LOOK_SECONDS):
+            query.report_behind()
+            if stop.asked and stop.at_once and query.is_in_epoch():
+                stop.crash(f"{stop.asked} in an epoch")
+            if stop.asked:
+                query.end()
     except BaseException:
         query.stop()
         raise

@@ -98,6 +98,8 @@ class JobSection(_Section):
     """How long the job may stand still; a store that forgets its evidence earlier is refused or warned of."""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
     """What one epoch may take, from its first row to its commit; a store that gives up earlier is refused."""
+    stop_within: Annotated[str, Field(pattern=_DURATION)] = "1 minute"
+    """How long a driver that is asked to end (SIGTERM, `exactsink stop`) may take for its epoch; then it is ended."""
 
     @field_validator("checkpoint", "staging")
     @classmethod
@@ -165,6 +167,10 @@ class JobSection(_Section):
     @property
     def epoch_budget_seconds(self) -> float:
         return _seconds(self.epoch_budget)
+
+    @property
+    def stop_within_seconds(self) -> float:
+        return _seconds(self.stop_within)
 
 
 class ObserveSection(_Section):

@@ -235,6 +235,11 @@ class Journal:
         self._append(record)
         self._decided = self._appended - before
 
+    @property
+    def decided_bytes(self) -> int | None:
+        """The size of the last decision, None where another handle has written it."""
+        return self._decided or None
+
     def redecide(self, record: Redecide) -> None:
         """Append a sink's new set of committables for the last decided epoch. Raises Fenced like `decide`."""
         self._append(record)

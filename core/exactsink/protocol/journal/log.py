@@ -45,7 +45,7 @@ class Decision:
     """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike.
 
     `sums` are those of the records at `seqs`. `previous` and `marks` are None where an older release decided. An
-    operator's rebase leaves no sinks: nothing of the decision is committed any more.
+    operator's rebase leaves no sinks: nothing of the decision is committed any more. `at` is when it was first taken.
     """
 
     epoch: int
@@ -55,6 +55,7 @@ class Decision:
     sums: tuple[str, ...] = ()
     previous: str | None = None
     marks: tuple[Expected, ...] | None = None
+    at: float = 0.0
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -178,7 +179,8 @@ def extended(log: Log, record: Record) -> Log:
         return rebased(replace(log, anchors=(*log.anchors, record)))
     if isinstance(record, Decide):
         place = ((record.seq,), (record.sha256,))
-        decision = Decision(record.epoch, record.fingerprint, record.sinks, *place, record.previous, record.marks)
+        sinks, marks = record.sinks, record.marks
+        decision = Decision(record.epoch, record.fingerprint, sinks, *place, record.previous, marks, record.at)
         return replace(log, decision=decision)
     return replace(log, decision=_redecided(log.decision, record, resolved=record.sink in log.resolved))
 

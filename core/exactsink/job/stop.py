@@ -1,0 +1,201 @@
+"""A driver that is asked to end: by a signal, or by a file beside its journal. It ends its epoch first, in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from types import FrameType
+
+from exactsink.contract import AnyPath, ExactsinkError, ObjectPath, Retryable
+
+__all__ = ["Stop", "StopFile", "StopRequest", "driver_name", "stopped_by_signals"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPT_SECONDS = 10.0
+_CRASH_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_LOOK_FAR_SECONDS = 15.0  # there each look is a request
+
+
+def driver_name() -> str:
+    """Return what a driver of this process is called in claims and in `state.json`."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Who asks which driver to end, and within how many seconds."""
+
+    driver: str
+    within: float
+    by: str
+
+
+class StopFile:
+    """`stop.json` in a job's folder: what `exactsink stop` asks of the driver that it names. Advisory."""
+
+    def __init__(self, folder: AnyPath) -> None:
+        self._path = folder / "stop.json"
+
+    @property
+    def look_seconds(self) -> float:
+        """How long to wait between two looks."""
+        return _LOOK_FAR_SECONDS if isinstance(self._path, ObjectPath) else _LOOK_SECONDS
+
+    def write(self, request: StopRequest) -> None:
+        """Ask. Raises OSError."""
+        text = json.dumps(asdict(request))
+        if isinstance(self._path, ObjectPath):
+            self._path.replace(text.encode())
+            return
+        temp = self._path.with_suffix(f".{os.getpid()}.tmp")
+        temp.write_text(text)
+        temp.replace(self._path)
+
+    def read(self) -> StopRequest | None:
+        """Return what is asked; None when nothing is. Raises OSError."""
+        try:
+            return StopRequest(**json.loads(self._path.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def clear(self) -> None:
+        """Forget what was asked of an earlier driver. Raises OSError."""
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+
+class Stop:
+    """Whether this process is asked to end. A thread hears it, so that a hanging call can't keep it from ending.
+
+    The first signal, or a request, sets `asked`: then whoever drives ends after the running epoch, or at once where
+    `at_once` is set (SIGINT). What has not ended in time, and a second signal, end the process as a crash would,
+    without its JVM. `on_asked(by, seconds)` is called once; each of `on_crash` before such an end.
+    """
+
+    def __init__(self, within: float = 60.0) -> None:
+        self.within = within
+        self.asked = ""
+        """Who asked; empty until then."""
+        self.at_once = False
+        self.on_asked: Callable[[str, float], None] = lambda by, seconds: None
+        self.on_crash: list[Callable[[], None]] = []
+        self.say: Callable[[str, int], None] = lambda text, code: None
+        self._file: StopFile | None = None
+        self._seconds = within
+        self._end: float | None = None
+        self._code = Retryable.exit_code
+        self._ears: tuple[socket.socket, socket.socket] | None = None
+        self._thread = threading.Thread(target=self._hear, name="exactsink-stop", daemon=True)
+
+    def watch(self, folder: AnyPath) -> None:
+        """Hear the requests in a job's folder, too; one for an earlier driver is void."""
+        file = StopFile(folder)
+        with suppress(OSError, ExactsinkError):
+            file.clear()
+        self._file = file
+
+    def take_signals(self) -> None:
+        """Take SIGINT and SIGTERM from whoever has them now, if this has been started: a Spark context takes SIGINT."""
+        if self._ears is None:
+            return
+        for number in _SIGNALS:
+            signal.signal(number, _only_heard)
+        signal.set_wakeup_fd(self._ears[1].fileno(), warn_on_full_buffer=False)  # heard though this thread hangs
+
+    def start(self) -> None:
+        """Begin to hear."""
+        self._ears = socket.socketpair()
+        self._ears[1].setblocking(False)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop hearing: the process ends by itself now. Idempotent."""
+        ears, self._ears = self._ears, None
+        if ears is not None:
+            ears[1].send(b"\0")
+            self._thread.join()
+            for end in ears:
+                end.close()
+
+    def crash(self, why: str) -> None:
+        """End this process now, as a crash would, with all that `on_crash` says."""
+        self.say(f"{why}: ended as by a crash; nothing decided is lost, the next start goes on", self._code)
+        for act in self.on_crash:
+            acting = threading.Thread(target=act, daemon=True)  # it may hang as the rest does
+            acting.start()
+            acting.join(_CRASH_SECONDS)
+        os._exit(self._code)
+
+    def _hear(self) -> None:
+        assert self._ears is not None
+        hearing = self._ears[0]
+        while True:
+            number = self._next(hearing)
+            if number == 0:
+                return
+            if number is not None:
+                self._signalled(signal.Signals(number))
+            elif self._end is not None and time.monotonic() >= self._end:
+                self.crash(f"not ended {self._seconds:.0f} s after {self.asked}")
+            elif not self.asked and self._file is not None:
+                self._look(self._file)
+
+    def _next(self, hearing: socket.socket) -> int | None:
+        """Wait for a signal's number; 0 for the end, None when it is time to look."""
+        look = _LOOK_SECONDS if self._file is None else self._file.look_seconds
+        wait = look if self._end is None else max(0.01, self._end - time.monotonic())
+        hearing.settimeout(wait)
+        try:
+            return hearing.recv(1)[0]
+        except TimeoutError:
+            return None
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self.asked:
+            self._code = 128 + number
+            self.crash(f"{number.name} after {self.asked}")
+        interrupted = number == signal.SIGINT
+        if interrupted:
+            self._code = 128 + number
+        self._ask(number.name, _INTERRUPT_SECONDS if interrupted else self.within, at_once=interrupted)
+
+    def _look(self, file: StopFile) -> None:
+        with suppress(OSError, ExactsinkError):  # advisory: the next look tries again
+            request = file.read()
+            if request is not None and request.driver == driver_name():
+                self._ask(request.by, request.within, at_once=False)
+
+    def _ask(self, by: str, seconds: float, *, at_once: bool) -> None:
+        self._seconds, self._end = seconds, time.monotonic() + seconds
+        self.at_once = at_once
+        self.asked = by
+        self.on_asked(by, seconds)
+
+
+def _only_heard(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the number goes to the thread that hears."""
+
+
+@contextmanager
+def stopped_by_signals(within: float = 60.0) -> Iterator[Stop]:
+    """Hear SIGINT and SIGTERM, in the main thread, while the body runs."""
+    stop = Stop(within)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    stop.start()
+    stop.take_signals()
+    try:
+        yield stop
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        stop.close()

@@ -1,0 +1,120 @@
+"""A driver is asked to end, by a signal or a command: in a batch, between two, in a commit that hangs, at its start."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exactsink.cli.main import main
+from tests.e2e import slow_tasks
+from tests.e2e.drivers import Driver, Drivers
+from tests.e2e.jobs import SPARK, ids, in_lake, in_table, write_job, write_source
+from tests.e2e.warm_jvm import WarmJvm
+
+EVERY_SECOND = 'trigger = "1 second"\n'
+
+
+def ended(folder: Path, complete_epoch: int) -> bool:
+    """Return whether the driver said that it has ended, after this epoch."""
+    state = json.loads((folder / "checkpoint.exactsink/state.json").read_text())
+    return (state["heartbeat"], state["complete_epoch"]) == (0.0, complete_epoch)
+
+
+def is_clean(folder: Path) -> bool:
+    """Return whether the journal's last record says that nothing is in doubt."""
+    last = max((folder / "checkpoint.exactsink/journal").glob("*.json"))
+    return bool(json.loads(last.read_text())["kind"] == "clean")
+
+
+def test_sigterm_in_a_batch_ends_the_driver_after_its_epoch(tmp_path: Path, drivers: Drivers, jvm: WarmJvm) -> None:
+    write_source(tmp_path, 3)
+    job = write_job(tmp_path, job=slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
+    driver = drivers.start(job, jvm=jvm)
+    driver.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
+    driver.send(signal.SIGTERM)
+    driver.until(lambda: "stop_asked job=e2e by=SIGTERM seconds=60" in driver.reported, "hearing the signal")
+    (tmp_path / "go").touch()
+    assert driver.exit_code() == 0, driver.reported
+    assert "ERROR" not in driver.reported
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
+    assert ended(tmp_path, 1)
+    assert is_clean(tmp_path)
+    driver.end()
+    drivers.whole(job, jvm=jvm)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
+
+
+def test_exactsink_stop_ends_a_driver_between_two_epochs(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_source(tmp_path, 1)
+    job = write_job(tmp_path, job=EVERY_SECOND)
+    driver = drivers.start(job, jvm=jvm)
+    driver.until(lambda: "exactsink.epoch epoch job=e2e epoch=0" in driver.reported, "its epoch")
+    assert main(["stop", str(job)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("has ended; epoch 0 is complete")
+    assert driver.exit_code() == 0, driver.reported
+    assert "stop_asked job=e2e by=exactsink stop by " in driver.reported
+    assert is_clean(tmp_path)
+    assert main(["stop", str(job)]) == 0
+    assert "nothing to stop: driver " in capsys.readouterr().out
+
+
+Ask = Callable[[Driver], None]
+
+
+def once(driver: Driver) -> None:
+    driver.send(signal.SIGTERM)
+
+
+def twice(driver: Driver) -> None:
+    driver.send(signal.SIGTERM)
+    driver.until(lambda: "stop_asked" in driver.reported, "hearing the first signal")
+    driver.send(signal.SIGTERM)
+
+
+def interrupted(driver: Driver) -> None:
+    driver.send(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("within", "ask", "code"),
+    [
+        ("1 second", once, 75),
+        pytest.param("1 hour", twice, 128 + signal.SIGTERM, marks=pytest.mark.proof),
+        pytest.param("1 hour", interrupted, 128 + signal.SIGINT, marks=pytest.mark.proof),
+    ],
+)
+def test_a_commit_that_hangs_is_cut_off_and_finished_by_the_next_start(
+    within: str, ask: Ask, code: int, tmp_path: Path, drivers: Drivers, jvm: WarmJvm
+) -> None:
+    write_source(tmp_path, 2)
+    job = write_job(tmp_path, job=f'stop_within = "{within}"\n')
+    driver = drivers.start(job, jvm=jvm, hang=("commit:table", "before", 1))
+    driver.until(lambda: in_lake(tmp_path) == ids(2), "a commit beside the one that hangs")
+    ask(driver)
+    assert driver.exit_code() == code, driver.reported
+    assert "ended as by a crash; nothing decided is lost, the next start goes on" in driver.reported
+    assert ended(tmp_path, 0)
+    assert not is_clean(tmp_path)
+    assert in_table(tmp_path) == ids(1)
+    driver.end()
+    drivers.whole(job, jvm=jvm)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.proof)])
+def test_a_signal_before_the_jvm_is_up_ends_the_driver_and_no_process_stays(
+    number: signal.Signals, tmp_path: Path, drivers: Drivers
+) -> None:
+    write_source(tmp_path, 1)
+    driver = drivers.start(write_job(tmp_path))
+    driver.until(lambda: len(driver.members()) > 1, "starting a JVM")
+    driver.send(number)
+    assert driver.exit_code() == (0 if number == signal.SIGTERM else 130), driver.reported
+    assert driver.members() == []
+    assert not (tmp_path / "checkpoint.exactsink/journal").exists()
