@@ -131,8 +131,9 @@ class FilesBackend(TabularBackend):
             return FilesWriter(txn, schema, self.options, TempFolder(txn, *json.loads(ticket)))
         root = self._root(ticket.decode())
         assert isinstance(root, ObjectPath)
-        files = SentFiles(txn, root) if root.scheme == "sftp" else UploadFiles(txn, root)
-        return FilesWriter(txn, schema, self.options, files)
+        if root.scheme == "sftp":
+            return FilesWriter(txn, schema, self.options, SentFiles(txn, root))
+        return FilesWriter(txn, schema, self.options, UploadFiles(txn, root))
 
     def committer(self, ctx: JobContext) -> Committer:
         root = self._root(self.options.path)
