@@ -34,7 +34,7 @@ _OF_WRITERS = {
 }
 
 
-_OF_SERVERS = {"killed-after-pre_commit", "killed-after-commit", "order-kept", "two-jobs-interleaved"}
+_OF_SERVERS = {"killed-after-pre_commit", "killed-inside-commit", "stalled-inside-commit", "births-at-once"}
 
 
 def chosen(names: Collection[str]) -> Callable[..., None]:

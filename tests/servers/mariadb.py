@@ -25,7 +25,7 @@ from tests.servers.waiting import PATIENCE, wait_until
 
 __all__ = ["MariaDB", "MariaDBServer", "own_mariadb", "shared_mariadb"]
 
-INSTALL = "apt-get update && apt-get install -y --no-install-recommends mariadb-server"
+INSTALL = "apt-get update && apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core"
 SETTINGS = {"innodb-buffer-pool-size": "64M", "innodb-log-file-size": "32M", "max-connections": "200"}
 
 
@@ -71,7 +71,7 @@ class MariaDBServer(MariaDB):
         self._settings = {**SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         if _server_user():
-            shutil.chown(self.folder, "mysql", "mysql")
+            shutil.chown(self.folder, "nobody", "nogroup")
         program = _program("mariadb-install-db")
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         if self._run([program, "--no-defaults", *self._place, *options]).wait() != 0:
@@ -170,7 +170,7 @@ def _program(name: str) -> str:
 
 def _server_user() -> dict[str, Any]:
     """Return as whom the server runs: it refuses to be root's."""
-    return {"user": "mysql", "group": "mysql", "extra_groups": []} if os.geteuid() == 0 else {}
+    return {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from exactsink.contract import Fatal, Finding, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session
-from exactsink_idempotent_upsert.generic_rows import Rounds, column_type
+from exactsink_idempotent_upsert.generic_rows import Rounds, column_type, columns_of
 from exactsink_idempotent_upsert.mysql_values import unstorable
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.spool import in_order
@@ -78,7 +78,7 @@ class GenericDatabase(Database):
                 if not table.create:
                     yield Finding("error", f"table {table.name} does not exist", "make it, or set create = true")
                 return
-            there = {column["name"].lower(): column for column in look.get_columns(table.name, table.schema)}
+            there = {name.lower() for name in columns_of(connection, table)}
         for name in table.stored(schema.names):
             if name.lower() not in there:
                 yield Finding("error", f"table {table.name} has no column {name}", "add it to the table")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Rounds", "column_type"]
+__all__ = ["Rounds", "column_type", "columns_of"]
 
 _ROWS = "exactsink_rows"
 _POSITION = "exactsink_position"
@@ -40,6 +40,12 @@ def column_type(type: pa.DataType, *, key: bool = False) -> sa.types.TypeEngine[
         (_is.is_time, sa.Time()),
     )
     return next((kind for fits, kind in kinds if fits(type)), None)
+
+
+def columns_of(connection: sa.Connection, table: Table) -> list[str]:
+    """Name the table's columns: the dialects' reflection is not always up to its database."""
+    named = sa.table(table.name, schema=table.schema)
+    return list(connection.execute(sa.select(sa.text("*")).select_from(named).where(sa.text("1 = 0"))).keys())
 
 
 class Rounds:
@@ -125,10 +131,8 @@ class Rounds:
         if self._table.mode != "replace":
             return []
         brought = {name.lower() for name in self._stored}
-        columns = sa.inspect(self._connection).get_columns(self._table.name, self._table.schema)
-        return [
-            column["name"] for column in columns if column["name"].lower() not in brought and not column.get("computed")
-        ]
+        there = columns_of(self._connection, self._table)
+        return [name for name in there if name.lower() not in brought]
 
     def _quoted(self, name: str) -> str:
         preparer = self._connection.dialect.identifier_preparer

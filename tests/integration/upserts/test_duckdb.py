@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from exactsink.contract import Committed, Retryable
-from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check
+from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.unit.upsert_sink import upsert
 
 
@@ -35,7 +35,7 @@ def target_of(folder: Path) -> Target:
     return Target(lambda given: upsert(folder, **{**given, "create": False, "url": url}), make, read)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.options["strategy"] == "staged"], ids=str)
+@few_cases("staged")
 def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
     check(case, target_of(tmp_path))
 

@@ -14,7 +14,7 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
 from exactsink_idempotent_upsert import mysql
-from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, every_case
+from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.servers.mariadb import MariaDB
 from tests.unit.upsert_sink import Sink, upsert
 
@@ -56,7 +56,7 @@ class Here:
         return upsert(folder, **{"url": self.server.url(self.name), "busy_timeout_seconds": 1, **options})
 
 
-@every_case
+@few_cases("staged", "direct")
 def test_options_mean_what_they_do_on_a_dictionary(mariadb: MariaDB, tmp_path: Path, case: Case) -> None:
     check(case, target_of(mariadb, tmp_path))
 
