@@ -19,7 +19,17 @@ from xml.etree import ElementTree
 
 from tests.servers.s3 import S3
 
-__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "ForgetsUploads", "ListsWholeKeys", "S3Proxy", "SlowDown"]
+__all__ = [
+    "ABORT",
+    "COMPLETE",
+    "CREATE_UPLOAD",
+    "Answer",
+    "Ask",
+    "ForgetsUploads",
+    "ListsWholeKeys",
+    "S3Proxy",
+    "SlowDown",
+]
 __all__ += ["Trap", "cutting_s3"]
 
 COMPLETE = r"^POST .*[?&]uploadId="
