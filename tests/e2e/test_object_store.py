@@ -18,7 +18,7 @@ from tests.e2e.jobs import PARTICIPANTS, write_source
 from tests.e2e.s3_job import Bucket, own_bucket
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.s3 import S3
-from tests.servers.s3_proxy import COMPLETE, CREATE_UPLOAD, ForgetsUploads, SlowDown, Trap
+from tests.servers.s3_proxy import COMPLETE, CREATE_UPLOAD, ForgetsUploads, OneByOne, SlowDown, Trap
 from tests.servers.s3a_jars import s3a_jars
 
 UPLOADS = 4 * PARTICIPANTS
@@ -124,7 +124,8 @@ def test_server_killed_between_vote_and_commit_and_in_the_commit_of_many_files(
     assert (epochs, uploads) == (0, 61 * PARTICIPANTS)
     bucket.server.stop()
     bucket.server.start()
-    down = bucket.proxy.set(Trap(COMPLETE, uploads // 2, before=bucket.server.stop))
+    # Not inside a Complete: versitygw forgets such an upload, which is Unknown (tests/integration/files_s3).
+    down = bucket.proxy.set(OneByOne(COMPLETE, uploads // 2, then=bucket.server.stop))
     driver = runs.started()
     driver.until(down.sprung.is_set, "half of the epoch's files completed")
     driver.send(signal.SIGSTOP)

@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 
 from tests.servers.s3 import S3
 
-__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "ForgetsUploads", "ListsWholeKeys", "S3Proxy", "SlowDown"]
-__all__ += ["Trap", "cutting_s3"]
+__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "Ask", "ForgetsUploads", "ListsWholeKeys", "OneByOne"]
+__all__ += ["S3Proxy", "SlowDown", "Trap", "cutting_s3"]
 
 COMPLETE = r"^POST .*[?&]uploadId="
 ABORT = r"^DELETE .*[?&]uploadId="
@@ -86,6 +86,28 @@ class Trap:
         self.before()
         self.sprung.set()
         return ask()
+
+
+class OneByOne:
+    """Hands on one request at a time that `pattern` is found in, and calls `then` before the `nth`: none is under way."""
+
+    def __init__(self, pattern: str, nth: int, then: Callable[[], object]) -> None:
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern)
+        self._left = nth
+        self._then = then
+        self._lock = threading.Lock()
+
+    def concerns(self, request: str) -> bool:
+        return self._pattern.search(request) is not None
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                self._then()
+                self.sprung.set()
+            return ask()
 
 
 class SlowDown:

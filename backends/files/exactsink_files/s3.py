@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 from exactsink.contract import ObjectPath, store_code, store_errors
 from exactsink_files.votes import Part
@@ -73,11 +76,26 @@ class S3:
         """Let the object have its name.
 
         That this succeeds proves nothing for an upload that was not seen to stand: a server may answer so for any
-        object of that name.
+        object of that name. Nor does it for a repeat: versitygw answers so, too, when it died in the first call.
         """
         named = {"Parts": [{"PartNumber": part.number, "ETag": part.etag} for part in parts]}
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         self._call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=named, **condition)
+
+    @contextmanager
+    def completes_sent(self) -> Iterator[Mapping[str, int]]:
+        """Count how often the Complete of each upload is sent: the libraries repeat it by themselves."""
+        sent: Counter[str] = Counter()
+
+        def count(request: Any, **_: object) -> None:
+            sent[parse_qs(urlsplit(request.url).query)["uploadId"][0]] += 1
+
+        events = self._fs.s3.meta.events
+        events.register("before-send.s3.CompleteMultipartUpload", count)
+        try:
+            yield sent
+        finally:
+            events.unregister("before-send.s3.CompleteMultipartUpload", count)
 
     def abort(self, key: str, upload: str) -> None:
         """Drop an upload and its parts. Idempotent."""

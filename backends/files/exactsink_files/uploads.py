@@ -97,7 +97,8 @@ class Uploads(Place):
     def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
         files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
         outcomes: dict[str, list[Outcome]] = {name: [] for name in votes}
-        placed = in_parallel(lambda each: self._place(*each, waits=each[2].temp in found.waiting), files)
+        with self._s3.completes_sent() as sent:
+            placed = in_parallel(lambda each: self._place(*each, each[2].temp in found.waiting, sent), files)
         for (name, _, _), outcome in zip(files, placed, strict=True):
             outcomes[name].append(outcome)
         return outcomes
@@ -162,16 +163,20 @@ class Uploads(Place):
             return True, f"the parts of {_named(vote, file)} are not those that were voted for" if differs else ""
         return False, "" if s3.head(s3.key(file.final)) is not None else _gone(vote, file)
 
-    def _place(self, name: str, vote: Vote, file: VotedFile, *, waits: bool) -> Outcome:
+    def _place(self, name: str, vote: Vote, file: VotedFile, waits: bool, sent: Mapping[str, int]) -> Outcome:
         """Complete one upload, or find that it is. Raises Fatal when a foreign object has its name.
 
-        Only an upload that was seen to wait is completed: see `S3.complete`.
+        Only an upload that was seen to wait is completed; a repeat is believed only when the object is seen: see
+        `S3.complete`.
         """
         refusal: OSError | None = None
+        completed = False
         if waits:
             try:
                 self._complete(self._of(vote), file)
-                return Committed()
+                completed = True
+                if sent[file.temp] <= 1:
+                    return Committed()
             except OSError as error:
                 if store_code(error) not in _LOOK:
                     raise
@@ -180,8 +185,10 @@ class Uploads(Place):
         held = s3.head(s3.key(file.final))
         if held is not None:
             if _is_voted(held, name, file):
-                return AlreadyCommitted()
+                return Committed() if completed else AlreadyCommitted()
             raise foreign_file(f"{vote.root}/{file.final}", file)
+        if completed:
+            return Unknown(f"{_named(vote, file)} was completed, as the store answered, and it shows no object")
         code = store_code(refusal)
         if refusal is None or code in _GONE:
             return Unknown(_gone(vote, file))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,12 +15,9 @@ import pytest
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Committable,
     Committed,
     Fatal,
-    JobContext,
     Lost,
-    ObjectPath,
     Outcome,
     Retryable,
     Unknown,
@@ -28,73 +25,14 @@ from exactsink.contract import (
 from exactsink_files import s3 as calls
 from exactsink_files import upload_files
 from exactsink_files.s3 import S3 as Calls
-from exactsink_files.s3 import open_s3
 from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, Vote
-from tests.servers.s3 import MINIO, PROGRAM, S3, SECRET
-from tests.servers.s3_proxy import ABORT, COMPLETE, ForgetsUploads, ListsWholeKeys, S3Proxy, SlowDown, Trap, cutting_s3
-from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, files, lines, rows
+from tests.integration.files_s3.lake import Lake
+from tests.servers.s3 import MINIO, PROGRAM, SECRET
+from tests.servers.s3_proxy import ABORT, COMPLETE, Answer, Ask, ForgetsUploads, ListsWholeKeys, S3Proxy, SlowDown, Trap
+from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, lines, rows
 
 STANDS = {Committed, AlreadyCommitted}
-
-
-@dataclass(frozen=True)
-class Lake:
-    """A target in a bucket of its own, below a prefix, as a client without a proxy sees it."""
-
-    url: str
-    server: S3
-
-    @property
-    def s3(self) -> Calls:
-        return Calls(open_s3(self.url, self.server.endpoint, None))
-
-    def sink(self, job: str = "job", sink: str = "sink", **options: Any) -> Files:
-        return files(self.url, job, sink, **options)  # type: ignore[arg-type]
-
-    def two_files(self, participants: int = 1, **options: Any) -> tuple[Files, list[Committable]]:
-        sink = self.sink(partition_by=["day"], **TEXT, **options)
-        sink.put_birth()
-        return sink, sink.vote(*[rows((f"{n}", 1), (f"{n}", 2), schema=DAYS) for n in range(participants)])
-
-    def names(self) -> list[str]:
-        root = ObjectPath.of(self.url, endpoint_url=self.server.endpoint)
-        return [name.partition("/lake/")[2] for name in root.fs.find(self.url)]
-
-    def visible(self) -> dict[str, bytes]:
-        found = {name: self.s3.get(self.s3.key(name)) for name in self.names() if not name.startswith("_exactsink")}
-        return {name: data for name, data in found.items() if data is not None}
-
-    def lines(self) -> list[str]:
-        return sorted(line for data in self.visible().values() for line in data.decode().splitlines())
-
-    def uploads(self) -> int:
-        return len(list(self.s3.uploads("")))
-
-    def records(self) -> list[str]:
-        return [name for name in self.names() if name.endswith(".uploads")]
-
-    def remove_uploads(self, *votes: Committable) -> None:
-        """Abort, as a lifecycle rule does."""
-        for vote in votes:
-            for file in Vote.load(vote).files:
-                self.s3.abort(self.s3.key(file.final), file.temp)
-
-    def is_clean(self) -> bool:
-        return self.uploads() == 0 and self.records() == []
-
-
-@pytest.fixture
-def lake(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return Lake(f"s3://{s3.new_bucket('lake')}/lake", s3)
-
-
-@pytest.fixture
-def proxy(lake: Lake, s3: S3) -> Iterator[S3Proxy]:
-    with cutting_s3(s3) as proxy:
-        yield proxy
 
 
 def kinds(outcomes: Sequence[Outcome]) -> list[type]:
@@ -220,6 +158,32 @@ def test_a_lost_answer_is_asked_again(lake: Lake, proxy: S3Proxy, nth: int, forg
     assert cut.sprung.is_set()
     assert repeat is None or repeat.sprung.is_set()
     assert (lake.lines(), lake.is_clean()) == (["0", "0"], True)
+
+
+class DiesInside:
+    """Cuts the first Complete, undone, and answers its repeat as done: as versitygw does when it died in the first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def concerns(self, request: str) -> bool:
+        return re.search(COMPLETE, request) is not None
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        self.asked += 1
+        return None if self.asked == 1 else Answer(200, b"<CompleteMultipartUploadResult/>")
+
+
+def test_a_repeat_that_was_answered_as_done_and_shows_nothing_is_unknown(lake: Lake, proxy: S3Proxy) -> None:
+    sink = lake.sink(endpoint_url=proxy.endpoint, **TEXT)
+    sink.put_birth()
+    voted = sink.vote(lines("a"))
+    lies = proxy.set(DiesInside())
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Unknown]
+    assert (lies.asked, lake.visible()) == (2, {})
+    proxy.rules.clear()
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed]
+    assert lake.lines() == ["a"]
 
 
 def test_a_store_that_slows_down_is_asked_again(lake: Lake, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,64 +364,3 @@ def test_a_file_name_that_no_key_can_be_is_refused(lake: Lake) -> None:
     with pytest.raises(Fatal, match="longer than the store takes"):
         writer.write(long.to_batches()[0])
     writer.abort()
-
-
-def test_preflight_tries_the_store_and_leaves_nothing(lake: Lake) -> None:
-    assert lake.sink().check() == []
-    assert (lake.names(), lake.uploads()) == ([], 0)
-
-
-@pytest.mark.parametrize(
-    ("given", "message", "fix"),
-    [
-        ({"bucket": "nobody-has-this-one"}, "the bucket does not exist", "make the bucket"),
-        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "signature", "AWS_PROFILE"),
-        ({"AWS_ACCESS_KEY_ID": "", "endpoint_url": "http://127.0.0.1:9/"}, "credentials", "AWS_PROFILE"),
-        ({"endpoint_url": "http://127.0.0.1:9"}, "", "endpoint_url"),
-    ],
-)
-def test_preflight_says_what_to_do(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str, fix: str
-) -> None:
-    for name in given.keys() & os.environ.keys():
-        monkeypatch.setenv(name, given[name]) if given[name] else monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
-    options = {} if "bucket" in given else {"endpoint_url": given.get("endpoint_url", f"{lake.server.endpoint}/")}
-    other = files(f"s3://{given.get('bucket', 'bucket')}/lake", **options)  # type: ignore[arg-type]
-    [found] = other.check()
-    assert found.severity == "error"
-    assert message in found.message
-    assert fix in found.fix
-    assert SECRET not in found.message
-
-
-@pytest.mark.parametrize(
-    ("rules", "severity"),
-    [
-        ([], None),
-        ([{"Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}], None),
-        ([{"Status": "Disabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}], None),
-        (
-            [{"Status": "Enabled", "Prefix": "other/", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}],
-            None,
-        ),
-        (
-            [{"Status": "Enabled", "Prefix": "la", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}],
-            "error",
-        ),
-        (PermissionError(13, "Access Denied"), "warning"),
-    ],
-)
-def test_preflight_compares_the_lifecycle_with_the_longest_pause(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, rules: Any, severity: str | None
-) -> None:
-    def lifecycle(self: Calls) -> Any:
-        if isinstance(rules, Exception):
-            raise rules
-        return rules
-
-    monkeypatch.setattr(Calls, "lifecycle", lifecycle)
-    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
-    found = list(lake.sink().backend.committer(ctx).check(SCHEMA, None))
-    assert [finding.severity for finding in found] == ([severity] if severity else [])

@@ -1,0 +1,86 @@
+"""What the `files` backend finds out of a bucket before the first row."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from exactsink.contract import JobContext
+from exactsink_files.s3 import S3 as Calls
+from tests.integration.files_s3.lake import Lake
+from tests.servers.s3 import SECRET
+from tests.servers.s3_proxy import COMPLETE, ForgetsUploads, S3Proxy, Trap
+from tests.unit.files_sink import SCHEMA, files
+
+
+def test_preflight_tries_the_store_and_leaves_nothing(lake: Lake) -> None:
+    assert lake.sink().check() == []
+    assert (lake.names(), lake.uploads()) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "fix"),
+    [
+        ({"bucket": "nobody-has-this-one"}, "the bucket does not exist", "make the bucket"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "signature", "AWS_PROFILE"),
+        ({"AWS_ACCESS_KEY_ID": "", "endpoint_url": "http://127.0.0.1:9/"}, "credentials", "AWS_PROFILE"),
+        ({"endpoint_url": "http://127.0.0.1:9"}, "", "endpoint_url"),
+    ],
+)
+def test_preflight_says_what_to_do(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str, fix: str
+) -> None:
+    for name in given.keys() & os.environ.keys():
+        monkeypatch.setenv(name, given[name]) if given[name] else monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    options = {} if "bucket" in given else {"endpoint_url": given.get("endpoint_url", f"{lake.server.endpoint}/")}
+    other = files(f"s3://{given.get('bucket', 'bucket')}/lake", **options)  # type: ignore[arg-type]
+    [found] = other.check()
+    assert found.severity == "error"
+    assert message in found.message
+    assert fix in found.fix
+    assert SECRET not in found.message
+
+
+@pytest.mark.parametrize(
+    ("rules", "severity"),
+    [
+        ([], None),
+        ([{"Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}], None),
+        ([{"Status": "Disabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}], None),
+        (
+            [{"Status": "Enabled", "Prefix": "other/", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}],
+            None,
+        ),
+        (
+            [{"Status": "Enabled", "Prefix": "la", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}],
+            "error",
+        ),
+        (PermissionError(13, "Access Denied"), "warning"),
+    ],
+)
+def test_preflight_compares_the_lifecycle_with_the_longest_pause(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rules: Any, severity: str | None
+) -> None:
+    def lifecycle(self: Calls) -> Any:
+        if isinstance(rules, Exception):
+            raise rules
+        return rules
+
+    monkeypatch.setattr(Calls, "lifecycle", lifecycle)
+    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
+    found = list(lake.sink().backend.committer(ctx).check(SCHEMA, None))
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_preflight_whose_answers_are_lost_goes_on(lake: Lake, proxy: S3Proxy, forgets: bool) -> None:
+    cuts = [proxy.set(Trap(COMPLETE)), proxy.set(Trap("^PUT .*/try-[0-9a-f]+$"))]
+    if forgets:
+        proxy.set(ForgetsUploads())
+    assert lake.sink(endpoint_url=proxy.endpoint).check() == []
+    assert all(cut.sprung.is_set() for cut in cuts)
+    assert (lake.names(), lake.uploads()) == ([], 0)
