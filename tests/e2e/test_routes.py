@@ -94,7 +94,8 @@ def test_route_from_the_file_over_a_stateful_query_that_is_replayed(
 ) -> None:
     """One of the frames is pruned to nothing, and the driver ends between its commit and Spark's own."""
     write_source(tmp_path, 4)
-    (tmp_path / "shapes.py").write_text(
+    name = f"shapes_{len(fan_out)}"  # one process knows one module of a name
+    (tmp_path / f"{name}.py").write_text(
         "def by_kind(frame):\n    return frame.groupBy('kind').count()\n"
         "def cut(frame):\n    return {'counts': frame, 'none': frame.where('1 = 0')}\n"
     )
@@ -110,7 +111,7 @@ create = true
 """
         for name in ("counts", "none")
     )
-    settings = 'transform = "shapes:by_kind"\nroute = "shapes:cut"\noutput_mode = "update"\n' + fan_out
+    settings = f'transform = "{name}:by_kind"\nroute = "{name}:cut"\noutput_mode = "update"\n{fan_out}'
     path = write_job(tmp_path, sinks, settings)
     real, ended = Coordinator.run_epoch, []
 

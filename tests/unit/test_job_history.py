@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from tests.unit.odd_names import ODD_NAMES
 
-from exactsink.contract import ConfigError
+from exactsink.contract import NAME_PATTERN, ConfigError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.history import JobHistory
@@ -31,6 +33,18 @@ def test_every_run_has_a_name_and_a_folder_of_its_own() -> None:
         assert history.job.startswith("flights-")
         assert len(history.job) == len("flights-") + 10
     assert JobHistory.of(_config(), "2026-11-20") == runs[0]
+
+
+@pytest.mark.parametrize("odd", ODD_NAMES.values(), ids=ODD_NAMES)
+def test_odd_names_make_no_odd_paths_or_ids(odd: str) -> None:
+    history = JobHistory.of(_config(), odd)
+    assert history.folder.parent == Path("/data/chk.exactsink/runs")
+    assert re.fullmatch(NAME_PATTERN, history.job)
+    for name in (odd, f"a{odd}", "a\n", "a\0"):
+        with pytest.raises(ValueError, match="String should match pattern"):
+            _config(name)
+        with pytest.raises(ValueError, match="String should match pattern"):
+            JobConfig.model_validate({"job": {"name": "a", "checkpoint": "/c"}, "sinks": {name: {"backend": "x"}}})
 
 
 def test_names_that_leave_no_room_for_the_runs_hash_are_refused() -> None:

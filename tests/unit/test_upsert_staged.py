@@ -10,7 +10,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from tests.unit.odd_names import ODD_NAMES
 from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, ObjectPath, Retryable, Txn, Unknown
@@ -122,6 +124,18 @@ def test_a_folder_by_another_way_is_the_same_folder(tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(tmp_path / "staging")
     by_link = replace(sink, ctx=replace(sink.ctx, staging=str(tmp_path / "way" / "orders" / "table")))
     assert by_link.commit(1, votes) == [Committed()]
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@pytest.mark.parametrize("odd", ODD_NAMES.values(), ids=ODD_NAMES)
+def test_odd_names_of_columns(tmp_path: Path, odd: str, strategy: str) -> None:
+    schema = pa.schema({odd: pa.int64(), f"{odd}2": pa.string()})
+    sink = upsert(tmp_path, keys=(odd,), strategy=strategy)
+    assert [finding for finding in sink.check(schema) if finding.severity == "error"] == []
+    for epoch, text in ((1, "a"), (2, odd)):
+        given = pa.table([[1], [text]], schema=schema)
+        assert sink.commit(epoch, sink.prepare(epoch, [given])) == [Committed()]
+    assert [row[:2] for row in sink.rows("SELECT * FROM t")] == [(1, odd)]
 
 
 def test_a_file_that_vanished_is_not_made_anew_and_only_create_makes_one(tmp_path: Path) -> None:

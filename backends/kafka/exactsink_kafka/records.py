@@ -177,7 +177,10 @@ class Records:
     def _topics(self, batch: pa.RecordBatch) -> list[str]:
         topics = batch.column("topic")
         self._refuse(topics.is_null(), "topic", "NULL", 'name one, or set topic = "..." for the sink')
-        return list(topics.to_pylist())
+        names = list(topics.to_pylist())
+        if any("\0" in name for name in set(names)):
+            raise self._refusal("topic", "with a NUL in its name", "name a topic that there is")
+        return names
 
     def _partitions(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return numbers, -1 where the partitioner chooses: a row's own -1 must not pass for that."""
@@ -201,8 +204,11 @@ class Records:
             return None
         rows = batch.column("headers").to_pylist()
         headers = [row and [(header["key"], header["value"]) for header in row if header is not None] for row in rows]
-        if any(name is None for row in headers if row for name, _ in row):
+        names = [name for row in headers if row for name, _ in row]
+        if None in names:
             raise self._refusal("headers", "without a key", "give every header a key")
+        if any("\0" in name for name in names):  # the client library would cut it there
+            raise self._refusal("headers", "with a NUL in a key", "give the header another key")
         return [row or None for row in headers]
 
     def _refuse(self, bad: pa.Array, column: str, how: str, next: str) -> None:

@@ -10,11 +10,14 @@ from contextlib import closing
 from datetime import datetime, timezone
 
 import pyarrow as pa
+import pytest
 
+from exactsink.contract import Fatal
 from exactsink_kafka.transactions import Vote
 from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on, rows, topic_of, written
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
+from tests.unit.odd_names import ODD_NAMES
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -160,3 +163,24 @@ def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:
 def test_a_column_topic_counts_nothing_beside_the_option(kafka: Kafka, attempts: Attempts) -> None:
     attempts.commit(attempts.voted(rows((b"k", b"v"), topic=pa.array(["elsewhere"]))))
     assert written(kafka, attempts) == Counter([(b"k", b"v")])
+
+
+def test_odd_names_of_headers_and_odd_keys_arrive_as_they_are(kafka: Kafka) -> None:
+    mine, names = attempts_on(kafka.bootstrap).with_(topic=kafka.new_topic("odd")), list(ODD_NAMES.values())
+    given = [[{"key": name, "value": name.encode()}] for name in names]
+    pairs = [(name.encode(), name.encode()) for name in names]
+    with pytest.raises(Fatal, match="headers is with a NUL in a key"):  # never cut
+        mine.voted(rows((b"k", b"v"), headers=pa.array([[{"key": "nul \0 within", "value": b""}]], HEADERS)))
+    mine.commit(mine.voted(rows(*pairs, headers=pa.array(given, HEADERS)), attempt=1))
+    found = [(one.key, one.value, one.headers) for one in kafka.rows(topic_of(mine))]
+    wanted = [(key, value, ((key.decode(), value),)) for key, value in pairs]
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+
+
+@pytest.mark.parametrize("odd", [*ODD_NAMES.values(), "nul\0within"], ids=[*ODD_NAMES, "nul"])
+def test_rows_that_name_an_odd_topic_fail_their_task(kafka: Kafka, odd: str) -> None:
+    given = attempts_on(kafka.bootstrap).with_(producer={"topic.metadata.propagation.max.ms": 100})
+    with pytest.raises(Fatal, match="topic"):
+        given.voted(rows((b"k", b"v"), topic=pa.array([odd])))
+    with pytest.raises(ValueError, match="topic"):
+        _ = given.with_(topic=odd).options
