@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof soak browser bench bench-peers bench-faults clean
+.PHONY: help setup demo lint check test proof soak browser promtool bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -34,7 +34,7 @@ check: lint  ## The quick loop: the above, unit and contract tests, simulation
 test: lint  ## Before a push: the above, real servers, the conformance kit, Spark, and what the docs show
 	$(PYTEST_ALL) -m "not proof and not soak" $(PYTEST_ARGS)
 
-proof: lint browser  ## Before a release: all of that, and the long tests marked proof
+proof: lint browser promtool  ## Before a release: all of that, and the long tests marked proof
 	$(PYTEST_ALL) -m "not soak" $(PYTEST_ARGS)
 
 soak: setup  ## A file past 5 GB into S3: some minutes, and 12 GB below TMPDIR
@@ -43,6 +43,10 @@ soak: setup  ## A file past 5 GB into S3: some minutes, and 12 GB below TMPDIR
 browser: setup  # where the report is looked at; 300 MB, so not part of setup
 	@command -v chromium chromium-browser >/dev/null || \
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends chromium; }
+
+promtool: setup  # checks the alert rules; out of Debian's package by hand, which would also start a server
+	@command -v promtool >/dev/null || [ -x $(BIN)/promtool ] || { cd $(VENV) && apt-get download prometheus && \
+	  dpkg -x prometheus_*.deb prometheus && cp prometheus/usr/bin/promtool bin/ && rm -rf prometheus prometheus_*.deb; }
 
 bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import signal
@@ -18,6 +19,7 @@ from exactsink.contract import AnyPath, ExactsinkError, ObjectPath, Retryable
 
 __all__ = ["Stop", "StopFile", "StopRequest", "driver_name", "stopped_by_signals"]
 
+_LOG = logging.getLogger("exactsink")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPT_SECONDS = 10.0
 _CRASH_SECONDS = 5.0
@@ -78,7 +80,8 @@ class Stop:
 
     The first signal, or a request, sets `asked`: then whoever drives ends after the running epoch, or at once where
     `at_once` is set (SIGINT). What has not ended in time, and a second signal, end the process as a crash would,
-    without its JVM. `on_asked(by, seconds)` is called once; each of `on_crash` before such an end.
+    without its JVM: `say(text, code)` reports that, and each of `on_crash` is called before. `on_asked(by, seconds)` is
+    called once.
     """
 
     def __init__(self, within: float = 60.0) -> None:
@@ -88,7 +91,7 @@ class Stop:
         self.at_once = False
         self.on_asked: Callable[[str, float], None] = lambda by, seconds: None
         self.on_crash: list[Callable[[], None]] = []
-        self.say: Callable[[str, int], None] = lambda text, code: None
+        self.say: Callable[[str, int], None] = lambda text, code: _LOG.error("%s", text)
         self._file: StopFile | None = None
         self._seconds = within
         self._end: float | None = None
