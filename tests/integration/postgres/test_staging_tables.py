@@ -44,7 +44,7 @@ def test_pg_dump_beside_a_running_job_never_fails(publisher: PostgresServer) -> 
             epoch += 1
             assert sink.commit(epoch, sink.vote(epoch, [(epoch, "a")])) == ["Committed"]
     assert [dumped.result().stderr for dumped in dumps] == [""] * _DUMPS
-    assert epoch > _DUMPS
+    assert epoch > 2
     assert [n for n, _ in sink.rows()] == list(range(1, epoch + 1))
 
 
