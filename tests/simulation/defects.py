@@ -237,7 +237,7 @@ def _tokens_unread(patch: Patch) -> None:
 
 def _no_start_look(patch: Patch) -> None:
     patch.setattr(Marks, "check_start", lambda self: None)
-    patch.setattr(Marks, "check_committed", lambda self, lost: None)
+    patch.setattr(Marks, "check_committed", lambda self, lost, held_back: None)
 
 
 def _no_rewrite_look(patch: Patch) -> None:
@@ -347,6 +347,20 @@ def _other_query_proves(patch: Patch) -> None:
     patch.setattr(Checkpoint, "is_epoch_done", lambda self, epoch, read: self.next_batch() > epoch - read.base)
 
 
+def _all_at_once(patch: Patch) -> None:
+    patch.setattr(commit, "_waves", lambda before: [list(before)])
+
+
+def _tried_all_the_same(patch: Patch) -> None:
+    """Commit a sink in its turn, though one that it comes after is not committed."""
+    patch.setattr(commit, "_is_committed", lambda result, source_done: True)
+
+
+def _held_back_taken_for_committed(patch: Patch) -> None:
+    real = Marks.check_committed
+    patch.setattr(Marks, "check_committed", lambda self, lost, held_back: real(self, lost))
+
+
 def _nothing(patch: Patch) -> None:
     """The defect lies in the backend, not in the core."""
 
@@ -362,6 +376,9 @@ DEFECTS = (
     Defect("not idempotent", _nothing, schedules.single_faults, Lab(not_idempotent=True)),
     Defect("skip the flush", _nothing, schedules.single_faults, Lab(defect=_skip_flush)),
     Defect("trust a count", _trust_a_count, schedules.dropped_rows),
+    Defect("sinks not one after another", _all_at_once, schedules.ordered),
+    Defect("a sink tried before those it comes after", _tried_all_the_same, schedules.ordered),
+    Defect("a sink held back taken for committed", _held_back_taken_for_committed, schedules.ordered),
     Defect("redecide not folded", _redecide_not_folded, schedules.lost_votes),
     Defect("trust another journal's ids", _trust_other_ids, schedules.two_journals),
     Defect("skip by number alone", _skip_by_number, schedules.rolled_back_checkpoints),

@@ -173,7 +173,8 @@ def sinks_of(world: World, actor: str, hidden_defect: Callable[[SinkStore], None
     stores = [SinkStore(world, actor, bound) for bound in world.schedule.configs.get(actor, CONFIG)]
     for store in stores:
         hidden_defect(store)
-    return {store.sink: Sink(store.sink, "memory", SinkBackend(store), "") for store in stores}
+    after = world.schedule.after
+    return {s.sink: Sink(s.sink, "memory", SinkBackend(s), "", after=after.get(s.sink, ())) for s in stores}
 
 
 def coordinator_over(

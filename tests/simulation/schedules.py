@@ -107,6 +107,18 @@ def lost_votes(lab: Lab) -> Iterator[Run]:
         yield lab.settled(replace(whole, faults={("A", step): "crash_before"}))
 
 
+def ordered(lab: Lab) -> Iterator[Run]:
+    """The lake comes after the table: any fault at any call, votes of either lost, a stall before any call."""
+    table, lake = ("table", 1, 0), ("lake", 1, 1)
+    for losses in (frozenset[tuple[str, int, int]](), frozenset({table}), frozenset({table, lake})):
+        base = Schedule(losses=losses, after={"lake": ("table",)}, recut=not losses)
+        yield lab.settled(base)
+        for step, fault in lab.thinned(itertools.product(steps_of(lab, base), FAULTS)):
+            yield lab.settled(replace(base, faults={("A", step): fault}))
+        for step in lab.thinned(steps_of(lab, base)):
+            yield lab.settled(replace(base, switches={("A", step): "B"}))
+
+
 def lost_and_crashed(lab: Lab) -> Iterator[Run]:
     """Votes are lost, and two drivers die one after the other, at any calls from the loss on."""
     base = Schedule(losses=frozenset({("lake", 1, 0), ("table", 1, 0), ("table", 1, 1)}))

@@ -19,6 +19,7 @@ SAMPLED = (
     schedules.crash_pairs,
     schedules.stalls,
     schedules.lost_votes,
+    schedules.ordered,
     schedules.lost_and_crashed,
     schedules.interleaved,
     schedules.copies,

@@ -71,6 +71,8 @@ class Schedule:
     until: Mapping[str, int] = field(default_factory=dict)
     """Before which batch a driver ends of its own will."""
     restarts: int = 6
+    after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Which sinks a sink comes after: no row of it shows where theirs don't yet."""
 
     @property
     def in_steps(self) -> bool:
@@ -294,6 +296,8 @@ class World:
             raise Violation(f"row {row} doubled in {target}")
         if target not in self.decided[txn.job, txn.epoch]:
             raise Violation(f"row {row} is visible in {target} before its epoch's decision")
+        if early := [first for first in self.schedule.after.get(target, ()) if not self.applied[first, row]]:
+            raise Violation(f"row {row} is visible in {target} before it is in {early[0]}")
 
     def check(self) -> None:
         """Raise Violation when a row of a batch that is done is not visible in every target of its decision."""

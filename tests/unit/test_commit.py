@@ -15,6 +15,7 @@ from exactsink.contract import (
     Committed,
     Committer,
     Event,
+    ExactsinkError,
     Fatal,
     InDoubtError,
     LineageError,
@@ -62,7 +63,8 @@ def a_decision(**counts: int) -> Decision:
 class Run:
     """One commit, with what it waited and reported."""
 
-    def __init__(self, attempts: int = 3) -> None:
+    def __init__(self, attempts: int = 3, **after: tuple[str, ...]) -> None:
+        self.after = after
         self.waits: list[int] = []
         self.reported: list[Event] = []
         self.retry = Retry(attempts, self.waits.append)
@@ -71,7 +73,10 @@ class Run:
         self, decision: Decision, *, source_done: bool = False, **committers: Committer
     ) -> Mapping[str, Sequence[Committable]]:
         events = Events("job", [self.reported.append])
-        return CommitCalls(events, self.retry).commit(decision, committers, in_threads, source_done=source_done)
+        calls = CommitCalls(events, self.retry, after=self.after)
+        left = calls.commit(decision, committers, in_threads, source_done=source_done)
+        self.held_back = left.held_back
+        return left.lost
 
     def fields(self, name: str) -> list[dict[str, Any]]:
         return [dict(event.fields) for event in self.reported if event.name == name]
@@ -185,3 +190,56 @@ def test_lost_votes_are_collected_by_sink_and_reported_with_their_evidence() -> 
         (third.txn.id, "aborted"),
         (decision.committables("c")[0].txn.id, "timed out"),
     ]
+
+
+# one sink after another
+
+
+class Ordered(Run):
+    """Lines come after orders, which come after customers; pages come after nobody, notes after a sink that is gone."""
+
+    def __init__(self, attempts: int = 1) -> None:
+        super().__init__(attempts, lines=("orders",), orders=("customers",), notes=("gone",), gone=("customers",))
+
+    def commit(self, *, source_done: bool = False, **answers: Answer) -> list[str]:
+        """Commit a set of one in each sink; return who was asked, in which order."""
+        asked: list[str] = []
+
+        def answering(name: str) -> Callable[[], Sequence[Outcome]]:
+            def answer() -> Sequence[Outcome]:
+                asked.append(name)
+                given = answers.get(name, [OK])
+                if isinstance(given, Exception):
+                    raise given
+                return given() if callable(given) else given
+
+            return answer
+
+        names = ("lines", "orders", "customers")
+        try:
+            committers = {name: Fake(answering(name)) for name in names}
+            self.lost = self(a_decision(**dict.fromkeys(names, 1)), source_done=source_done, **committers)
+        except ExactsinkError:
+            self.lost = {}
+        return asked
+
+
+def test_a_sink_is_committed_after_those_that_it_comes_after() -> None:
+    assert Ordered().commit() == ["customers", "orders", "lines"]
+
+
+@pytest.mark.parametrize("stays", [Fatal("f"), Retryable("r"), UNKNOWN, [Lost("timed out")]], ids=str)
+def test_a_sink_is_not_tried_before_those_that_it_comes_after_are_committed(stays: Answer) -> None:
+    run = Ordered()
+    assert run.commit(customers=stays) == ["customers"]
+    waiting = {fields["sink"]: fields["after"] for fields in run.fields("commit_held_back")}
+    assert waiting == {"orders": "customers", "lines": "customers"}
+    assert run.commit(orders=stays) == ["customers", "orders"]
+
+
+def test_what_the_source_has_done_is_no_reason_to_wait_and_what_is_gone_keeps_its_place() -> None:
+    assert Ordered().commit(source_done=True, customers=UNKNOWN) == ["customers", "orders", "lines"]
+    run = Ordered()
+    with pytest.raises(Fatal):
+        run(a_decision(notes=1, customers=1), notes=Fake(), customers=Fake(Fatal("f")))
+    assert run.fields("commit_held_back") == [{"sink": "notes", "after": "customers"}]

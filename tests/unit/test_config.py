@@ -94,6 +94,7 @@ mode = "fast"
 retention = { days = 3 }
 [sinks.table-2]
 backend = "fake"
+after = "lake"
 path = "/table"
 """
 
@@ -111,6 +112,7 @@ def test_a_whole_job(tmp_path: Path) -> None:
     assert (lake.name, lake.kind, lake.columns, lake.where) == ("lake", "fake", ("id", "v"), "id > 0")
     assert (lake.distribution, lake.max_participants, lake.staging) == ("hash(id, v)", 16, "/fast/staging/lake")
     assert lake.backend.options == FakeOptions(path="/lake", mode="fast", retention=Retention(days=3))
+    assert (lake.after, sinks["table-2"].after) == ((), ("lake",))
 
 
 def test_the_least_that_a_job_says(tmp_path: Path) -> None:
@@ -210,6 +212,20 @@ def test_a_store_whose_creates_are_not_known_to_be_atomic_holds_no_journal(tmp_p
     if place.startswith(("dbfs", "zzz")):
         text = JOB.replace('"/data/chk"', f'"{place}"\njournal = "sqlite:////j.db"')
         assert "no file system for" in refused(tmp_path, text)
+
+
+AFTER = {
+    'after = "lakke"': "line 7: the job has no sink lakke; did you mean lake?",
+    'after = ["lake"]': "line 7: sink lake comes after itself",
+    'after = "b"\n[sinks.b]\nbackend = "fake"\npath = "/"\nafter = ["c"]\n[sinks.c]\nbackend = "fake"\nafter = "lake"':
+        "line 7: sink lake comes after itself",
+    "after = 3": "line 7: sinks.lake.after: ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", AFTER)
+def test_an_order_of_sinks_that_can_not_be_is_refused(tmp_path: Path, line: str) -> None:
+    assert f"job.toml {AFTER[line]}" in refused(tmp_path, f"{JOB}{line}\n")
 
 
 UNKNOWN = {

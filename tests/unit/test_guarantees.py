@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from tests.unit.fakes import IdleBackend
 
 from exactsink.contract import BackendOptions, ConfigError, PreflightError, Traits
-from exactsink.job.guarantees import check_batch_guarantee, check_guarantee, guarantee_of, job_guarantee
+from exactsink.job.guarantees import check_batch_guarantee, check_guarantee, check_order, guarantee_of, job_guarantee
 from exactsink.protocol.sinks import Sink, check_one_frame
 from exactsink.spark.one_pass import expanded
 
@@ -46,6 +48,15 @@ def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
     check_batch_guarantee(_sinks(lake=EXACT))
     with pytest.raises(PreflightError, match=r"sink table .* takes no batch runs"):
         check_batch_guarantee(_sinks(lake=EXACT, table=EARLY))
+
+
+def test_rows_that_show_early_come_after_nothing() -> None:
+    for traits, refused in ((EXACT, False), (EARLY, True)):
+        sinks = {
+            n: replace(s, after=("lake",) if n == "table" else ()) for n, s in _sinks(lake=EARLY, table=traits).items()
+        }
+        with pytest.raises(PreflightError, match=r"sink table .* can't come after lake") if refused else nullcontext():
+            check_order(sinks)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.unit.test_upsert_values import TYPES
 from tests.unit.upsert_sink import SCHEMA, Sink, upsert
 
 from exactsink.contract import AlreadyCommitted, Committed, ConfigError, Fatal
-from exactsink_idempotent_upsert.tables import DELETED
+from exactsink_idempotent_upsert.table import DELETED
 
 WHEN = "op = 'D'"
 WITH_FLAG = SCHEMA.append(pa.field(DELETED, pa.bool_()))

@@ -188,11 +188,31 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
     "SQLite is, so far": [{"url": f"{url}//me:hunter2@there/db"} for url in ("postgresql:", "sqlite+aiosqlite:")],
     "not a SQLAlchemy URL": [{"url": "hunter2"}],
     "at least 1": [{"keys": ()}, {"table": ""}, {"delete_when": ""}],
-    "none of them twice": [{"keys": ("a", "A")}],
-    "names a column": [{"keys": ("",)}],
+    "stands there twice": [{"keys": ("a", "A")}],
+    "each name is a column": [{"keys": ("",)}],
     "are taken": [{"table": "exactsink_epochs"}],
     "staged": [{"strategy": "two_phase"}],
     "direct can't delete": [{"strategy": "direct", "delete_when": "op = 'D'"}],
+    "direct can't count": [{"strategy": "direct", "set": {"v": "t.v + 1"}}],
+    "insert_if_absent never changes": [
+        {"mode": "insert_if_absent", **given}
+        for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}}, {"version": "o"}, {"delete_when": "true"})
+    ],
+    "replace makes a row": [
+        {"mode": "replace", **given} for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}})
+    ],
+    "take mode insert_if_absent": [{"update_columns": ()}],
+    "leave out `order_by`": [{"version": "o", "order_by": "v"}],
+    "which the keys need": [{"update_columns": ("id", "v")}, {"set": {"id": "1"}}],
+    "which is the version": [
+        {"version": "id"},
+        {"version": "o", "exclude": ("o",)},
+        {"version": "o", "set": {"o": "1"}},
+    ],
+    "which `set` sets": [{"set": {"v": "1"}, "exclude": ("v",)}],
+    "no staging tables": [{"staging_schema": "s"}],
+    "no schema sales": [{"table": "sales.orders"}],
+    "no table name": [{"table": "a.b.c"}, {"table": '"a'}],
     "`exclude` names b": [{"keys": ("a", "b"), "exclude": ("c", "b")}],
     "Extra inputs": [{"key": "id"}],
     "greater than or equal to 0": [{"busy_timeout_seconds": -1}],

@@ -3,10 +3,12 @@
 The way of a row, and then of its vote:
 
 - `plugin`: announces the backend.
-- `backend`: the options, and what a task refuses before it votes.
-- `tables`: Arrow values as SQLite stores them, the order in which rows of a key apply, and the statements.
+- `backend`: what the sink promises, and what a task refuses before it votes.
+- `table`: what is to be done to a table; `limits`: what its columns take, which tasks check.
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
-- `sqlite`: the file's connections and transactions, its marker and owner tables, and what preflight finds.
+- `database`: the seam: all that the strategies ask of a database.
+- `sqlite`, with `sqlite_statements`, `sqlite_rows`, `sqlite_values`: SQLite's side of it.
+- `preflight_frame`, `preflight_sqlite`: what keeps rows out.
 - `conformance`: targets for the conformance kit.
 """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from exactsink.contract import PreflightError, Traits
 from exactsink.protocol.sinks import Sink
 
-__all__ = ["Guarantee", "check_batch_guarantee", "check_guarantee", "job_guarantee", "guarantee_of"]
+__all__ = ["Guarantee", "check_batch_guarantee", "check_guarantee", "check_order", "job_guarantee", "guarantee_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,17 @@ def check_guarantee(sinks: Mapping[str, Sink], *, require: str | None, allow_ear
     if len(early) < len(sinks) and not allow_early_rows:
         fix = "set [job] allow_early_rows = true if readers can live with that, or choose another strategy"
         raise PreflightError(f"{which} would show rows that the other sinks don't have yet", why=why, next=fix)
+
+
+def check_order(sinks: Mapping[str, Sink]) -> None:
+    """Refuse `after` on a sink whose rows don't wait for a commit. Raises PreflightError."""
+    for name, sink in sinks.items():
+        if sink.after and sink.backend.traits.visible_early:
+            raise PreflightError(
+                f"sink {name} ({sink.backend.strategy}) can't come after {', '.join(sink.after)}",
+                why="its tasks show rows before the decision, so before any sink is committed",
+                next="choose a strategy that waits for the decision (`exactsink backends`), or take `after` away",
+            )
 
 
 def check_batch_guarantee(sinks: Mapping[str, Sink]) -> None:

@@ -1,9 +1,10 @@
-"""Commit a decision: every sink, in parallel, until each participant has a final answer."""
+"""Commit a decision: every sink, in parallel or after those that it comes after, until each participant has a final
+answer."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,16 @@ from exactsink.contract import (
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 
-__all__ = ["CommitCalls", "OutcomeUnknown", "Parallel", "Retry", "SinkCommit", "in_threads"]
+__all__ = [
+    "CommitCalls",
+    "CommitResult",
+    "OutcomeUnknown",
+    "Parallel",
+    "Retry",
+    "SinkCommit",
+    "all_before",
+    "in_threads",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,14 @@ class SinkCommit:
     committables: Sequence[Committable]
     outcomes: Sequence[Outcome] = ()
     error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What is left of a decision: the committables that are lost, by sink, and the sinks that come after those."""
+
+    lost: Mapping[str, Sequence[Committable]]
+    held_back: frozenset[str] = frozenset()
 
 
 class OutcomeUnknown(InDoubtError):
@@ -68,13 +86,15 @@ class CommitCalls:
     """How a decision is committed: sink by sink, each until it has an answer.
 
     `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
-    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`.
+    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`. `after` names the sinks that are
+    committed before a sink: it isn't tried until they are.
     """
 
     events: Events
     retry: Retry
     check_mark: Callable[[str], None] = _no_mark
     resolved: Mapping[str, str] = field(default_factory=dict)
+    after: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def commit(
         self,
@@ -83,16 +103,34 @@ class CommitCalls:
         parallel: Parallel,
         *,
         source_done: bool = False,
-    ) -> Mapping[str, Sequence[Committable]]:
-        """Commit every sink in `committers` and return the committables that are lost, by sink.
+    ) -> CommitResult:
+        """Commit every sink in `committers` and return what is lost.
 
-        All sinks get their turn before an error is raised: InDoubtError for an Unknown, else the gravest that a sink
-        met. `source_done` says that the source has recorded the epoch as done, which proves that all of it was
-        committed once: an Unknown is then evidence that has expired, not a row in doubt.
+        All sinks get their turn before an error is raised, but for those that come after one that is not committed:
+        InDoubtError for an Unknown, else the gravest that a sink met. `source_done` says that the source has recorded
+        the epoch as done, which proves that all of it was committed once: an Unknown is then evidence that has expired,
+        not a row in doubt.
         """
-        results = parallel(
-            [partial(self._sink, name, committers[name], decision) for name in committers if name in decision.sinks]
-        )
+        before = {name: all_before(name, self.after) for name in committers if name in decision.sinks}
+        results: list[SinkCommit] = []
+        undone: set[str] = set()
+        held_back: set[str] = set()
+        for wave in _waves(before):
+            waiting = {name: firsts for name in wave if (firsts := before[name] & undone)}
+            for name, firsts in waiting.items():
+                fields = {"sink": name, "after": ", ".join(sorted(firsts))}
+                self.events.report("commit_held_back", epoch=decision.epoch, level=logging.WARNING, **fields)
+            held_back.update(waiting)
+            calls = [partial(self._sink, name, committers[name], decision) for name in wave if name not in waiting]
+            done = parallel(calls)
+            undone.update(result.sink for result in done if not _is_committed(result, source_done=source_done))
+            results += done
+        return CommitResult(self._lost(decision, results, source_done=source_done), frozenset(held_back))
+
+    def _lost(
+        self, decision: Decision, results: Sequence[SinkCommit], *, source_done: bool
+    ) -> Mapping[str, Sequence[Committable]]:
+        """Return the committables that are lost, by sink. Raises the gravest error."""
         errors = [result.error for result in results if result.error is not None]
         unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
         if not source_done:
@@ -143,6 +181,33 @@ class CommitCalls:
             return outcome
         lost = Lost(f"an operator resolved it as lost: {outcome.evidence}")
         return AlreadyCommitted() if word == "committed" else lost
+
+
+def all_before(name: str, after: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return the sinks that a sink comes after, by way of others, too; itself among them, if that is a circle."""
+    found: set[str] = set()
+    look = list(after.get(name, ()))
+    while look:
+        if (first := look.pop()) not in found:
+            found.add(first)
+            look += after.get(first, ())
+    return frozenset(found)
+
+
+def _waves(before: Mapping[str, frozenset[str]]) -> Iterator[Sequence[str]]:
+    """Cut sinks into groups, each after all that its sinks come after; names that aren't sinks here don't count."""
+    left = set(before)
+    while left:
+        wave = [name for name in before if name in left and not before[name] & left]
+        if not wave:
+            raise ValueError(f"sinks {', '.join(sorted(left))} come after each other in a circle")
+        yield wave
+        left.difference_update(wave)
+
+
+def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
+    open_outcomes = (Lost,) if source_done else (Lost, Unknown)
+    return result.error is None and not any(isinstance(outcome, open_outcomes) for outcome in result.outcomes)
 
 
 def _gravity(error: Exception) -> int:

@@ -23,7 +23,7 @@ from exactsink.contract import (
     Refused,
     Retryable,
 )
-from exactsink.protocol.commit import CommitCalls, Parallel, Retry, in_threads
+from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
@@ -141,8 +141,9 @@ class Coordinator:
             done = self._check_sinks(log, source_done)  # another driver may have decided since
             self._journal.sum_up()
             self._marks.check_start()
-            lost = self._recommit(log.decision, done=done)
-            self._marks.check_committed({} if done else lost)  # a batch that is done never comes again
+            left = self._recommit(log.decision, done=done)
+            lost = {sink: len(gone) for sink, gone in left.lost.items()}
+            self._marks.check_committed({} if done else lost, left.held_back)  # a batch that is done never comes again
             if lost and done:
                 raise _nobody_has_its_rows(self._decision().epoch)
         with self._events.point("sweep"), self._fenced_instead(claim):
@@ -210,13 +211,13 @@ class Coordinator:
         check_kept_sinks(self._sinks, log, source_done=done)
         return done
 
-    def _recommit(self, decision: Decision | None, *, done: bool) -> Mapping[str, int]:
+    def _recommit(self, decision: Decision | None, *, done: bool) -> CommitResult:
         if decision is None:
-            return {}
-        lost = self._commit(decision, source_done=done)
-        self._unrepaired = bool(lost)
-        self._complete_epoch = decision.epoch - 1 if lost else decision.epoch
-        return {sink: len(gone) for sink, gone in lost.items()}
+            return CommitResult({})
+        left = self._commit(decision, source_done=done)
+        self._unrepaired = bool(left.lost)
+        self._complete_epoch = decision.epoch - 1 if left.lost else decision.epoch
+        return left
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
         """Take a new batch to its decision."""
@@ -241,7 +242,7 @@ class Coordinator:
     def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
         """Commit a decided epoch until nothing of it is lost, writing lost rows again from the batch."""
         for _ in range(_REWRITES):
-            lost = self._commit(decision)
+            lost = self._commit(decision).lost
             if not lost:
                 self._unrepaired = False
                 return
@@ -294,9 +295,11 @@ class Coordinator:
         if of is not None and seconds < of / 2:
             self._events.report("deadline_near", epoch=epoch, level=logging.WARNING, **fields, of=of)
 
-    def _commit(self, decision: Decision, *, source_done: bool = False) -> Mapping[str, Sequence[Committable]]:
+    def _commit(self, decision: Decision, *, source_done: bool = False) -> CommitResult:
         bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
-        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved)
+        after = {name: sink.after for name, sink in self._sinks.items()}
+        resolved = self._journal.log.resolved
+        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, resolved, after)
         return calls.commit(decision, bound, self._parallel, source_done=source_done)
 
     def _complete(self, claim: Claim, batch: Batch) -> None:

@@ -65,6 +65,9 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             "an epoch has used half of the time that a sink's store keeps what was prepared", ("sink", "seconds", "of")
         ),
         "commit_retried": EventKind("a commit failed and is tried again", ("sink", "attempt", "error")),
+        "commit_held_back": EventKind(
+            "a sink is not committed yet: one that it comes after is not, either", ("sink", "after")
+        ),
         "vote_lost": EventKind(
             "a decided participant is proven lost: it is written again", ("sink", "txn", "evidence")
         ),

@@ -6,7 +6,7 @@ The job stops then, with both values: going on would double rows or drop them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from exactsink.contract import Committer, ExactsinkError, InDoubtError, LineageError, Mark
@@ -60,11 +60,16 @@ class Marks:
         for name in self.sinks:
             self._hold(name, self._stands(name))
 
-    def check_committed(self, lost: Mapping[str, int]) -> None:
-        """Compare once the last decision is committed again: each sink stands there, but for so many that are lost."""
+    def check_committed(self, lost: Mapping[str, int], held_back: Collection[str] = ()) -> None:
+        """Compare once the last decision is committed again: each sink stands there, but for so many that are lost.
+
+        Those that are held back come after lost ones, and stand there or just before.
+        """
         for name in self.sinks:
             if name in lost:
                 self.check_rewrite(name, lost[name])
+            elif name in held_back:
+                self._hold(name, self._stands(name))
             else:
                 self._hold(name, self._whole(name))
 

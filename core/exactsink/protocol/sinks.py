@@ -61,8 +61,8 @@ class Sink:
     """A named target in a job: a backend plus the core options.
 
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
-    a number of partitions, or "hash(columns)"; the two times are the job's (see JobContext). `deferred` stands in for
-    the backend where options are resolved by the tasks.
+    a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times are the
+    job's (see JobContext). `deferred` stands in for the backend where options are resolved by the tasks.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Sink:
     where: str | None = None
     distribution: str | int = "none"
     max_participants: int | None = None
+    after: tuple[str, ...] = ()
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     deferred: DeferredBackend | None = None

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import exactsink
 from exactsink.contract import Finding, PreflightError
 from exactsink.job.config import JobConfig
-from exactsink.job.guarantees import check_guarantee
+from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, committer_of
@@ -88,6 +88,7 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     journal = list(JobHistory.of(config).check())
     refusals = [PreflightError(f.message, next=f.fix) for f in journal if f.severity == "error"]
     try:
+        check_order(sinks)
         check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
     except PreflightError as refusal:
         refusals.append(refusal)

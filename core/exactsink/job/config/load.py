@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from exactsink.contract import ConfigError
 from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document, KeyPath, read_document
+from exactsink.protocol.commit import all_before
 
 __all__ = ["config_error", "load_config"]
 
@@ -30,9 +31,25 @@ def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
         values["options"] = {n: {k: v for k, v in sink.items() if k not in core} for n, sink in sinks.items()}
     try:
-        return JobConfig.model_validate(values, context={"folder": document.folder}), document
+        config = JobConfig.model_validate(values, context={"folder": document.folder})
     except ValidationError as error:
         raise config_error(error, document, (), JobConfig) from None
+    _check_after(config, document)
+    return config, document
+
+
+def _check_after(config: JobConfig, document: Document) -> None:
+    """Refuse a sink that comes after none of this job, or after itself. Raises ConfigError."""
+    after = {name: sink.after for name, sink in config.sinks.items()}
+    for name, firsts in after.items():
+        place = document.place(("sinks", name, "after"))
+        for first in firsts:
+            if first not in config.sinks:
+                near = _nearest(first, config.sinks)
+                raise ConfigError(f"{place}: the job has no sink {first}{near}", next="name another sink of this job")
+        if name in all_before(name, after):
+            why = "each waits for the other, so none of them would ever be committed"
+            raise ConfigError(f"{place}: sink {name} comes after itself", why=why, next="take one `after` away")
 
 
 def config_error(

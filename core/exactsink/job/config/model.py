@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, is_object_url, object_scheme, path_of, refused_store
 from exactsink.toolkit.local_paths import absolute_path, real_path
@@ -190,6 +199,8 @@ class SinkSection(_Section):
     """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
     """The most partitions, and so participants, that an epoch may have."""
+    after: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
 
     @field_validator("distribution")
     @classmethod

@@ -53,6 +53,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         where=section.where,
         distribution=section.distribution,
         max_participants=section.max_participants,
+        after=section.after,
         longest_pause_seconds=config.job.longest_pause_seconds,
         epoch_budget_seconds=config.job.epoch_budget_seconds,
     )

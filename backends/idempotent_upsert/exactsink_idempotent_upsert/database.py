@@ -1,0 +1,164 @@
+"""The seam between what every upsert does and what one database does itself.
+
+A `Database` is one table of one database; a `Session` is a transaction in it. `strategies` calls them and nothing else
+of a database. Executors import this module.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+
+from exactsink.contract import Finding, Marker
+from exactsink_idempotent_upsert.limits import Limit
+from exactsink_idempotent_upsert.table import GUARD, Table
+
+__all__ = ["MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN", "Database", "Held", "Owner", "Session"]
+
+MARKER_TABLE = "exactsink_epochs"
+"""It holds the last applied epoch of every (job, sink)."""
+
+OWNER_TABLE = "exactsink_owners"
+"""It holds which sink alone writes a table directly."""
+
+Owner = tuple[str, str, str]
+"""The job, sink and lineage that alone write a table directly."""
+
+STAGED = "the epoch is decided and its rows are staged, so nothing is lost"
+WRITTEN = "the epoch is decided and its rows are in the table, so nothing is lost"
+UNDECIDED = "the epoch is not decided yet, and is written again"
+
+
+class Session(ABC):
+    """One transaction; whoever is in it holds what keeps rivals for the same marker or owner out."""
+
+    @abstractmethod
+    def make_marker_table(self) -> None:
+        """Make the marker table. Idempotent."""
+
+    @abstractmethod
+    def make_tables(self, schema: pa.Schema) -> None:
+        """Make the marker table, and with `create` the table. Idempotent."""
+
+    @abstractmethod
+    def marker(self, job: str, sink: str) -> Marker | None:
+        """Read the marker of (job, sink) under a lock; None when none of its epochs was applied."""
+
+    @abstractmethod
+    def store(self, marker: Marker) -> None:
+        """Replace the marker of (job, sink)."""
+
+    @abstractmethod
+    def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Apply an epoch's rows: the last one of a key wins, by the table's own equality of keys and by its order.
+
+        Raises Fatal when the table drops a row that it was given.
+        """
+
+    @abstractmethod
+    def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
+        """Apply held rows as an epoch's and generation's; return those of a newer row that stands, None without one.
+
+        Nothing of what was written may stay when there is one: the caller rolls back.
+        """
+
+    @abstractmethod
+    def owner(self) -> Owner | None:
+        """Read who owns the table; a table of owners is there."""
+
+    @abstractmethod
+    def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
+        """Take the table for direct writes and return the owner.
+
+        That is another one where it has one, but for the journals that this one goes on from.
+        """
+
+
+class Held(ABC):
+    """A task's rows, kept where nobody sees them until it votes."""
+
+    total = 0
+
+    @abstractmethod
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep a batch."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Session]:
+        """Begin the transaction that writes them; commit durably at the end, or roll back."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of them."""
+
+
+class Database(ABC):
+    """One table of a database, and how to reach it. Holds no connection."""
+
+    __slots__ = ()
+    table: Table
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, without secrets."""
+
+    @abstractmethod
+    def explained(self, doing: str, safe: str = "") -> AbstractContextManager[None]:
+        """Turn the database's errors into ours; `safe` says why nothing is lost by them."""
+
+    @abstractmethod
+    def transaction(self, *, make: bool = False) -> AbstractContextManager[Session]:
+        """Begin a transaction; commit durably at the end, or roll back. `make`: also make the database for `create`."""
+
+    @abstractmethod
+    def hold(self) -> Held:
+        """Begin to keep a task's rows. Raises Fatal where the task can't reach the database."""
+
+    @abstractmethod
+    def last_marker(self, job: str, sink: str) -> Marker | None:
+        """Read the marker of (job, sink); None also where there is no table for it. Changes nothing."""
+
+    @abstractmethod
+    def last_owner(self) -> Owner | None:
+        """Read who owns the table; None also where there is no table of owners. Changes nothing."""
+
+    def put_birth(self, birth: Marker) -> Marker:
+        """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""
+        with self.transaction(make=True) as session:
+            session.make_marker_table()
+            stored = session.marker(birth.job, birth.sink)
+            if stored is None:
+                session.store(birth)
+        return stored or birth
+
+    @abstractmethod
+    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
+        """Find what keeps such rows from being upserted. Changes nothing."""
+
+    @abstractmethod
+    def unstorable(self, batch: pa.RecordBatch) -> str | None:
+        """Return which value of a batch no table of this database could hold as it is; None when all can be held."""
+
+    def limits(self, schema: pa.Schema) -> dict[str, Limit]:
+        """Return what the table's columns take, for tasks to check; nothing where it is not there."""
+        return {}
+
+    def quoted(self, name: str) -> str:
+        """Quote an identifier."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def owned_by(self, owner: Owner) -> tuple[str, str]:
+        """Return a message that names the table's owner, and how the table is set free."""
+        job, sink, lineage = owner
+        free = (
+            f"DELETE FROM {OWNER_TABLE} WHERE target = '{self.table.target.replace(chr(39), 2 * chr(39))}';"
+            f" UPDATE {self.quoted(self.table.name)} SET {', '.join(f'{name} = NULL' for name in GUARD)};"
+        )
+        what = (
+            f"table {self.table.name} belongs to sink {sink} of job {job} (lineage {lineage}), which writes it directly"
+        )
+        return what, f"name another table; or, once that job has ended for good, run: {free}"

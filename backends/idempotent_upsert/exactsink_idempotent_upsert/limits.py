@@ -1,0 +1,146 @@
+"""What a table's columns take, found before the decision: the driver reads it, tasks hold each batch against it.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.contract import Committable, Fatal, Writer
+from exactsink.toolkit.json_columns import plain
+
+__all__ = ["CheckedWriter", "Limit", "Ticket"]
+
+_UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What one column takes. None: it has no such bound.
+
+    `least` and `greatest` bound whole numbers; `digits` are a decimal's before and after its point; `tick` is the
+    least part of a time, in microseconds, that is kept.
+    """
+
+    required: bool = False
+    characters: int | None = None
+    bytes: int | None = None
+    least: int | None = None
+    greatest: int | None = None
+    digits: tuple[int, int] | None = None
+    tick: int | None = None
+
+    def broken_by(self, column: pa.Array) -> Iterator[str]:
+        """Return what a batch's column has that this one does not take."""
+        if self.required and (count := pc.sum(pc.is_null(column, nan_is_null=True)).as_py()):
+            yield f"is NOT NULL, and {count} rows of a batch have NULL there"
+        kind = column.type
+        if self.characters is not None and (longest := _longest(column, _is_text, pc.utf8_length)) > self.characters:
+            yield f"takes {self.characters} characters, and a row has {longest}"
+        if self.bytes is not None and (longest := _longest(column, _has_bytes, pc.binary_length)) > self.bytes:
+            yield f"takes {self.bytes} bytes, and a row has {longest}"
+        if pa.types.is_integer(kind) and (self.least is not None or self.greatest is not None):
+            yield from self._out_of_range(column)
+        if self.digits is not None and not _fits(column, *self.digits):
+            yield f"takes {self.digits[0]} digits before the point and {self.digits[1]} after it, and a row has more"
+        if self.tick is not None and pa.types.is_temporal(kind) and _is_cut(column, self.tick):
+            yield f"keeps times to {self.tick} microseconds, and a row's is finer"
+
+    def _out_of_range(self, column: pa.Array) -> Iterator[str]:
+        found = pc.min_max(column).as_py()
+        for value in {found["min"], found["max"]} - {None}:
+            below = self.least is not None and value < self.least
+            if below or (self.greatest is not None and value > self.greatest):
+                yield f"takes {self.least} to {self.greatest}, and a row has {value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What an epoch's tasks get: a staging folder or a lineage, and what the table's columns take."""
+
+    given: str
+    limits: Mapping[str, Limit]
+
+    def dumped(self) -> bytes:
+        limits = {name: asdict(limit) for name, limit in self.limits.items()}
+        return (f"{self.given}\0{json.dumps(limits)}" if limits else self.given).encode()  # no path has a NUL
+
+    @classmethod
+    def loaded(cls, data: bytes) -> Ticket:
+        given, _, limits = data.decode().partition("\0")
+        return cls(given, {name: Limit(**limit) for name, limit in json.loads(limits or "{}").items()})
+
+
+class CheckedWriter(Writer):
+    """Hold each batch against the table's limits before another writer gets it."""
+
+    def __init__(self, writer: Writer, table: str, limits: Mapping[str, Limit]) -> None:
+        self._writer = writer
+        self._table = table
+        self._limits = limits
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            limit = self._limits.get(name)
+            broken = None if limit is None else next(limit.broken_by(plain(column)), None)
+            if broken is not None:
+                raise Fatal(
+                    f"table {self._table}: column {name} {broken}",
+                    why="the database would refuse or change it after the decision, when it is too late",
+                    next="filter or convert such rows before this sink, or alter the column",
+                )
+        self._writer.write(batch)
+
+    def pre_commit(self) -> Committable:
+        return self._writer.pre_commit()
+
+    def abort(self) -> None:
+        self._writer.abort()
+
+
+def _longest(column: pa.Array, fits: Callable[[pa.DataType], bool], length: Callable[[pa.Array], pa.Array]) -> int:
+    return int(pc.max(length(column)).as_py() or 0) if fits(column.type) else 0
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any((pa.types.is_string(kind), pa.types.is_large_string(kind), pa.types.is_string_view(kind)))
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return _is_text(kind) or any(test(kind) for test in tests)
+
+
+def _fits(column: pa.Array, before: int, after: int) -> bool:
+    """Return whether all numbers keep their digits."""
+    kind = column.type
+    if pa.types.is_integer(kind):
+        found = pc.min_max(column).as_py()
+        return all(value is None or abs(value) < 10**before for value in found.values())
+    if not pa.types.is_decimal(kind) or (kind.precision - kind.scale <= before and kind.scale <= after):
+        return True
+    try:
+        column.cast(pa.decimal256(before + after, after))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_cut(column: pa.Array, tick: int) -> bool:
+    """Return whether a time has parts below `tick` microseconds."""
+    kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_time(kind)):
+        return False
+    nanoseconds = kind.unit == "ns"
+    if not nanoseconds and _UNITS[kind.unit] % tick == 0:
+        return False
+    step = tick * 1000 if nanoseconds else max(1, tick // _UNITS[kind.unit])
+    whole = column.cast(pa.int64()) if kind.bit_width == 64 else column.cast(pa.int32()).cast(pa.int64())
+    kept = pc.multiply(pc.divide(whole, step), step)
+    return bool(pc.any(pc.not_equal(whole, kept)).as_py())

@@ -1,0 +1,177 @@
+"""The options of a sink that upserts, one set for all databases. Executors import this module: no SQLAlchemy here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from exactsink.contract import BackendOptions, ConfigError
+from exactsink.toolkit.local_paths import real_path
+from exactsink_idempotent_upsert.names import TableName, ascii_lower
+
+__all__ = ["UpsertOptions"]
+
+_PREFIX = "sqlite:///"
+
+
+class UpsertOptions(BackendOptions):
+    """Options of a sink that upserts into one table.
+
+    `keys` name the columns that identify a row. Of several rows with the same keys in one epoch the last one wins
+    (partition, then row order); with `order_by` it is the one with the greatest value there, NULL lowest, ties to
+    the last. `order_by` compares rows of one epoch only, never with what the table holds: a later epoch always wins.
+    `version` compares with the table, too.
+
+    `delete_when` is an SQL condition: a row for which it is true deletes its key's row instead, in the same order. It
+    may read any column of the job's frame. `exclude` names columns of the rows that are not stored, such as the one
+    that it reads.
+    """
+
+    url: SecretStr
+    """A SQLAlchemy URL, `sqlite:///path/to/file.db`."""
+    table: str = Field(min_length=1)
+    """The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`."""
+    keys: tuple[str, ...] = Field(min_length=1)
+    """The columns that identify a row."""
+    mode: Literal["upsert", "insert_if_absent", "replace"] = "upsert"
+    """What a row does where its key is there: set its columns; nothing (the first one stays, by `order_by` the least);
+    or make the row what came, with the default in columns that the rows don't bring."""
+    update_columns: tuple[str, ...] | None = None
+    """Columns that are set where the key is there; the others only in a new row. All but the keys when left out."""
+    set: Mapping[str, str] = Field(default_factory=dict)
+    """SQL of the database for columns where the key is there, `{ total = "daily.total + excluded.total" }`: the table's
+    name stands for the row there, `excluded` for the one that comes. Only with strategy staged."""
+    version: str | None = None
+    """A column of the rows: a row never goes over one with a greater version, of this epoch or in the table."""
+    create: bool = False
+    """Make the table where there is none."""
+    on_schema_change: Literal["fail", "add_columns"] = "fail"
+    """What to do with columns of the rows that the table lacks: refuse the job, or add them."""
+    order_by: str | None = None
+    """Of rows with the same keys in one epoch, the one with the greatest value here wins."""
+    delete_when: str | None = Field(default=None, min_length=1)
+    """A SQL condition; a row for which it is true deletes its key's row."""
+    exclude: tuple[str, ...] = ()
+    """Columns of the rows that are not stored."""
+    strategy: Literal["staged", "direct"] = "staged"
+    """When rows are upserted: after the decision, or by the tasks."""
+    staging_schema: str | None = Field(default=None, min_length=1)
+    """The schema of staging tables, on databases that need them."""
+    busy_timeout_seconds: float = Field(default=30, ge=0)
+    """How long to wait for another program's lock on the file."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.url.get_secret_value().removeprefix(_PREFIX))
+
+    @property
+    def name(self) -> TableName:
+        return TableName.parse(self.table)
+
+    @field_validator("url")
+    @classmethod
+    def _one_sqlite_file(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
+        """Check the URL, and make its path absolute where the options are first read. No error repeats the URL."""
+        try:
+            from sqlalchemy.engine import make_url
+            from sqlalchemy.exc import ArgumentError
+        except ModuleNotFoundError as error:
+            install = "pip install 'exactsink[idempotent-upsert]'"
+            raise ConfigError(f"backend idempotent_upsert needs {error.name}", next=install) from error
+        try:
+            given = make_url(url.get_secret_value())
+        except (ArgumentError, ValueError):
+            raise ValueError(f"not a SQLAlchemy URL: write {_PREFIX}path/to/file.db") from None
+        if given.drivername not in ("sqlite", "sqlite+pysqlite"):
+            raise ValueError(f"{given.drivername} is not supported: SQLite is, so far ({_PREFIX}path/to/file.db)")
+        if given.host or given.username or given.password or given.query:
+            raise ValueError(f"a SQLite URL holds a path only: {_PREFIX}path/to/file.db (four slashes: absolute)")
+        if not given.database or given.database.startswith((":memory:", "file:")):
+            raise ValueError(f"a database in memory ends with its process: name a file, {_PREFIX}path/to/file.db")
+        return SecretStr(f"{_PREFIX}{real_path(given.database, info.context)}")
+
+    @field_validator("table")
+    @classmethod
+    def _not_a_reserved_table(cls, table: str) -> str:
+        name = TableName.parse(table)
+        if ascii_lower(name.name).startswith(("exactsink_", "sqlite_")):
+            raise ValueError(f"{table}: names that begin with exactsink_ or sqlite_ are taken")
+        if name.schema not in (None, "main"):
+            raise ValueError(f"a SQLite file has no schema {name.schema}: quote a name with a dot, '\"{table}\"'")
+        return table
+
+    @field_validator("keys", "update_columns")
+    @classmethod
+    def _distinct(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and ("" in names or len(frozenset(map(ascii_lower, names))) < len(names)):
+            raise ValueError("each name is a column's, and none of them stands there twice")
+        return names
+
+    @model_validator(mode="after")
+    def _agree(self) -> UpsertOptions:
+        for senseless, why in _SENSELESS:
+            if senseless(self):
+                raise ValueError(why)
+        for option, names in (("keys", self.keys), ("update_columns", self.update_columns or ()), ("set", self.set)):
+            self._refuse_both("exclude", self.exclude, option, names)
+        for option in ("update_columns", "set"):
+            self._refuse_both(option, getattr(self, option) or (), "keys", self.keys)
+        if self.version is not None:
+            for option in ("keys", "set", "exclude"):
+                self._refuse_both(option, getattr(self, option), "version", (self.version,))
+        return self
+
+    def _refuse_both(self, one: str, names: Iterable[str], other: str, others: Iterable[str]) -> None:
+        if both := frozenset(names) & frozenset(others):
+            raise ValueError(f"`{one}` names {', '.join(sorted(both))}, {_WHY_NOT_BOTH[other]}")
+
+
+_WHY_NOT_BOTH = {
+    "keys": "which the keys need",
+    "update_columns": "which `update_columns` sets",
+    "set": "which `set` sets",
+    "version": "which is the version: it goes in as it comes, with the rest of its row",
+}
+
+_SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
+    (
+        lambda o: o.strategy == "direct" and o.delete_when is not None,
+        (
+            "strategy direct can't delete: a deleted row loses the version that guards it, so that an older, late"
+            " write would bring it back; take strategy staged"
+        ),
+    ),
+    (
+        lambda o: o.strategy == "direct" and bool(o.set),
+        (
+            "strategy direct can't count: its tasks write before the decision, and an epoch that is written again would"
+            " apply `set` again; take strategy staged"
+        ),
+    ),
+    (
+        lambda o: o.mode == "insert_if_absent" and bool(o.update_columns or o.set or o.version or o.delete_when),
+        (
+            "mode insert_if_absent never changes a row that is there: leave out `update_columns`, `set`, `version` and"
+            " `delete_when`, or take mode upsert"
+        ),
+    ),
+    (
+        lambda o: o.mode == "replace" and (o.update_columns is not None or bool(o.set)),
+        "mode replace makes a row what came: leave out `update_columns` and `set`, or take mode upsert",
+    ),
+    (
+        lambda o: o.update_columns == () and not o.set,
+        "`update_columns` names none, so a row that is there never changes: take mode insert_if_absent",
+    ),
+    (
+        lambda o: o.version is not None and o.order_by is not None,
+        "`version` orders the rows of an epoch, too: leave out `order_by`",
+    ),
+    (
+        lambda o: o.staging_schema is not None,
+        "SQLite has no staging tables: leave out `staging_schema`",
+    ),
+)

@@ -1,0 +1,34 @@
+"""What keeps a frame out of every table of a database, found before the first row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from exactsink.contract import Finding
+from exactsink_idempotent_upsert.table import GUARD, Table
+
+__all__ = ["frame_findings"]
+
+
+def frame_findings(
+    table: Table, schema: pa.Schema, product: str, column_type: Callable[[pa.DataType], str | None]
+) -> Iterator[Finding]:
+    """Find what keeps a frame out of any table of this product, whose types `column_type` names."""
+    for option, names in (("keys", table.keys), ("order_by", (table.order_by,))):
+        for name in names:
+            if name is not None and name not in schema.names:
+                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
+                yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
+    seen: dict[str, str] = {}
+    for name in (*schema.names, *(GUARD if table.guarded else ())):
+        if name.lower() in seen:
+            message = f"columns {seen[name.lower()]} and {name} are one column to {product}"
+            yield Finding("error", message, f"rename one of them: withColumnRenamed({name!r}, ...)")
+        seen[name.lower()] = name
+    for field in schema:
+        if column_type(field.type) is None:
+            expression = f"to_json({field.name})" if pa.types.is_nested(field.type) else f"cast({field.name} AS STRING)"
+            message = f"column {field.name} is of type {field.type}, which {product} can't hold"
+            yield Finding("error", message, f"convert it in the transform: {expression} AS {field.name}")

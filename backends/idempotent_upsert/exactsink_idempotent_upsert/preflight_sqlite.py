@@ -1,0 +1,114 @@
+"""What keeps rows out of a table of SQLite, found before the first one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+
+from exactsink.contract import Finding
+from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert.preflight_frame import frame_findings
+from exactsink_idempotent_upsert.sqlite_statements import Statements
+from exactsink_idempotent_upsert.sqlite_values import column_type
+from exactsink_idempotent_upsert.table import GUARD, Table
+
+__all__ = ["file_findings"]
+
+_TEXT_DIGITS = 15  # SQLite keeps that many of a decimal text that it puts into a column of numbers
+
+# Name, declared type, and whether a row must bring a value; SQLite gives one itself to an INTEGER primary key.
+_COLUMNS = """
+    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER')
+    FROM pragma_table_xinfo(?) ORDER BY cid
+"""
+
+
+def file_findings(
+    path: Path, table: Table, schema: pa.Schema, connect: Callable[[], sqlite3.Connection]
+) -> Iterator[Finding]:
+    """Find what keeps such rows from being upserted. Changes nothing, and never creates the file."""
+    first = [*frame_findings(table, schema, "SQLite", column_type), *_place_problems(path)]
+    if first:
+        yield from first
+        return  # what follows would repeat it in other words
+    columns: list[tuple[str, str, bool]] = []
+    stored = pa.schema([schema.field(name) for name in table.stored(schema.names)])
+    if path.exists():
+        with closing(connect()) as connection:
+            try:
+                columns = connection.execute(_COLUMNS, (table.name,)).fetchall()
+            except sqlite3.OperationalError:
+                raise  # busy, say
+            except sqlite3.DatabaseError as error:
+                yield Finding("error", f"{path} is not a SQLite database: {error}", "name another file in `url`")
+                return
+            if columns:
+                yield from _table_problems(table, stored, connection, columns)
+    if not columns and not table.create:
+        message = f"table {table.name} does not exist in {path}"
+        yield Finding("error", message, f"set create = true, or run: {Statements(table).created_for(schema)};")
+
+
+def _place_problems(path: Path) -> Iterator[Finding]:
+    folder = path.parent
+    if not folder.is_dir():
+        yield Finding("error", f"folder {folder} of the database does not exist", f"mkdir -p {folder}")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        message = f"folder {folder} is not writable: SQLite needs to make files beside the database"
+        yield Finding("error", message, f"chmod u+rwx {folder}, or run the driver as its owner")
+    elif path.is_dir():
+        yield Finding("error", f"{path} is a folder", "name a file in `url`")
+    elif path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        yield Finding("error", f"{path} is not writable", f"chmod u+rw {path}, or run the driver as its owner")
+
+
+def _table_problems(
+    table: Table, schema: pa.Schema, connection: sqlite3.Connection, columns: Sequence[tuple[str, str, bool]]
+) -> Iterator[Finding]:
+    statements = Statements(table)
+    declared = {name.lower(): declared for name, declared, _ in columns}
+    names = [*schema.names, *(GUARD if table.guarded else ())]
+    given = {name.lower() for name in names}
+    missing = [field for field in schema if field.name.lower() not in declared]
+    for field in missing:
+        statement = statements.with_column(field.name, column_type(field.type))
+        yield Finding("error", f"table {table.name} has no column {field.name}", statement)
+    if unguarded := [name for name in names[len(schema.names) :] if name not in declared]:
+        message = f"table {table.name} has no columns for whose write a row is, as strategy direct needs them"
+        yield Finding("error", message, " ".join(statements.with_column(name, "BIGINT") for name in unguarded))
+    for name, _, required in columns:
+        if required and name.lower() not in given:
+            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
+            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
+    if missing or unguarded:
+        return
+    try:  # SQLite itself has the last word: a conflict target, a view, a generated column
+        connection.execute(f"EXPLAIN {statements.upsert(names)}", [None] * len(names)).close()
+    except sqlite3.OperationalError as error:
+        if str(error).startswith("ON CONFLICT clause does not match"):
+            message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
+            yield Finding("error", message, statements.with_unique_keys())
+        else:
+            message = f"table {table.name} can't be upserted into: {error}"
+            yield Finding("error", message, f"name another table, or fix {table.name}")
+    for field in schema:
+        yield from _text_as_number(table.name, field, declared[field.name.lower()])
+
+
+def _text_as_number(table: str, field: pa.Field, declared: str) -> Iterator[Finding]:
+    """Warn of text that the column's affinity would turn into a number (SQLite's rules, in order)."""
+    kind = declared.upper()
+    keeps = not kind or ("INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB")))
+    if keeps or column_type(field.type) != "TEXT" or pa.types.is_temporal(field.type):
+        return
+    found = f"column {field.name} of table {table} is declared {declared}"
+    fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
+    if not pa.types.is_decimal(field.type):
+        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", fix)
+    elif field.type.precision > _TEXT_DIGITS:
+        yield Finding("error", f"{found}: SQLite would keep {_TEXT_DIGITS} digits of {field.type}", fix)

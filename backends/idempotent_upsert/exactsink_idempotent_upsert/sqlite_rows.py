@@ -1,0 +1,216 @@
+"""How rows go into a table of SQLite: several a statement, in the order in which they apply.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from exactsink.contract import Fatal
+from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert.database import STAGED
+from exactsink_idempotent_upsert.names import ascii_lower
+from exactsink_idempotent_upsert.sqlite_statements import Statements, bound
+from exactsink_idempotent_upsert.sqlite_values import sort_values, stored_values
+from exactsink_idempotent_upsert.table import Table
+
+__all__ = ["Changes", "HeldRows", "dropped", "insert"]
+
+_AT_ONCE = 10_000  # rows, as Spark hands them over
+_MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
+
+# By which collation each unique index meets its columns. An upsert takes the index's, which may not be the column's.
+_COLLATIONS = """
+    SELECT list.name, lower(part.name), part.coll
+    FROM pragma_index_list(?) AS list, pragma_index_xinfo(list.name) AS part
+    WHERE list."unique" AND NOT list.partial AND part.key ORDER BY list.name
+"""
+_MAY_DROP = """
+    SELECT 1 FROM main.sqlite_master
+    WHERE (type = 'trigger' AND lower(tbl_name) = lower(?)) OR (lower(name) = lower(?) AND sql LIKE '%IGNORE%')
+"""
+
+
+class HeldRows:
+    """Rows in a temporary table of the connection, to be read in the order in which they apply.
+
+    The table has no declared types, so it keeps values as they are, and ends with the connection.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
+        self._connection = connection
+        self._table = table
+        self.names: list[str] = []
+        self.total = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not self.names:
+            self.names = self._table.bound(batch.schema.names)
+            held = ", ".join(f"c{i}" for i in range(len(self.names)))
+            self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (position INTEGER PRIMARY KEY, {held}, rank)")
+        columns = [stored_values(batch.column(name)) for name in self.names]
+        order_by = self._table.ordered_by
+        columns.append([None] * batch.num_rows if order_by is None else sort_values(batch.column(order_by)))
+        values = f"(NULL, {', '.join('?' * len(columns))})"
+        self._connection.executemany(f"INSERT INTO temp.exactsink_rows VALUES {values}", zip(*columns, strict=True))
+        self.total += batch.num_rows
+
+    def select(self, more: str = "") -> str:
+        """Return the SELECT of rows in their order; the first comes last where it is to go over the others."""
+        held = ", ".join(f"c{i}" for i in range(len(self.names)))
+        way = " DESC" if self._table.guarded and self._table.mode == "insert_if_absent" else ""
+        order = ("position",) if self._table.ordered_by is None else ("rank", "position")
+        return f"SELECT {held}{more} FROM temp.exactsink_rows WHERE true ORDER BY {', '.join(o + way for o in order)}"
+
+
+class Changes:
+    """One epoch's upserts and deletes, in the caller's transaction; each row's own order is kept."""
+
+    def __init__(self, connection: sqlite3.Connection, table: Table, place: str, names: Iterable[str]) -> None:
+        self._connection = connection
+        self._table = table
+        self._place = place
+        self._names = table.bound(names)
+        self._stored = table.stored(names)
+        self.statements = Statements.of(connection, table, self._stored)
+
+    def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Apply rows as they come, or the whole epoch from the least to the greatest: by the table's own equality of
+        keys, one after another.
+        """
+        if not _needs_order(self._table):
+            for batch in batches:
+                self._apply([stored_values(batch.column(name)) for name in self._names])
+            return
+        held = HeldRows(self._connection, self._table)
+        for batch in batches:
+            held.add(batch)
+        if held.total and not self._table.deletes:
+            done = self._connection.execute(self.statements.upsert(self._stored, held.select())).rowcount
+            self.check_kept(done, held.total, lambda: self._connection.execute(held.select()), STAGED)
+        elif held.total:
+            in_order = self._connection.execute(held.select())
+            while rows := in_order.fetchmany(_AT_ONCE):
+                self._apply(list(zip(*rows, strict=True)))
+
+    def _apply(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Upsert; or upsert and delete by turns, as the last column says."""
+        if not self._table.deletes:
+            self._upsert(columns)
+            return
+        delete, first = self._deleter(), 0
+        for deleted, run in groupby(columns[-1]):
+            end = first + sum(1 for _ in run)
+            values = [column[first:end] for column in columns[:-1]]
+            if deleted:
+                delete(self._identified(zip(*values, strict=True)))
+            else:
+                self._upsert(values)
+            first = end
+
+    def _upsert(self, columns: Sequence[Sequence[Any]]) -> None:
+        done = insert(self._connection, lambda rows: self.statements.upsert(self._stored, rows), columns)
+        self.check_kept(done, len(columns[0]), lambda: zip(*columns, strict=True), STAGED)
+
+    def _identified(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """Return each row's keys, and its version where there is one."""
+        by = (*self._table.keys, *([self._table.version] if self._table.version is not None else ()))
+        places = [self._stored.index(name) for name in by]
+        return ([row[place] for place in places] for row in rows)
+
+    def _deleter(self) -> Callable[[Iterable[Sequence[Any]]], object]:
+        """Return what deletes keys. Where triggers might keep a row, each is looked for afterwards."""
+        unless = "" if self._table.version is None else f" AND {self.statements.not_above('?')}"
+        statement = self.statements.by_key("DELETE", self._collations) + unless
+        if not self._may_drop:
+            return lambda rows: self._connection.executemany(statement, rows)
+        still = self.statements.by_key("SELECT 1", self._collations) + unless
+
+        def delete_and_look(rows: Iterable[Sequence[Any]]) -> None:
+            for row in rows:
+                self._connection.execute(statement, row)
+                if self._connection.execute(still, row).fetchone() is not None:
+                    raise dropped(self._table.name, self._place, "kept a row that a decided epoch deletes", STAGED)
+
+        return delete_and_look
+
+    def check_kept(self, done: int, given: int, rows: Callable[[], Iterable[Sequence[Any]]], safe: str) -> None:
+        """Refuse a table that drops rows on its own (a trigger, say). Raises Fatal.
+
+        Where rows are left out by right, for a key or a greater version that stands there, each is looked for.
+        """
+        if done == given:
+            return
+        version = self._table.version
+        if version is None and not self.statements.changes_nothing(self._stored) and not self._keeps_the_first:
+            raise dropped(self._table.name, self._place, f"dropped {given - done} rows of an epoch", safe)
+        if not self._may_drop:
+            return
+        there = self.statements.by_key("SELECT 1", self._collations)
+        if version is not None:
+            there += f" AND ({quoted(version)} >= ?{len(self._table.keys) + 1} COLLATE BINARY"
+            there += f" OR ?{len(self._table.keys) + 1} IS NULL)"
+        for row in self._identified(rows()):
+            if self._connection.execute(there, row).fetchone() is None:
+                raise dropped(self._table.name, self._place, "dropped a row of an epoch", safe)
+
+    @property
+    def _keeps_the_first(self) -> bool:
+        return self._table.mode == "insert_if_absent"
+
+    @cached_property
+    def _collations(self) -> Mapping[str, str]:
+        parts = self._connection.execute(_COLLATIONS, (self._table.name,)).fetchall()
+        indexes = [{name: by for _, name, by in index} for _, index in groupby(parts, lambda part: part[0])]
+        keys = set(map(ascii_lower, self._table.keys))
+        return next((index for index in indexes if set(index) == keys), {})
+
+    @cached_property
+    def _may_drop(self) -> bool:
+        """Whether the table has triggers, or constraints that ignore rows."""
+        return self._connection.execute(_MAY_DROP, (self._table.name, self._table.name)).fetchone() is not None
+
+
+def _needs_order(table: Table) -> bool:
+    """Return whether an epoch's rows are sorted; of whole rows, the condition on the version finds the greatest."""
+    whole = not (table.deletes or table.expressions) and table.update_columns is None
+    return table.ordered_by is not None and not (table.version is not None and whole)
+
+
+def insert(connection: sqlite3.Connection, statement: Callable[[str], str], columns: Sequence[Sequence[Any]]) -> int:
+    """Insert rows, given as columns, in their order; return how many the table took.
+
+    `statement` gets VALUES of as many rows as it is to insert: new ones in one take half the time of one in each.
+    """
+    width, total = len(columns), len(columns[0])
+    values: list[Any] = [None] * (width * total)  # row after row
+    for place, column in enumerate(columns):
+        values[place::width] = column
+    most, taken = max(1, _MOST_VALUES // width), 0
+    size, full = most * width, total // most * most
+    if full:
+        each = (values[first : first + size] for first in range(0, full * width, size))
+        taken = connection.executemany(statement(_several(width, most)), each).rowcount
+    if full < total:
+        taken += connection.execute(statement(_several(width, total - full)), values[full * width :]).rowcount
+    return taken
+
+
+def dropped(table: str, place: str, what: str, safe: str) -> Fatal:
+    """Return the error for a table that drops rows."""
+    return Fatal(
+        f"table {table} {what}, so none was kept",
+        why="a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently; " + safe,
+        next=f"take it off the table in {place}, then start the job again",
+    )
+
+
+def _several(width: int, rows: int) -> str:
+    return f"VALUES {', '.join([bound(width)] * rows)}"
