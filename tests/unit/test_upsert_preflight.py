@@ -185,7 +185,7 @@ def test_a_busy_database_is_no_finding(tmp_path: Path) -> None:
 SENSELESS: dict[str, list[dict[str, Any]]] = {
     "in memory": [{"url": "sqlite://"}, {"url": "sqlite:///:memory:"}],
     "holds a path only": [{"url": "sqlite:///file:x?mode=memory&uri=true"}, {"url": "sqlite://me:hunter2@there/db"}],
-    "SQLite is, so far": [{"url": f"{url}//me:hunter2@there/db"} for url in ("postgresql:", "sqlite+aiosqlite:")],
+    "is not supported": [{"url": f"{url}//me:hunter2@there/db"} for url in ("postgresql:", "sqlite+aiosqlite:")],
     "not a SQLAlchemy URL": [{"url": "hunter2"}],
     "at least 1": [{"keys": ()}, {"table": ""}, {"delete_when": ""}],
     "stands there twice": [{"keys": ("a", "A")}],
@@ -211,7 +211,7 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
     ],
     "which `set` sets": [{"set": {"v": "1"}, "exclude": ("v",)}],
     "no staging tables": [{"staging_schema": "s"}],
-    "no schema sales": [{"table": "sales.orders"}],
+    "has no schemas": [{"table": "sales.orders"}],
     "no table name": [{"table": "a.b.c"}, {"table": '"a'}],
     "`exclude` names b": [{"keys": ("a", "b"), "exclude": ("c", "b")}],
     "Extra inputs": [{"key": "id"}],

@@ -3,10 +3,11 @@
 The way of a row, and then of its vote:
 
 - `plugin`: announces the backend.
+- `options`, with `names` and `urls`: what a job's config says.
 - `backend`: what the sink promises, and what a task refuses before it votes.
 - `table`: what is to be done to a table; `limits`: what its columns take, which tasks check.
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
-- `database`: the seam: all that the strategies ask of a database.
+- `databases`: which one; `database`: the seam, all that the strategies ask of a database.
 - `sqlite`, with `sqlite_statements`, `sqlite_rows`, `sqlite_values`: SQLite's side of it.
 - `preflight_frame`, `preflight_sqlite`: what keeps rows out.
 - `conformance`: targets for the conformance kit.

@@ -48,7 +48,7 @@ class UpsertBackend(StagedBackend):
 
     @property
     def target(self) -> str:
-        return f"sqlite:///{self.options.path}#{self.options.name.name}"
+        return f"{self.options.address}#{self.options.name}"
 
     @property
     def traits(self) -> Traits:
@@ -123,9 +123,9 @@ class UpsertBackend(StagedBackend):
         return UpsertApplier(self._database())
 
     def _database(self) -> Database:
-        from exactsink_idempotent_upsert.sqlite import SqliteDatabase
+        from exactsink_idempotent_upsert.databases import database_of
 
-        return SqliteDatabase(self.options.path, self._table(), self.options.busy_timeout_seconds)
+        return database_of(self.options, self._table())
 
     def _table(self) -> Table:
         options = self.options

@@ -8,13 +8,11 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import BackendOptions, ConfigError
-from exactsink.toolkit.local_paths import real_path
+from exactsink.contract import BackendOptions
 from exactsink_idempotent_upsert.names import TableName, ascii_lower
+from exactsink_idempotent_upsert.urls import SQLITE, address_of, checked_url
 
 __all__ = ["UpsertOptions"]
-
-_PREFIX = "sqlite:///"
 
 
 class UpsertOptions(BackendOptions):
@@ -64,8 +62,18 @@ class UpsertOptions(BackendOptions):
     """How long to wait for another program's lock on the file."""
 
     @property
+    def product(self) -> str:
+        """The database, as SQLAlchemy names its dialect."""
+        return self.url.get_secret_value().partition(":")[0].partition("+")[0]
+
+    @property
+    def address(self) -> str:
+        """The URL without what is secret, by which a sink is known."""
+        return address_of(self.url.get_secret_value())
+
+    @property
     def path(self) -> Path:
-        return Path(self.url.get_secret_value().removeprefix(_PREFIX))
+        return Path(self.url.get_secret_value().removeprefix(SQLITE))
 
     @property
     def name(self) -> TableName:
@@ -73,25 +81,9 @@ class UpsertOptions(BackendOptions):
 
     @field_validator("url")
     @classmethod
-    def _one_sqlite_file(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
-        """Check the URL, and make its path absolute where the options are first read. No error repeats the URL."""
-        try:
-            from sqlalchemy.engine import make_url
-            from sqlalchemy.exc import ArgumentError
-        except ModuleNotFoundError as error:
-            install = "pip install 'exactsink[idempotent-upsert]'"
-            raise ConfigError(f"backend idempotent_upsert needs {error.name}", next=install) from error
-        try:
-            given = make_url(url.get_secret_value())
-        except (ArgumentError, ValueError):
-            raise ValueError(f"not a SQLAlchemy URL: write {_PREFIX}path/to/file.db") from None
-        if given.drivername not in ("sqlite", "sqlite+pysqlite"):
-            raise ValueError(f"{given.drivername} is not supported: SQLite is, so far ({_PREFIX}path/to/file.db)")
-        if given.host or given.username or given.password or given.query:
-            raise ValueError(f"a SQLite URL holds a path only: {_PREFIX}path/to/file.db (four slashes: absolute)")
-        if not given.database or given.database.startswith((":memory:", "file:")):
-            raise ValueError(f"a database in memory ends with its process: name a file, {_PREFIX}path/to/file.db")
-        return SecretStr(f"{_PREFIX}{real_path(given.database, info.context)}")
+    def _known_url(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
+        """Check the URL, and make a file's path absolute where the options are first read. No error repeats the URL."""
+        return SecretStr(checked_url(url.get_secret_value(), info.context))
 
     @field_validator("table")
     @classmethod
@@ -99,8 +91,6 @@ class UpsertOptions(BackendOptions):
         name = TableName.parse(table)
         if ascii_lower(name.name).startswith(("exactsink_", "sqlite_")):
             raise ValueError(f"{table}: names that begin with exactsink_ or sqlite_ are taken")
-        if name.schema not in (None, "main"):
-            raise ValueError(f"a SQLite file has no schema {name.schema}: quote a name with a dot, '\"{table}\"'")
         return table
 
     @field_validator("keys", "update_columns")
@@ -171,7 +161,11 @@ _SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
         "`version` orders the rows of an epoch, too: leave out `order_by`",
     ),
     (
-        lambda o: o.staging_schema is not None,
+        lambda o: o.product == "sqlite" and o.name.schema not in (None, "main"),
+        "a SQLite file has no schemas: quote a name that has a dot, '\"sales.orders\"'",
+    ),
+    (
+        lambda o: o.product == "sqlite" and o.staging_schema is not None,
         "SQLite has no staging tables: leave out `staging_schema`",
     ),
 )

@@ -1,0 +1,57 @@
+"""The URL of a database: which one it is, what is wrong with it, and what of it may be shown.
+
+Executors import this module: SQLAlchemy only where options are first read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from exactsink.contract import ConfigError
+from exactsink.toolkit.local_paths import real_path
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+__all__ = ["SQLITE", "address_of", "checked_url"]
+
+SQLITE = "sqlite:///"
+_PLACES = ("unix_socket", "host", "port")  # of a query, what says which server it is
+
+
+def checked_url(text: str, context: Any) -> str:
+    """Return the URL as jobs use it; `context` is what the options are read with. Raises ValueError, ConfigError."""
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ModuleNotFoundError as error:
+        install = "pip install 'exactsink[idempotent-upsert]'"
+        raise ConfigError(f"backend idempotent_upsert needs {error.name}", next=install) from error
+    try:
+        given = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
+    if given.get_backend_name() == "sqlite":
+        return _sqlite_file(given, context)
+    raise ValueError(f"{given.drivername} is not supported: SQLite is, so far ({SQLITE}path/to/file.db)")
+
+
+def address_of(text: str) -> str:
+    """Return the URL without its user, its password and most of its query."""
+    if text.startswith(SQLITE):
+        return text
+    parts = urlsplit(text)
+    place = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in _PLACES], safe="/")
+    server = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme.partition('+')[0]}://{server}{parts.path}{'?' if place else ''}{place}"
+
+
+def _sqlite_file(given: URL, context: Any) -> str:
+    if given.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise ValueError(f"{given.drivername} is not supported: write {SQLITE}path/to/file.db")
+    if given.host or given.username or given.password or given.query:
+        raise ValueError(f"a SQLite URL holds a path only: {SQLITE}path/to/file.db (four slashes: absolute)")
+    if not given.database or given.database.startswith((":memory:", "file:")):
+        raise ValueError(f"a database in memory ends with its process: name a file, {SQLITE}path/to/file.db")
+    return f"{SQLITE}{real_path(given.database, context)}"
