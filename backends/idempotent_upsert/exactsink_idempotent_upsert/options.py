@@ -168,4 +168,8 @@ _SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
         lambda o: o.product == "sqlite" and o.staging_schema is not None,
         "SQLite has no staging tables: leave out `staging_schema`",
     ),
+    (
+        lambda o: o.product == "postgresql" and o.strategy == "direct",
+        "strategy direct is not available on PostgreSQL yet: take strategy staged",
+    ),
 )

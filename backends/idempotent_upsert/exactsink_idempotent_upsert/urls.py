@@ -34,7 +34,14 @@ def checked_url(text: str, context: Any) -> str:
         raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
     if given.get_backend_name() == "sqlite":
         return _sqlite_file(given, context)
-    raise ValueError(f"{given.drivername} is not supported: SQLite is, so far ({SQLITE}path/to/file.db)")
+    if given.get_backend_name() == "postgresql":
+        try:
+            from exactsink_idempotent_upsert.postgres_url import libpq_url
+        except ModuleNotFoundError as error:
+            install = "pip install 'exactsink[postgres]'"
+            raise ConfigError(f"upserts into PostgreSQL need {error.name}", next=install) from error
+        return libpq_url(given)
+    raise ValueError(f"{given.drivername} is not supported: SQLite and PostgreSQL are ({SQLITE}path/to/file.db)")
 
 
 def address_of(text: str) -> str:

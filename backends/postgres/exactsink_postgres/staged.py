@@ -36,15 +36,15 @@ from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTabl
 from exactsink_postgres.tables import chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
-__all__ = ["StagingCommitter", "StagingWriter"]
+__all__ = ["ATTEMPT_COLUMN", "Doubt", "Gone", "Place", "StagedTicket", "StagingCommitter", "StagingWriter"]
 
-_ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
+ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
 _DECIDED = "the epoch is decided, and its rows wait in their staging table"
 _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go over in the order in which they came
 
 
 @dataclass(frozen=True, slots=True)
-class _StagedTicket(Ticket):
+class StagedTicket(Ticket):
     """A ticket for a staging table, and whose place it takes.
 
     `target` is the sink's table; `keys` are its unique indexes that are checked before the decision.
@@ -63,15 +63,20 @@ class StagingWriter(LoadingWriter):
     """
 
     payload_version = 3
+    own_columns: tuple[Column, ...] = (ATTEMPT_COLUMN,)
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
-        self._staged = _StagedTicket.load(ticket)
-        self._schema = pa.schema([pa.field(ATTEMPT, pa.int64()), *schema])
+        self._staged = StagedTicket.load(ticket)
+        self._schema = pa.schema([*((own.name, pa.int64()) for own in self.own_columns), *schema])
         super().__init__(options, txn, self._schema, self._staged)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        mine = pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), batch.num_rows)
-        super().write(pa.RecordBatch.from_arrays([mine, *batch.columns], schema=self._schema))
+        own = self.own_values(batch.num_rows)
+        super().write(pa.RecordBatch.from_arrays([*own, *batch.columns], schema=self._schema))
+
+    def own_values(self, count: int) -> list[pa.Array]:
+        """Return what so many rows have in `own_columns`."""
+        return [pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), count)]
 
     def enter(self) -> None:
         """Keep the staging table as the epoch's until the transaction ends, or find that it is so no more."""
@@ -173,11 +178,11 @@ class StagingWriter(LoadingWriter):
         return text.replace(f"{ATTEMPT}, ", "").replace(self._staged.staging.name, self._staged.target)
 
 
-class _Doubt(Exception):
+class Doubt(Exception):
     """The rows are not there as they were voted: nothing is applied."""
 
 
-class _Gone(_Doubt):
+class Gone(Doubt):
     """They are not there at all."""
 
 
@@ -193,23 +198,28 @@ class StagingCommitter(PostgresCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         ctx, options = self._ctx, self._options
         with self._opening(epoch) as session:
-            table = ensure_table(session, options, ctx.sink, schema)
-            columns = chosen_columns(table, schema)
+            form, columns = self.form(session, schema)
+            table = form.like
             fed_by = self._fed_by(session)
             if not self._swept:
                 self._clear(session, options.staging_schema, table.schema)
                 self._swept = True
-            names = tuple(column.name for column in columns)
-            form = Form(table, names, unlogged=options.staging == "unlogged")
             with session.transaction():
                 make_schema(session, options.staging_schema)
                 Registry(session, options.staging_schema, unlogged=form.unlogged).create()
                 opened = Opened(ctx.generation, ctx.lineage, epoch)
                 staging = StagingTable.take(session, options.staging_schema, self._sink, opened, form)
-                keys = staging.keys(session, table)
+                keys = staging.keys(session, table) if form.unique else ()
             self._drop_outdated(session, staging)
-            where = (str(table), staging.relation, (_ATTEMPT_COLUMN, *columns), table.schema, ctx.lineage, fed_by)
-            return _StagedTicket(*where, table.name, staging, keys).dump()
+            where = (str(table), staging.relation, columns, table.schema, ctx.lineage, fed_by)
+            return StagedTicket(*where, table.name, staging, keys).dump()
+
+    def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
+        """Return what the staging table is made like, and the columns of it that the rows of a task go into."""
+        table = ensure_table(session, self._options, self._ctx.sink, schema)
+        columns = chosen_columns(table, schema)
+        names = tuple(column.name for column in columns)
+        return Form(table, names, unlogged=self._options.staging == "unlogged"), (ATTEMPT_COLUMN, *columns)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         doing = f"commit epoch {epoch} to table {self._options.name}"
@@ -218,12 +228,12 @@ class StagingCommitter(PostgresCommitter):
             _, seen = self._seen(session, doing)
             try:
                 outcome = self._apply(session, seen, epoch, committables)
-            except _Gone as gone:
+            except Gone as gone:
                 outcome = Unknown(str(gone)) if seen is None else Lost(f"{gone}; the target stands at {seen}")
-            except _Doubt as doubt:
+            except Doubt as doubt:
                 outcome = Unknown(str(doubt))
             else:
-                self._clear(session, *{place.schema for place in map(_Place.of, committables)})
+                self._clear(session, *{place.schema for place in map(Place.of, committables)})
         return [outcome for _ in committables]
 
     def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
@@ -262,15 +272,15 @@ class StagingCommitter(PostgresCommitter):
                 raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
             try:
                 waiting = _waiting(session, given)
-                self._apply_rows(session, quoted(schema, self._options.name.name), waiting)
+                self.apply_rows(session, quoted(schema, self._options.name.name), waiting)
                 marks.add(epoch, max(given, key=lambda committable: committable.txn.generation).txn.token)
             except psycopg.errors.UndefinedTable as error:
-                raise _Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
+                raise Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
             for place, committables in waiting.items():
                 place.registry(session).forget([committable.txn.id for committable in committables])
         return Committed()
 
-    def _apply_rows(self, session: Session, target: str, waiting: Mapping[_Place, Sequence[Committable]]) -> None:
+    def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
         """Move an epoch's rows into the sink's table."""
         for place, committables in waiting.items():
             _move(session, place.relation, target, committables)
@@ -301,7 +311,7 @@ class StagingCommitter(PostgresCommitter):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Place:
+class Place:
     """Where a participant's rows wait, as its vote says."""
 
     schema: str
@@ -309,7 +319,7 @@ class _Place:
     unlogged: bool
 
     @classmethod
-    def of(cls, committable: Committable) -> _Place:
+    def of(cls, committable: Committable) -> Place:
         voted = payload_of(committable, StagingWriter)  # before version 3 in the schema of the sink's table
         return cls(voted.get("staging_schema", voted["schema"]), voted["rows_table"], voted.get("unlogged", False))
 
@@ -322,19 +332,19 @@ class _Place:
         return Registry(session, self.schema, unlogged=self.unlogged)
 
 
-def _waiting(session: Session, committables: Sequence[Committable]) -> dict[_Place, list[Committable]]:
+def _waiting(session: Session, committables: Sequence[Committable]) -> dict[Place, list[Committable]]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
 
-    Raises _Gone where some are not registered any more.
+    Raises Gone where some are not registered any more.
     """
-    found: dict[_Place, list[Committable]] = {}
+    found: dict[Place, list[Committable]] = {}
     for committable in committables:
-        found.setdefault(_Place.of(committable), []).append(committable)
+        found.setdefault(Place.of(committable), []).append(committable)
     for place, waiting in found.items():
         known = place.registry(session).registered([committable.txn.id for committable in waiting])
         gone = [committable.txn.id for committable in waiting if committable.txn.id not in known]
         if gone:
-            raise _Gone(f"of {len(waiting)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
+            raise Gone(f"of {len(waiting)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
     return dict(sorted(found.items()))
 
 
@@ -342,13 +352,13 @@ def _move(session: Session, rows: str, target: str, committables: Sequence[Commi
     """Insert their rows of a staging table into the sink's table."""
     columns = ", ".join(map(quoted, StagingTable.columns(session, rows, [ATTEMPT])))
     if not columns:
-        raise _Gone(f"staging table {rows} is gone, and no mark holds its epoch")
+        raise Gone(f"staging table {rows} is gone, and no mark holds its epoch")
     query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {rows}")
     attempts = [committable.txn.attempt for committable in committables]
     moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
     voted = sum(committable.rows for committable in committables)
     if moved != voted:
-        raise _Doubt(
+        raise Doubt(
             f"table {target} took {moved} of the {voted} rows that were voted in table {rows}: they were "
             "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
         )

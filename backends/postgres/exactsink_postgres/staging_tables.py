@@ -83,7 +83,8 @@ class Form:
 
     They have the table's NOT NULL, CHECKs, defaults and generated columns: a row that breaks them fails in its task,
     and what a default gave to a row is what the table gets. What only the table itself can give (the values of an
-    identity) has no column here, and the CHECKs that need it go, too.
+    identity) has no column here, and the CHECKs that need it go, too. `required` are columns that take no NULL,
+    whatever the table says; `unique` says whether the table's unique keys hold.
     """
 
     like: Table
@@ -91,10 +92,11 @@ class Form:
     beside: str = f"{ATTEMPT} bigint NOT NULL"
     unlogged: bool = False
     unique: bool = True
+    required: tuple[str, ...] = ()
 
     def hashed(self, session: Session) -> str:
         """Return a hash of all that a table of this form is made of."""
-        own = f"{self.columns} {self.beside} {self.unlogged} {self.unique}"
+        own = f"{self.columns} {self.beside} {self.unlogged} {self.unique} {self.required}"
         ((found,),) = session.run(_FORM, own, self.like.oid).fetchall()
         return str(found)
 
@@ -191,6 +193,8 @@ class StagingTable:
         )
         for (name,) in session.run(_COLUMNS + _GIVEN_BY_THE_TABLE, form.like.sql, list(form.columns)).fetchall():
             session.run(f"ALTER TABLE {self.relation} DROP COLUMN {quoted(name)} CASCADE")
+        for name in form.required:
+            session.run(f"ALTER TABLE {self.relation} ALTER COLUMN {quoted(name)} SET NOT NULL")
         for key in self.keys(session, form.like) if form.unique else ():
             columns = ", ".join(map(quoted, key.columns))
             session.run(f"CREATE UNIQUE INDEX {quoted(key.index)} ON {self.relation} ({columns})")
