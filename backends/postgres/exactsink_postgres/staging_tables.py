@@ -202,10 +202,12 @@ class StagingTable:
 
 def make_schema(session: Session, schema: str) -> None:
     """Make the schema of the staging tables where there is none. Idempotent; belongs into a transaction."""
-    look = "SELECT to_regnamespace(%s) IS NOT NULL"
-    if session.run(look, quoted(schema)).fetchall() == [(False,)]:
-        session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-        session.run(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+    look = "SELECT FROM pg_namespace WHERE nspname = %s"  # a read of the table: what is cached may be older
+    if session.run(look, schema).fetchall():
+        return
+    session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+    if not session.run(look, schema).fetchall():
+        session.run(f"CREATE SCHEMA {quoted(schema)}")
 
 
 def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTable], *, drop: bool = False) -> None:
