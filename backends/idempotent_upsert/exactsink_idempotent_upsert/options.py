@@ -29,7 +29,7 @@ class UpsertOptions(BackendOptions):
     """
 
     url: SecretStr
-    """A SQLAlchemy URL, `sqlite:///path/to/file.db`."""
+    """A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (the rest as libpq has it)."""
     table: str = Field(min_length=1)
     """The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`."""
     keys: tuple[str, ...] = Field(min_length=1)
