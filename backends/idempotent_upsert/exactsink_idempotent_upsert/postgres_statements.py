@@ -67,13 +67,23 @@ class Statements:
         """Whether each key's row is changed, whatever stands there."""
         return self.table.mode != "insert_if_absent" and self.table.version is None
 
+    def merge(self) -> str:
+        """Return the statement for an epoch of which each key's last row counts, or its first.
+
+        It reads the table once, where `at_once` looks up, locks and then changes each row; so a key that another
+        transaction inserts meanwhile is a unique violation.
+        """
+        equal = " AND ".join(f"{quoted(self.table.name, key)} = excluded.{quoted(key)}" for key in self.table.keys)
+        values = _listed(self.columns, "excluded.")
+        matched = f" WHEN MATCHED{self._guard('AND')} THEN UPDATE SET {', '.join(self._sets)}" if self._sets else ""
+        return (
+            f"MERGE INTO {self.target} USING ({self._chosen()}) AS excluded ON {equal}{matched} "
+            f"WHEN NOT MATCHED THEN INSERT ({_listed(self.columns)}) VALUES ({values})"
+        )
+
     def at_once(self) -> str:
-        """Return the statement for an epoch of which each key's last row counts, or its first; locks in key order."""
-        first = self.table.mode == "insert_if_absent"
-        way = "ASC NULLS FIRST" if first else "DESC NULLS LAST"
-        order = ", ".join([self._keys, *(f"{part} {way}" for part in self._order)])
-        chosen = f"SELECT DISTINCT ON ({self._keys}) * FROM ({self._rows()}) AS staged ORDER BY {order}"
-        return self._insert(f"SELECT {_listed(self.columns)} FROM ({chosen}) AS chosen")
+        """Return the same as a statement that takes a key that another transaction inserts meanwhile, too."""
+        return self._insert(f"SELECT {_listed(self.columns)} FROM ({self._chosen()}) AS chosen")
 
     def keys_count(self) -> str:
         """Return a query for the number of keys."""
@@ -113,14 +123,27 @@ class Statements:
         rows = f"SELECT {_listed(self.columns)} FROM {ROUNDS} WHERE {_ROUND} = {number}{stay}"
         return self._insert(f"{rows} ORDER BY {self._keys}")
 
+    def _chosen(self) -> str:
+        """Return a query for the one row of each key, in the order of keys."""
+        first = self.table.mode == "insert_if_absent"
+        way = "ASC NULLS FIRST" if first else "DESC NULLS LAST"
+        order = ", ".join([self._keys, *(f"{part} {way}" for part in self._order)])
+        return f"SELECT DISTINCT ON ({self._keys}) * FROM ({self._rows()}) AS staged ORDER BY {order}"
+
     def _insert(self, rows: str) -> str:
-        names = self.columns if self.table.mode == "replace" else self.brought
-        own = dict(self.table.expressions)
-        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in self.table.updated(names)]
-        sets += [f"{quoted(name)} = {expression}" for name, expression in own.items()]
-        guard = f" WHERE {self._newer('excluded')}" if self.table.version and sets else ""
-        action = f"DO UPDATE SET {', '.join(sets)}{guard}" if sets else "DO NOTHING"
+        sets = self._sets
+        action = f"DO UPDATE SET {', '.join(sets)}{self._guard('WHERE')}" if sets else "DO NOTHING"
         return f"INSERT INTO {self.target} ({_listed(self.columns)}) {rows} ON CONFLICT ({self._keys}) {action}"
+
+    @property
+    def _sets(self) -> list[str]:
+        """What is set where the key is there."""
+        names = self.columns if self.table.mode == "replace" else self.brought
+        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in self.table.updated(names)]
+        return sets + [f"{quoted(name)} = {expression}" for name, expression in self.table.expressions]
+
+    def _guard(self, word: str) -> str:
+        return f" {word} {self._newer('excluded')}" if self.table.version else ""
 
     def _newer(self, coming: str) -> str:
         assert self.table.version is not None

@@ -175,7 +175,9 @@ class StagingWriter(LoadingWriter):
     def _renamed(self, text: str) -> str:
         for key in reversed(self._staged.keys):  # _10 before _1
             text = text.replace(key.index, key.constraint)
-        return text.replace(f"{ATTEMPT}, ", "").replace(self._staged.staging.name, self._staged.target)
+        staging, own = self._staged.staging, self._staged
+        text = text.replace(f"{staging.schema}.{staging.name}", f"{own.schema}.{own.target}")
+        return text.replace(f"{ATTEMPT}, ", "").replace(staging.name, own.target)
 
 
 class Doubt(Exception):
