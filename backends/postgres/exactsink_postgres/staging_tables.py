@@ -70,9 +70,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """A unique index of the sink's table, and the index on the staging table that stands for it."""
+    """A unique index of the sink's table."""
 
-    index: str
     constraint: str
     columns: tuple[str, ...]
 
@@ -169,10 +168,10 @@ class StagingTable:
         return table
 
     def keys(self, session: Session, like: Table) -> tuple[UniqueKey, ...]:
-        """Return the unique keys of the sink's table that a table of a form with them can check."""
+        """Return the unique keys of the sink's table whose columns are all here."""
         there = {name for (name,) in session.run(_COLUMNS, self.relation)}
         plain = [index for index in like.unique if index.plain and there.issuperset(index.columns)]
-        return tuple(UniqueKey(f"{self.name}_{n}", index.name, index.columns) for n, index in enumerate(plain))
+        return tuple(UniqueKey(index.name, index.columns) for index in plain)
 
     def is_standing(self, session: Session, tag: str = "") -> bool:
         """Return whether the table is there, and is still whose it was. `tag` begins the statement."""
@@ -195,9 +194,6 @@ class StagingTable:
             session.run(f"ALTER TABLE {self.relation} DROP COLUMN {quoted(name)} CASCADE")
         for name in form.required:
             session.run(f"ALTER TABLE {self.relation} ALTER COLUMN {quoted(name)} SET NOT NULL")
-        for key in self.keys(session, form.like) if form.unique else ():
-            columns = ", ".join(map(quoted, key.columns))
-            session.run(f"CREATE UNIQUE INDEX {quoted(key.index)} ON {self.relation} ({columns})")
 
 
 def make_schema(session: Session, schema: str) -> None:

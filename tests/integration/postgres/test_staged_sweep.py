@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psycopg
 import pytest
 
 from exactsink.contract import Fatal, Retryable
-from tests.integration.postgres.sinks import Staged, new_sink
-from tests.servers.postgres import wait_until
+from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -130,23 +128,16 @@ def test_a_task_that_writes_keeps_its_table_and_the_next_epoch_takes_another(sin
     assert sink.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "c")]
 
 
-def test_a_retry_while_the_first_attempt_lives_or_after_it_voted_starts_the_epoch_over(database: str) -> None:
+def test_a_second_attempt_clashes_with_no_first_one_that_still_writes_or_has_voted(database: str) -> None:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
-        impatient = sink.with_(lock_timeout_seconds=0.3)
         ticket = sink.open(1)
-        first = sink.task(ticket, sink.txn(1, 0, 1), (1, "a"))
-        with psycopg.connect(sink.conninfo) as holder, ThreadPoolExecutor() as pool:
-            holder.execute("LOCK TABLE exactsink_staged")
-            vote = pool.submit(first.pre_commit)
-            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%.a1 */ INSERT%'"
-            wait_until(lambda: bool(sink.run(waiting)), "the first attempt to hold its keys")
-            with pytest.raises(Retryable, match=r"blocked by session \d+ of orders.out.g1-0123456789abcdef.e1.p0.a1"):
-                impatient.task(ticket, sink.txn(1, 0, 2), (1, "a")).pre_commit()
-            with pytest.raises(Fatal, match=r"(?s)partitions 0 and 1 .*distribution = .hash.key.*columns: id, v"):
-                impatient.task(ticket, sink.txn(1, 1, 3), (1, "a")).pre_commit()
-            holder.rollback()
-            vote.result()
-        with pytest.raises(Retryable, match="an earlier attempt of partition 0"):
-            sink.task(ticket, sink.txn(1, 0, 4), (1, "a")).pre_commit()
-        assert sink.registered() == [sink.txn(1, 0, 1).id]
+        sink.task(ticket, sink.txn(1, 0, 1), (1, "a")).pre_commit()
+        writing = sink.task(ticket, sink.txn(1, 0, 2), (1, "a"))
+        votes = [sink.task(ticket, sink.txn(1, 0, 3), (1, "a")).pre_commit()]
+        sink.session.check_votes(1, SCHEMA, votes)
+        writing.abort()
+        votes.append(sink.task(ticket, sink.txn(1, 1, 4), (1, "a")).pre_commit())
+        with pytest.raises(Fatal, match=r"(?s)partitions 0 and 1 .*columns: id.*distribution = .hash.key"):
+            sink.session.check_votes(1, SCHEMA, votes)
         assert sink.claim(2).commit(1, sink.claim(2).vote(1, [(1, "a")])) == ["Committed"]
+        assert sink.rows() == [(1, "a")]
