@@ -65,6 +65,11 @@ class Served:
         return f"host=127.0.0.1 port={self.port} dbname={_DATABASE} user={_ROLE} password={self.password}"
 
     @property
+    def tcp_url(self) -> str:
+        """The same as a URL."""
+        return f"postgresql://{_ROLE}:{self.password}@127.0.0.1:{self.port}/{_DATABASE}"
+
+    @property
     def jdbc(self) -> Mapping[str, str]:
         """Lead there over TCP as Spark wants it: options of its `jdbc` format."""
         url = f"jdbc:postgresql://127.0.0.1:{self.port}/{_DATABASE}?reWriteBatchedInserts=true"

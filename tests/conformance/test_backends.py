@@ -11,7 +11,11 @@ from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Ru
 from exactsink.testing.scenarios import matrix
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
+<<<<<<< HEAD
 from exactsink_idempotent_upsert.conformance_mysql import targets_on as mysql_targets_on
+=======
+from exactsink_idempotent_upsert.conformance_postgres import targets_on as upsert_targets_on
+>>>>>>> pgs
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.reference_store import ReferenceTarget
@@ -31,6 +35,11 @@ _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", 
 _OF_WRITERS = {
     *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),
     *(*_OF_FORMATS, "commit-replayed", "one-vote-lost", "loser-swept", "two-jobs-interleaved"),
+}
+
+_OF_UPSERTS = {
+    *(f"killed-{edge}-commit" for edge in ("before", "after")),
+    *("many-rows", "undecided-invisible", "other-process", "commit-replayed", "one-vote-lost"),
 }
 
 
@@ -94,6 +103,7 @@ class TestPostgres(ConformanceSuite):
         return targets_on(postgres.conninfo())[request.param]
 
 
+<<<<<<< HEAD
 @pytest.fixture(scope="module", params=["session", "transaction"])
 def pooler(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[PgBouncer]:
     with own_pgbouncer(postgres, request.param) as pooler:
@@ -108,6 +118,16 @@ class TestPostgresBehindAPooler(ConformanceSuite):
     @pytest.fixture(params=list(targets_on("")))
     def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:
         return targets_on(pooler.conninfo())[request.param]
+=======
+class TestUpsertsIntoPostgres(ConformanceSuite):
+    """What tasks and drivers do is the `postgres` backend's; here what an upsert applies, and what it is made of."""
+
+    test_conformance = chosen(_OF_UPSERTS)
+
+    @pytest.fixture
+    def target(self, postgres: Postgres) -> ConformanceTarget:
+        return upsert_targets_on(postgres.conninfo())["postgres_staged"]
+>>>>>>> pgs
 
 
 class TestKafka(ConformanceSuite):

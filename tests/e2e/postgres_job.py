@@ -27,7 +27,10 @@ table = "{table}"
 columns = ["id", "kind", "amount", "tags"]
 {more}
 """
-_STAGING_TABLES = r"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'exactsink\_rows\_%'"
+_STAGING_TABLES = r"""
+    SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'exactsink\_rows\_%'
+        AND obj_description(oid, 'pg_class') NOT LIKE '%.free %'
+"""
 _GIDS = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 SLOTS = PARTICIPANTS
 """How many transactions stand prepared while an epoch is voted: those of its tasks."""
@@ -63,8 +66,9 @@ class Database:
 
     @property
     def staged(self) -> list[str]:
-        """Staging tables and registered participants."""
-        found = [*self.execute(_STAGING_TABLES), *self.execute("SELECT participant FROM exactsink_staged")]
+        """Staging tables in use, and registered participants."""
+        registered = self.execute("SELECT participant FROM exactsink_staging.exactsink_staged")
+        found = [*self.execute(_STAGING_TABLES), *registered]
         return sorted(name for (name,) in found)
 
     @property

@@ -24,7 +24,11 @@ from psycopg import sql
 from tests.servers.keeper import keep, shared
 from tests.servers.waiting import PATIENCE, wait_until
 
+<<<<<<< HEAD
 __all__ = ["Postgres", "PostgresServer", "own_postgres", "server_user", "shared_postgres", "wait_until"]
+=======
+__all__ = ["Postgres", "PostgresServer", "own_postgres", "programs", "shared_postgres", "wait_until"]
+>>>>>>> pgs
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
@@ -76,7 +80,7 @@ class PostgresServer(Postgres):
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, of: Postgres | None = None) -> None:
-        self._programs = _programs()
+        self._programs = programs()
         # Not in pytest's folder: a socket's path is short, and the server's user must get there.
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
@@ -187,7 +191,7 @@ def shared_postgres(basetemp: Path) -> Iterator[Postgres]:
         yield Postgres(Path(folder))
 
 
-def _programs() -> Path:
+def programs() -> Path:
     """Find the newest server's programs: where Debian keeps them, else on the PATH."""
     versions = {p.parent.parent.name: p.parent for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")}
     newest = max((int(name) for name in versions if name.isdigit()), default=0)

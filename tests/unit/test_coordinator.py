@@ -13,7 +13,17 @@ from tests.simulation.drivers import frame_of
 from tests.simulation.files import Store
 from tests.simulation.world import CONFIG, SCHEMA, SINKS, Schedule, World, partitions_of, rows_of
 
-from exactsink.contract import ConfigError, Event, Fenced, InDoubtError, JobContext, LineageError, Retryable
+from exactsink.contract import (
+    Committable,
+    ConfigError,
+    Event,
+    Fatal,
+    Fenced,
+    InDoubtError,
+    JobContext,
+    LineageError,
+    Retryable,
+)
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
@@ -357,3 +367,22 @@ def test_overtaken_driver_is_fenced_and_decides_and_aborts_nothing(bench: Bench,
     assert set(states) <= {"prepared"}
     new.run_epoch(bench.batch(epoch))
     bench.check_applied(epoch + 1)
+
+
+def test_votes_that_a_sink_refuses_together_are_not_decided(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Committable]] = []
+
+    def check_votes(self: MemoryCommitter, epoch: int, committables: Sequence[Committable]) -> None:
+        asked.append(committables)
+        if len(asked) == len(SINKS):
+            raise Fatal("a key comes twice")
+
+    monkeypatch.setattr(MemoryCommitter, "check_votes", check_votes)
+    with pytest.raises(Fatal, match="comes twice"):
+        bench.driver().run_epoch(bench.batch(0))
+    assert bench.journal().read().decision is None
+    bench.driver().run_epoch(bench.batch(0))  # the next driver sweeps them, and has the batch written again
+    decision = bench.journal().read().decision
+    assert decision is not None
+    assert [tuple(given) for given in asked[len(SINKS) :]] == [tuple(decision.committables(name)) for name in SINKS]
+    bench.check_applied(1)

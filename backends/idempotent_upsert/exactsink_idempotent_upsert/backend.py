@@ -32,6 +32,7 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.database import Database
+    from exactsink_idempotent_upsert.postgres import PostgresUpserts
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -48,10 +49,14 @@ class UpsertBackend(StagedBackend):
 
     @property
     def target(self) -> str:
+        if (own := self._postgres()) is not None:
+            return own.target
         return f"{self.options.address}#{self.options.name}"
 
     @property
     def traits(self) -> Traits:
+        if (own := self._postgres()) is not None:
+            return own.traits
         if self.options.strategy == "direct":
             return Traits(visible_early=True, needs_epoch_order=True, marks=True)
         return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True)
@@ -74,6 +79,8 @@ class UpsertBackend(StagedBackend):
         return [*expressions, f"CASE WHEN (\n{options.delete_when}\n) THEN true ELSE false END AS {DELETED}"]
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        if (own := self._postgres()) is not None:
+            return own.writer(txn, schema, ticket)
         had = Ticket.loaded(ticket)
         trial = self._database().trial(had.form, schema.names) if had.form else None
         return CheckedWriter(self._writer(txn, schema, had.given), self.options.table, had.limits, trial)
@@ -86,6 +93,8 @@ class UpsertBackend(StagedBackend):
         return DirectWriter(self._database(), self.check_batch, txn, given)
 
     def committer(self, ctx: JobContext) -> Committer:
+        if (own := self._postgres()) is not None:
+            return own.committer(ctx)
         from exactsink_idempotent_upsert.strategies import DirectCommitter, UpsertCommitter
 
         kind = UpsertCommitter if self.options.strategy == "staged" else DirectCommitter
@@ -122,6 +131,14 @@ class UpsertBackend(StagedBackend):
         from exactsink_idempotent_upsert.strategies import UpsertApplier
 
         return UpsertApplier(self._database())
+
+    def _postgres(self) -> PostgresUpserts | None:
+        """Return what writes and commits where the database has staging tables of its own."""
+        if self.options.product != "postgresql":
+            return None
+        from exactsink_idempotent_upsert.postgres import PostgresUpserts
+
+        return PostgresUpserts(self.options, self._table())
 
     def _database(self) -> Database:
         from exactsink_idempotent_upsert.databases import database_of

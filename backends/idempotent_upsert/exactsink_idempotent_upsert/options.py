@@ -29,7 +29,7 @@ class UpsertOptions(BackendOptions):
     """
 
     url: SecretStr
-    """A SQLAlchemy URL, `sqlite:///path/to/file.db`."""
+    """A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (the rest as libpq has it)."""
     table: str = Field(min_length=1)
     """The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`."""
     keys: tuple[str, ...] = Field(min_length=1)
@@ -171,5 +171,9 @@ _SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
     (
         lambda o: o.product == "sqlite" and o.staging_schema is not None,
         "SQLite has no staging tables: leave out `staging_schema`",
+    ),
+    (
+        lambda o: o.product == "postgresql" and o.strategy == "direct",
+        "strategy direct is not available on PostgreSQL yet: take strategy staged",
     ),
 )

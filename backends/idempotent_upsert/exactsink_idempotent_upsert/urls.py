@@ -40,6 +40,13 @@ def checked_url(text: str, context: Any) -> str:
         raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
     if given.get_backend_name() == "sqlite":
         return _sqlite_file(given, context)
+    if given.get_backend_name() == "postgresql":
+        try:
+            from exactsink_idempotent_upsert.postgres_url import libpq_url
+        except ModuleNotFoundError as error:
+            install = "pip install 'exactsink[postgres]'"
+            raise ConfigError(f"upserts into PostgreSQL need {error.name}", next=install) from error
+        return libpq_url(given)
     if given.get_backend_name() in MYSQL:
         return _mysql_server(given)
     return _any_database(given, context)

@@ -153,19 +153,16 @@ class StagedTarget(PostgresTarget):
         """Let their rows be gone, as after a failover to a standby that lags behind."""
         with psycopg.connect(self.there(folder)) as session:
             for committable in committables:
-                rows = sql.Identifier(json.loads(committable.payload)["rows_table"])
+                rows = sql.Identifier("exactsink_staging", json.loads(committable.payload)["rows_table"])
                 session.execute(
                     sql.SQL("DELETE FROM {} WHERE exactsink_attempt = %s").format(rows), [committable.txn.attempt]
                 )
-                session.execute("DELETE FROM exactsink_staged WHERE participant = %s", [committable.txn.id])
+                forget = "DELETE FROM exactsink_staging.exactsink_staged WHERE participant = %s"
+                session.execute(forget, [committable.txn.id])
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Empty the registry and the marks; drop the staging tables."""
-        self.run(folder, "TRUNCATE exactsink_epochs, exactsink_staged")
-        look = "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'exactsink_rows_')"
-        with psycopg.connect(self.there(folder), autocommit=True) as session:
-            for (table,) in session.execute(look).fetchall():
-                session.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(table)))
+        """Empty the marks; drop the registry and the staging tables."""
+        self.run(folder, "TRUNCATE exactsink_epochs", "DROP SCHEMA exactsink_staging CASCADE")
 
 
 def _foreign(folder: Path) -> list[str]:

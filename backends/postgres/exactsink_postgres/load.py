@@ -10,7 +10,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -34,7 +34,6 @@ __all__ = ["UNMARKED", "LoadingWriter", "Ticket", "payload_of"]
 UNMARKED = 1
 """The version of payloads of release 0.1, whose participants left no marks."""
 
-_PAYLOAD_VERSION = 2
 _CANCEL_SECONDS = 5
 
 
@@ -76,8 +75,10 @@ class _Left(Exception):
 class LoadingWriter(Writer):
     """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session.
 
-    A strategy adds its vote.
+    A strategy adds its vote, whose payload is of `payload_version`.
     """
+
+    payload_version: ClassVar[int] = 2
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
         if Txn.parse(txn.id) != txn:
@@ -112,7 +113,7 @@ class LoadingWriter(Writer):
             payload = self.vote(rows)
         finally:
             self.abort()
-        return Committable(self._txn, rows, json.dumps(payload).encode(), _PAYLOAD_VERSION)
+        return Committable(self._txn, rows, json.dumps(payload).encode(), self.payload_version)
 
     @abstractmethod
     def vote(self, rows: int) -> dict[str, Any]:
@@ -183,9 +184,9 @@ class LoadingWriter(Writer):
         self._copy.write(self._encoder.header())
 
 
-def payload_of(committable: Committable) -> dict[str, Any]:
+def payload_of(committable: Committable, writer: type[LoadingWriter]) -> dict[str, Any]:
     """Read what a participant said with its vote. Raises Fatal for a later release's."""
-    if committable.version != UNMARKED:
-        check_version(committable, _PAYLOAD_VERSION)
+    if committable.version > writer.payload_version:
+        check_version(committable, writer.payload_version)
     voted: dict[str, Any] = json.loads(committable.payload)
     return voted

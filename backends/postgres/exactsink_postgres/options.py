@@ -67,6 +67,11 @@ class PostgresOptions(BackendOptions):
     """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
     strategy: Literal["two_phase", "staged"] = "two_phase"
     """How an epoch is committed: tasks prepare transactions, or rows wait in a staging table."""
+    staging_schema: str = Field(default="exactsink_staging", min_length=1)
+    """Where `staged` keeps its staging tables: a schema that is made where there is none, and is no user's."""
+    staging: Literal["logged", "unlogged"] = "logged"
+    """Whether staged rows outlive a crash of the server. `unlogged`: they are lost, and are written again from the
+    source; they are never published, nor sent to standbys."""
     lock_timeout_seconds: float = Field(default=10, gt=0, le=86_400)
     """How long to wait for a lock, an orphan's say, before the task fails and names who holds it."""
 

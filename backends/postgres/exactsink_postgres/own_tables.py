@@ -1,34 +1,24 @@
-"""What exactsink keeps in the schema of a sink's table: its marks, who has staged which rows, and those rows.
+"""What exactsink keeps beside a sink's table: its marks, and who has staged which rows.
 
-`exactsink_epochs` holds the marks: a row for a journal's birth, for each participant that was committed, for each epoch
-that was applied. `exactsink_staged` holds the participants that have voted with strategy `staged`, and an
-`exactsink_rows_...` the rows of one epoch that one claim has opened.
+`exactsink_epochs` holds the marks, in the schema of the table: a row for a journal's birth, for each participant that
+was committed, for each epoch that was applied. `exactsink_staged` holds the participants that have voted with strategy
+`staged`, in the schema of the staging tables; earlier releases had it in that of the table.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import psycopg
-from psycopg import sql
 
-from exactsink.contract import Fatal, InDoubt, Mark, Txn
+from exactsink.contract import InDoubt, Mark, Txn
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Session
-from exactsink_postgres.tables import CREATE_LOCK, Table
+from exactsink_postgres.tables import CREATE_LOCK
 
-__all__ = ["ATTEMPT", "MARKS_TABLE", "Marks", "Registry", "StagingTable", "UniqueKey", "drop_idle", "in_query"]
+__all__ = ["MARKS_TABLE", "Marks", "Registry", "in_query"]
 
-ATTEMPT = "exactsink_attempt"
-"""The first column of a staging table: whose rows they are."""
-
-_LOG = logging.getLogger("exactsink")
-_DROP_MILLISECONDS = 500  # a task that still writes keeps its table; the next claim looks again
 _BIRTH = -1  # the epoch of a birth's row
 _WHOLE = ""  # the ref of a row for a whole epoch, or a birth
 MARKS_TABLE = """(job text, sink text, epoch bigint, ref text, lineage text NOT NULL, token text NOT NULL,
@@ -45,21 +35,6 @@ _NEWEST = """
         AND epoch = (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)) AS newest
     GROUP BY lineage, epoch ORDER BY lineage = %s LIMIT 1
 """
-_OWNER = re.compile(r"g(\d+)-(.*)\.e(\d+)")
-_COLUMNS = """
-    SELECT attname FROM pg_attribute
-    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-"""
-_GIVEN_BY_THE_TABLE = """
-    AND attgenerated = '' AND attname <> ALL (%s)
-    AND (attidentity <> '' OR NOT has_column_privilege(attrelid, attnum, 'INSERT'))
-"""
-_LIST = r"""
-    SELECT obj_description(oid, 'pg_class') FROM pg_class
-    WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND relname LIKE 'exactsink\_rows\_%%'
-        AND starts_with(obj_description(oid, 'pg_class'), %s)
-    ORDER BY relname
-"""
 
 
 def in_query(name: str) -> str:
@@ -73,7 +48,8 @@ class _OwnTable:
     All calls raise psycopg's errors; those that write belong into a transaction.
     """
 
-    name: ClassVar[str]
+    name: str
+    kind = "TABLE"
     columns: ClassVar[str]
 
     def __init__(self, session: Session, schema: str) -> None:
@@ -89,7 +65,7 @@ class _OwnTable:
         """Make it where it is not there. Idempotent, also from two processes at once."""
         if not self._is_there():
             self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-            self.session.run(f"CREATE TABLE IF NOT EXISTS {self.relation} {self.columns}")
+            self.session.run(f"CREATE {self.kind} IF NOT EXISTS {self.relation} {self.columns}")
 
     def _run(self, statement: str, *given: object) -> psycopg.Cursor[Any]:
         return self.session.run(statement.format(in_query(self.relation)), *given)
@@ -176,10 +152,17 @@ class Marks(_OwnTable):
 
 
 class Registry(_OwnTable):
-    """Who has voted with strategy `staged`, and where the rows wait."""
+    """Who has voted with strategy `staged`, and where the rows wait.
 
-    name = "exactsink_staged"
+    Unlogged tables have a registry that is unlogged, too: a crash of the server empties both.
+    """
+
     columns = _STAGED_TABLE
+
+    def __init__(self, session: Session, schema: str, *, unlogged: bool = False) -> None:
+        super().__init__(session, schema)
+        self.name = "exactsink_staged_unlogged" if unlogged else "exactsink_staged"
+        self.kind = "UNLOGGED TABLE" if unlogged else "TABLE"
 
     def register(self, tag: str, participant: str, rows_table: str, rows: int) -> None:
         """Enter a participant, in the transaction that holds its rows. `tag` begins the statement."""
@@ -197,7 +180,7 @@ class Registry(_OwnTable):
         return [participant for (participant,) in self._run(query, rows_table)]
 
     def forget(self, participants: Sequence[str]) -> set[str]:
-        """Take participants out of the registry; return the names of the staging tables that held them."""
+        """Take participants out of the registry; return the names of the staging tables that hold their rows."""
         statement = "DELETE FROM {} WHERE participant = ANY (%s) RETURNING rows_table"
         return {rows_table for (rows_table,) in self._asked(statement, list(participants))}
 
@@ -209,116 +192,3 @@ class Registry(_OwnTable):
             txn = Txn.parse(participant)
             if txn is not None:
                 yield InDoubt.of(txn, age_seconds=age)
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
-    """A unique index of the sink's table, and the index on the staging table that stands for it."""
-
-    index: str
-    constraint: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StagingTable:
-    """The staging table of one epoch under one claim: `sink` is job.sink, `lineage` the journal's name.
-
-    Its comment says whose it is. The name is a hash of that, so every call for the same epoch finds the same table.
-    """
-
-    schema: str
-    sink: str
-    generation: int
-    lineage: str
-    epoch: int
-
-    @property
-    def name(self) -> str:
-        return f"exactsink_rows_{hashlib.sha256(self.owner.encode()).hexdigest()[:16]}"
-
-    @property
-    def owner(self) -> str:
-        """What the comment says."""
-        return f"{self.sink}.g{self.generation}-{self.lineage}.e{self.epoch}"
-
-    @property
-    def relation(self) -> str:
-        """The qualified name, quoted."""
-        return quoted(self.schema, self.name)
-
-    @classmethod
-    def find(cls, session: Session, schema: str, sink: str) -> Iterator[StagingTable]:
-        """List the staging tables of one sink of a job, whichever claims made them."""
-        for (comment,) in session.run(_LIST, quoted(schema), f"{sink}.g").fetchall():
-            match = _OWNER.fullmatch(comment.removeprefix(f"{sink}."))
-            if match is not None:  # the name follows from the rest: a copied comment leads to no foreign table
-                yield cls(schema, sink, int(match[1]), match[2], int(match[3]))
-
-    def create(self, session: Session, target: Table, columns: Sequence[str]) -> tuple[UniqueKey, ...]:
-        """Make it like `target`, for rows that have these columns; return its keys. Belongs into a transaction.
-
-        It has the target's NOT NULL, CHECKs, defaults and generated columns: a row that breaks them fails in its task,
-        and what a default gave to a row is what the target gets. What only the target itself can give (the values of
-        an identity) has no column here, and the CHECKs that need it go, too. Idempotent. Raises Fatal when somebody
-        else's table has the name.
-        """
-        session.run(f"SELECT pg_advisory_xact_lock({int(self.name[-15:], 16)})")  # one process makes it
-        if not self._is_there(session):
-            session.run(
-                f"CREATE TABLE {self.relation} ({ATTEMPT} bigint NOT NULL, "
-                f"LIKE {target.sql} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED) "
-                "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
-            )
-            session.run(f"COMMENT ON TABLE {self.relation} IS {sql.quote(self.owner)}")
-            for (name,) in session.run(_COLUMNS + _GIVEN_BY_THE_TABLE, target.sql, list(columns)).fetchall():
-                session.run(f"ALTER TABLE {self.relation} DROP COLUMN {quoted(name)} CASCADE")
-        there = {name for (name,) in session.run(_COLUMNS, self.relation)}
-        keys = []
-        for number, unique in enumerate(index for index in target.unique if index.plain):
-            if there.issuperset(unique.columns):
-                keys.append(UniqueKey(f"{self.name}_{number}", unique.name, unique.columns))
-                index = f"CREATE UNIQUE INDEX IF NOT EXISTS {quoted(keys[-1].index)} ON {self.relation}"
-                session.run(f"{index} ({', '.join(map(quoted, unique.columns))})")
-        return tuple(keys)
-
-    @staticmethod
-    def columns(session: Session, relation: str) -> list[str]:
-        """Name the columns of a staging table (quoted) that go over; none when it is not there."""
-        query = _COLUMNS + "AND attgenerated = '' AND attname <> %s ORDER BY attnum"
-        return [name for (name,) in session.run(query, relation, ATTEMPT)]
-
-    def _is_there(self, session: Session) -> bool:
-        query = "SELECT obj_description(oid, 'pg_class') FROM to_regclass(%s) AS oid WHERE oid IS NOT NULL"
-        found = session.run(query, self.relation).fetchall()
-        if found not in ([], [(self.owner,)]):
-            raise Fatal(
-                f"table {self.schema}.{self.name} is not this sink's staging table {self.owner}",
-                why=f"its comment is {found[0][0]!r}",
-                next="see whose it is, and move it away; names that begin with exactsink_ are taken",
-            )
-        return bool(found)
-
-
-def drop_idle(session: Session, registry: Registry, tables: Iterable[StagingTable]) -> set[str]:
-    """Drop those that hold no registered participant, each in a transaction of its own; return the names of those left.
-
-    What is locked or refused is logged and left: nothing depends on it. Whose turn it is, the caller has seen to.
-    """
-    left = set()
-    for table in tables:
-        try:
-            with session.transaction():
-                session.run(f"SET LOCAL lock_timeout = {_DROP_MILLISECONDS}")
-                # The registry is read under the lock: whoever writes here has committed, or is gone.
-                session.run(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE")
-                if not registry.in_table(table.name):
-                    session.run(f"DROP TABLE {table.relation}")
-        except psycopg.errors.UndefinedTable:  # another process dropped it
-            continue
-        except psycopg.Error as error:
-            _LOG.warning("staging table %s.%s (%s) is left: %s", table.schema, table.name, table.owner, error)
-            if session.closed:  # the server went away, nobody holds the table: the next epoch tries again
-                break
-            left.add(table.name)
-    return left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -43,16 +44,21 @@ _CLOSED_SEQUENCES = """
 """
 _OWN = """
     SELECT class.relname AS name, pg_has_role(class.relowner, 'USAGE') AS owned,
-        class.relname ~ '^exactsink_rows_' AS made_by_epoch, class.relname = 'exactsink_epochs' AND EXISTS
+        class.relname ~ '^exactsink_rows_' AS staging, class.relname = 'exactsink_epochs' AND EXISTS
             (SELECT FROM pg_attribute WHERE attrelid = class.oid AND attname = 'generation') AS outdated,
         has_table_privilege(class.oid, 'SELECT') AND has_table_privilege(class.oid, 'INSERT')
             AND has_table_privilege(class.oid, 'DELETE')
             AND (class.relname = 'exactsink_epochs' OR has_table_privilege(class.oid, 'UPDATE')) AS usable
     FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
-    WHERE space.nspname = %(space)s AND class.relkind = 'r'
-        AND (class.relname IN ('exactsink_epochs', 'exactsink_staged')
+    WHERE space.nspname = %(space)s AND class.relkind = 'r' AND (class.relname = ANY (%(names)s)
         OR class.relname ~ '^exactsink_rows_' AND starts_with(obj_description(class.oid, 'pg_class'), %(sink)s))
     ORDER BY 1
+"""
+_STAGING = """
+    SELECT current_database() AS database, space.oid IS NOT NULL AS there,
+        CASE WHEN space.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege(space.oid, 'USAGE') AND has_schema_privilege(space.oid, 'CREATE') END AS usable
+    FROM (SELECT) AS one LEFT JOIN pg_namespace AS space ON space.nspname = %(space)s
 """
 _PUBLICATIONS = """
     SELECT quote_ident(pubname) AS name FROM pg_publication WHERE pubinsert AND (puballtables OR EXISTS (
@@ -113,12 +119,14 @@ def table_findings(
     if not at["reachable"]:
         message = f"role {role} may not use schema {space}"
         yield Finding("error", message, grant("USAGE", f"SCHEMA {quoted(space)}", role))
-    if not at["creatable"] and (staged or (options.create and table is None)):
-        what = 'make its staging tables (strategy = "staged")' if staged else "make the table"
-        message = f"role {role} may not {what} in schema {space}"
+    makes = options.create and table is None
+    if not at["creatable"] and makes:
+        message = f"role {role} may not make the table in schema {space}"
         yield Finding("error", message, grant("CREATE", f"SCHEMA {quoted(space)}", role))
-    may_make = at["creatable"] or staged or (options.create and table is None)  # else it is an error already
-    yield from _own_tables(ctx, connection, space, role, staged=staged, may_make=may_make)
+    may_make = at["creatable"] or makes  # else it is an error already
+    yield from _own_tables(ctx, connection, space, role, may_make=may_make)
+    if staged:
+        yield from _staging(options, ctx, connection, role, space)
     if table is None:
         yield from _absent(options, schema, space)
     elif table.kind not in ("r", "p"):
@@ -146,10 +154,10 @@ def _absent(options: PostgresOptions, schema: pa.Schema, space: str) -> Iterator
 
 
 def _own_tables(
-    ctx: JobContext, connection: psycopg.Connection, space: str, role: str, *, staged: bool, may_make: bool
+    ctx: JobContext, connection: psycopg.Connection, space: str, role: str, *, may_make: bool
 ) -> Iterator[Finding]:
-    """Find what of exactsink's own tables this role can't make or use, and who else gets their rows."""
-    found = ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}.")
+    """Find whether this role can't make or use the table of the marks, and who else gets its rows."""
+    found = _own(ctx, connection, space, Marks.name)
     marks = quoted(space, Marks.name)
     if not may_make and all(own["name"] != Marks.name for own in found):
         made = f"CREATE TABLE {marks} {' '.join(MARKS_TABLE.split())}; "
@@ -159,14 +167,46 @@ def _own_tables(
         message = f"publication {publication['name']} takes all tables of schema {space}, {Marks.name} among them: its "
         fix = f"CREATE TABLE {marks} {' '.join(MARKS_TABLE.split())}; on the subscriber, or publish tables by name"
         yield Finding("warning", f"{message}subscribers stop where they lack that table", fix)
-    for own in found if staged else [own for own in found if own["name"] == Marks.name]:
-        name = f"{quoted(space)}.{quoted(own['name'])}"
+    yield from _unusable([own for own in found if not own["staging"]], space, role)
+
+
+def _staging(
+    options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, role: str, table_space: str
+) -> Iterator[Finding]:
+    """Find what of the staging tables this role can't make or use, and who else gets their rows."""
+    space = options.staging_schema
+    [at] = ask(connection, _STAGING, space=space)
+    if not at["usable"]:
+        message = f"role {role} may not make its staging tables in schema {space} (staging_schema)"
+        fix = grant("USAGE, CREATE", f"SCHEMA {quoted(space)}", role)
+        if not at["there"]:
+            message = f"role {role} may not make schema {space} for its staging tables (staging_schema)"
+            fix = f"CREATE SCHEMA {quoted(space)} AUTHORIZATION {role};"
+        yield Finding("error", message, fix)
+    spaces = {space, table_space}  # an earlier release had them in the table's
+    for kept in sorted(spaces):
+        yield from _unusable(_own(ctx, connection, kept, "exactsink_staged", "exactsink_staged_unlogged"), kept, role)
+    for publication in ask(connection, _PUBLICATIONS, space=space) if options.staging == "logged" else ():
+        message = f"publication {publication['name']} takes all tables of schema {space}, staged rows among them: its "
+        fix = 'publish tables by name; or staging = "unlogged" in the config, which publishes none: staged rows that '
+        fix += "a crash of the server empties are written again, from a source that still has them"
+        yield Finding("warning", f"{message}subscribers stop where they lack the staging tables", fix)
+
+
+def _own(ctx: JobContext, connection: psycopg.Connection, space: str, *names: str) -> list[dict[str, Any]]:
+    """Return what stands in a schema of these tables, and of the sink's staging tables."""
+    return ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}.", names=list(names))
+
+
+def _unusable(found: list[dict[str, Any]], space: str, role: str) -> Iterator[Finding]:
+    for own in found:
+        name = quoted(space, own["name"])
         if own["outdated"] and not own["owned"]:
             message = f"table {space}.{own['name']} is an earlier release's, and role {role} may not change it"
             yield Finding("error", message, f"ALTER TABLE {name} OWNER TO {role};")
-        elif own["made_by_epoch"] and not own["owned"]:
+        elif own["staging"] and not own["owned"]:
             message = f"staging table {space}.{own['name']} of this sink belongs to another role"
-            yield Finding("error", f"{message}: this one can't drop it", f"ALTER TABLE {name} OWNER TO {role};")
+            yield Finding("error", f"{message}: this one can't empty it", f"ALTER TABLE {name} OWNER TO {role};")
         elif not own["usable"]:
             message = f"role {role} may not use table {space}.{own['name']}, which exactsink keeps"
             rights = "SELECT, INSERT, DELETE" if own["name"] == Marks.name else "SELECT, INSERT, UPDATE, DELETE"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,27 +30,28 @@ from exactsink_postgres.committer import PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.own_tables import ATTEMPT, Registry, StagingTable, UniqueKey, drop_idle, in_query
+from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
+from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTable, UniqueKey, clear, make_schema
 from exactsink_postgres.tables import chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
-__all__ = ["StagingCommitter", "StagingWriter"]
+__all__ = ["ATTEMPT_COLUMN", "Doubt", "Gone", "Place", "StagedTicket", "StagingCommitter", "StagingWriter"]
 
-_ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
+ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
 _DECIDED = "the epoch is decided, and its rows wait in their staging table"
 _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go over in the order in which they came
 
 
 @dataclass(frozen=True, slots=True)
-class _StagedTicket(Ticket):
-    """A ticket for the staging table `rows_table`, and whose place it takes.
+class StagedTicket(Ticket):
+    """A ticket for a staging table, and whose place it takes.
 
     `target` is the sink's table; `keys` are its unique indexes that are checked before the decision.
     """
 
     target: str
-    rows_table: str
+    staging: StagingTable
     keys: tuple[UniqueKey, ...]
 
 
@@ -61,23 +62,39 @@ class StagingWriter(LoadingWriter):
     checked before it, also against rows that stand there already, so that a decided epoch can be applied.
     """
 
+    payload_version = 3
+    own_columns: tuple[Column, ...] = (ATTEMPT_COLUMN,)
+
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
-        self._staged = _StagedTicket.load(ticket)
-        self._schema = pa.schema([pa.field(ATTEMPT, pa.int64()), *schema])
+        self._staged = StagedTicket.load(ticket)
+        self._schema = pa.schema([*((own.name, pa.int64()) for own in self.own_columns), *schema])
         super().__init__(options, txn, self._schema, self._staged)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        mine = pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), batch.num_rows)
-        super().write(pa.RecordBatch.from_arrays([mine, *batch.columns], schema=self._schema))
+        own = self.own_values(batch.num_rows)
+        super().write(pa.RecordBatch.from_arrays([*own, *batch.columns], schema=self._schema))
+
+    def own_values(self, count: int) -> list[pa.Array]:
+        """Return what so many rows have in `own_columns`."""
+        return [pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), count)]
+
+    def enter(self) -> None:
+        """Keep the staging table as the epoch's until the transaction ends, or find that it is so no more."""
+        super().enter()
+        table = self._staged.staging
+        self.execute(f"LOCK TABLE {table.relation} IN ROW EXCLUSIVE MODE")
+        if not table.is_standing(self.session, self.tag):
+            raise self._taken()
 
     def vote(self, rows: int) -> dict[str, Any]:
-        staged = self._staged
+        staged, table = self._staged, self._staged.staging
         with self.explained():
             for key in staged.keys:
                 self._check_key(key)
-            Registry(self.session, staged.schema).register(self.tag, self._txn.id, staged.rows_table, rows)
+            table.registry(self.session).register(self.tag, self._txn.id, table.name, rows)
         self.end("COMMIT")
-        return {"rows_table": staged.rows_table, "schema": staged.schema}
+        where = {"staging_schema": table.schema, "unlogged": table.unlogged}
+        return {"rows_table": table.name, "schema": staged.schema, **where}
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -86,19 +103,19 @@ class StagingWriter(LoadingWriter):
             with super().explained():
                 yield
         except ExactsinkError as error:
-            cause, table = error.__cause__, self._staged.rows_table
-            if isinstance(cause, psycopg.errors.UndefinedTable) and table in str(cause):
-                why = f"a newer driver has claimed the job and swept what generation {self._txn.generation} had not "
-                why += "decided; or somebody dropped the table"
-                fix = f"{AGAIN}, unless its new driver runs already"
-                raise Retryable(f"{self._doing}: its staging table {table} is gone", why=why, next=fix) from cause
-            if isinstance(cause, psycopg.errors.UniqueViolation):
-                for key in self._staged.keys:
-                    if cause.diag.constraint_name == key.index:
-                        detail = cause.diag.message_detail or "a key comes twice"
-                        raise self._doubled(key, detail.rstrip(".")) from cause
+            cause = error.__cause__
+            if cause is None:
+                raise
+            if isinstance(cause, psycopg.errors.UndefinedTable) and self._staged.staging.name in str(cause):
+                raise self._taken() from cause
             what, why, fix = map(self._renamed, (error.what, error.why, error.next))
             raise type(error)(what, why=why, next=fix) from cause
+
+    def _taken(self) -> Retryable:
+        what = f"{self._doing}: its staging table {self._staged.staging.name} is gone, or another epoch's"
+        why = f"a newer driver has claimed the job and swept what generation {self._txn.generation} had not decided"
+        fix = f"{AGAIN}, unless its new driver runs already"
+        return Retryable(what, why=f"{why}; or somebody dropped it", next=fix)
 
     def _check_key(self, key: UniqueKey) -> None:
         """Look whether one of this attempt's rows has a key that stands in the sink's table already.
@@ -120,108 +137,107 @@ class StagingWriter(LoadingWriter):
                 next=f"drop such rows before this sink, or take them out of the table, then {AGAIN}",
             )
 
-    def _doubled(self, key: UniqueKey, detail: str) -> ExactsinkError:
-        """Distinguish a second attempt of the same partition, no mistake in the rows, from a key that comes twice."""
-        self.abort()
-        mine, staged = self._txn, self._staged
-        with self._options.server.connect("exactsink: whose key") as session:
-            voted = Registry(session, staged.schema).in_table(staged.rows_table)
-            holders = self._holders(session, key, detail)
-        others = [txn for txn in map(Txn.parse, voted) if txn is not None]
-        what = f"{self._doing}: {self._named(key)}: {detail}"
-        if any(txn.partition == mine.partition and txn.attempt != mine.attempt for txn in others):
-            why = f"an earlier attempt of partition {mine.partition} has staged its rows, and its vote got lost"
-            return Retryable(what, why=f"{why}; {UNDECIDED}", next=f"{AGAIN}: the epoch starts over")
-        fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
-        why = f"partition {mine.partition} of this epoch has the key twice"
-        for other in (txn.partition for txn in others if txn.attempt in holders):
-            why = f"partitions {other} and {mine.partition} of this epoch have rows with the same unique key"
-            fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-            break
-        return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
-
-    def _holders(self, session: Session, key: UniqueKey, detail: str) -> set[int]:
-        """Find whose rows have the key that the server's message shows, whatever language it speaks."""
-        shown = in_query(", ".join(f"{quoted(column)}::text" for column in key.columns))
-        query = f"SELECT DISTINCT {ATTEMPT} FROM {in_query(self._ticket.relation)} "
-        query += f"WHERE strpos(%s, ')=(' || concat_ws(', ', {shown}) || ')') > 0"
-        return {attempt for (attempt,) in session.run(query, detail)}
-
     def _named(self, key: UniqueKey) -> str:
         return f"table {self._staged.schema}.{self._staged.target}, constraint {key.constraint}"
 
     def _renamed(self, text: str) -> str:
-        for key in reversed(self._staged.keys):  # _10 before _1
-            text = text.replace(key.index, key.constraint)
-        return text.replace(f"{ATTEMPT}, ", "").replace(self._staged.rows_table, self._staged.target)
+        staging, own = self._staged.staging, self._staged
+        text = text.replace(f"{staging.schema}.{staging.name}", f"{own.schema}.{own.target}")
+        return text.replace(f"{ATTEMPT}, ", "").replace(staging.name, own.target)
 
 
-class _Doubt(Exception):
+class Doubt(Exception):
     """The rows are not there as they were voted: nothing is applied."""
 
 
-class _Gone(_Doubt):
+class Gone(Doubt):
     """They are not there at all."""
 
 
 class StagingCommitter(PostgresCommitter):
-    """Opens epochs with a staging table each, and applies a decided one together with its mark, once for good."""
+    """Gives each epoch a staging table of its own, and applies a decided one together with its mark, once for good."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         super().__init__(options, ctx)
+        self._sink = f"{ctx.job}.{ctx.sink}"
         self._swept = False
-        self._left: set[str] = set()  # staging tables that could not be dropped: not tried again with every epoch
+        self._keys: tuple[UniqueKey, ...] = ()  # of the table, as the epoch was opened
+        self._left: set[StagingTable] = set()  # those that could not be set free: reported once
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        ctx = self._ctx
+        ctx, options = self._ctx, self._options
         with self._opening(epoch) as session:
-            table = ensure_table(session, self._options, ctx.sink, schema)
-            columns = chosen_columns(table, schema)
+            form, columns = self.form(session, schema)
+            table = form.like
             fed_by = self._fed_by(session)
-            registry = Registry(session, table.schema)
             if not self._swept:
-                self._drop_idle(session, registry, set())
+                self._clear(session, options.staging_schema, table.schema)
                 self._swept = True
-            rows = StagingTable(table.schema, f"{ctx.job}.{ctx.sink}", ctx.generation, ctx.lineage, epoch)
             with session.transaction():
-                registry.create()
-                keys = rows.create(session, table, [column.name for column in columns])
-            where = (str(table), rows.relation, (_ATTEMPT_COLUMN, *columns), table.schema, ctx.lineage, fed_by)
-            return _StagedTicket(*where, table.name, rows.name, keys).dump()
+                make_schema(session, options.staging_schema)
+                Registry(session, options.staging_schema, unlogged=form.unlogged).create()
+                opened = Opened(ctx.generation, ctx.lineage, epoch)
+                staging = StagingTable.take(session, options.staging_schema, self._sink, opened, form)
+                keys = staging.keys(session, table) if form.unique else ()
+            self._keys = keys
+            self._drop_outdated(session, staging)
+            where = (str(table), staging.relation, columns, table.schema, ctx.lineage, fed_by)
+            return StagedTicket(*where, table.name, staging, keys).dump()
+
+    def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
+        """Return what the staging table is made like, and the columns of it that the rows of a task go into."""
+        table = ensure_table(session, self._options, self._ctx.sink, schema)
+        columns = chosen_columns(table, schema)
+        names = tuple(column.name for column in columns)
+        return Form(table, names, unlogged=self._options.staging == "unlogged"), (ATTEMPT_COLUMN, *columns)
+
+    def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
+        """Refuse rows of the epoch with the same unique key. An index would find them, at three times the cost."""
+        doing = f"check the votes of epoch {epoch} for table {self._options.name}"
+        with self._using(doing, UNDECIDED) as session, session.transaction():
+            session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
+            for key in self._keys:
+                for place, given in _by_place(committables).items():
+                    if (found := _twice(session, place.relation, key, given)) is not None:
+                        raise _doubled(f"sink {self._ctx.sink}: {doing}", key, *found)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         doing = f"commit epoch {epoch} to table {self._options.name}"
         outcome: Outcome
         with self._using(doing, _DECIDED) as session:
             _, seen = self._seen(session, doing)
-            registry = Registry(session, payload_of(committables[0])["schema"])
             try:
-                outcome = self._apply(session, registry, seen, epoch, committables)
-            except _Gone as gone:
+                outcome = self._apply(session, seen, epoch, committables)
+            except Gone as gone:
                 outcome = Unknown(str(gone)) if seen is None else Lost(f"{gone}; the target stands at {seen}")
-            except _Doubt as doubt:
+            except Doubt as doubt:
                 outcome = Unknown(str(doubt))
             else:
-                self._drop_idle(session, registry, set())
+                self._clear(session, *{place.schema for place in map(Place.of, committables)})
         return [outcome for _ in committables]
 
     def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
         super()._roll_back(session, refs)
-        registry = Registry(session, self._schema(session))
-        emptied = registry.forget(refs)
-        self._left.clear()  # the sessions that held them have ended
-        self._drop_idle(session, registry, emptied)
+        emptied = {name for registry in self._registries(session) for name in registry.forget(refs)}
+        self._clear(session, self._options.staging_schema, self._schema(session), emptied=emptied)
 
     def _listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
         found = super()._listed(session)
-        return [*found, *Registry(session, self._schema(session)).in_doubt(self._ctx.job, self._ctx.sink)]
+        for registry in self._registries(session):
+            found += registry.in_doubt(self._ctx.job, self._ctx.sink)
+        return found
 
-    def _apply(
-        self, session: Session, registry: Registry, seen: Mark | None, epoch: int, given: Sequence[Committable]
-    ) -> Outcome:
+    def _registries(self, session: Session) -> list[Registry]:
+        """Return where this sink's participants may be registered; in the table's own schema by an earlier release."""
+        schema, earlier = self._options.staging_schema, self._schema(session)
+        found = [Registry(session, schema), Registry(session, schema, unlogged=True)]
+        return found if earlier == schema else [*found, Registry(session, earlier)]
+
+    def _apply(self, session: Session, seen: Mark | None, epoch: int, given: Sequence[Committable]) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
-        marks = self._marks(session, registry.schema)
+        schema = payload_of(given[0], StagingWriter)["schema"]
+        marks = self._marks(session, schema)
         with session.transaction():
             session.run(_IN_ORDER)
             if any(committable.version == UNMARKED for committable in given):
@@ -235,59 +251,126 @@ class StagingCommitter(PostgresCommitter):
                 what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
                 raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
             try:
-                for rows, waiting in _registered(registry, given).items():
-                    _move(session, rows, quoted(registry.schema, self._options.name.name), waiting)
+                waiting = _waiting(session, given)
+                self.apply_rows(session, quoted(schema, self._options.name.name), waiting)
                 marks.add(epoch, max(given, key=lambda committable: committable.txn.generation).txn.token)
             except psycopg.errors.UndefinedTable as error:
-                raise _Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
-            registry.forget([committable.txn.id for committable in given])
+                raise Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
+            for place, committables in waiting.items():
+                place.registry(session).forget([committable.txn.id for committable in committables])
         return Committed()
 
-    def _drop_idle(self, session: Session, registry: Registry, emptied: set[str]) -> None:
-        """Drop own staging tables that nobody will fill or read any more: of older claims, and of applied epochs.
+    def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
+        """Move an epoch's rows into the sink's table."""
+        for place, committables in waiting.items():
+            _move(session, place.relation, target, committables)
 
-        Those in `emptied`, whose participants are gone, go too, when no other participant is left in them.
+    def _clear(self, session: Session, *schemas: str, emptied: Collection[str] = ()) -> None:
+        """Set free the sink's staging tables that nobody will fill or read any more: of older claims, and of applied
+        epochs; those in `emptied`, whose participants are gone, too, when no other participant is left in them.
         """
         ctx = self._ctx
-        mark = self._marks(session, registry.schema).newest()
+        mark = self._marks(session).newest()
         done = -1 if mark is None or mark.epoch is None or mark.lineage != ctx.lineage else mark.epoch
         idle = []
-        for table in StagingTable.find(session, registry.schema, f"{ctx.job}.{ctx.sink}"):
-            if table.lineage == ctx.lineage:
-                over = table.generation < ctx.generation or table.epoch <= done
+        for table in (table for schema in set(schemas) for table in StagingTable.find(session, schema, self._sink)):
+            opened = table.opened
+            if opened is not None and opened.lineage == ctx.lineage:
+                over = opened.generation < ctx.generation or opened.epoch <= done
             else:  # another journal's: its participants were aborted because an operator has said so
                 over = table.name in emptied
-            if over and table.name not in self._left:
+            if over:
                 idle.append(table)
-        self._left |= drop_idle(session, registry, idle)
+        clear(session, idle, self._left)
+
+    def _drop_outdated(self, session: Session, now: StagingTable) -> None:
+        """Drop free tables of another form: the sink's table, or what the rows bring of it, has changed."""
+        tables = StagingTable.find(session, now.schema, self._sink)
+        outdated = [table for table in tables if table.opened is None and table.form != now.form]
+        clear(session, outdated, self._left, drop=True)
 
 
-def _registered(registry: Registry, committables: Sequence[Committable]) -> dict[str, list[Committable]]:
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a participant's rows wait, as its vote says."""
+
+    schema: str
+    rows_table: str
+    unlogged: bool
+
+    @classmethod
+    def of(cls, committable: Committable) -> Place:
+        voted = payload_of(committable, StagingWriter)  # before version 3 in the schema of the sink's table
+        return cls(voted.get("staging_schema", voted["schema"]), voted["rows_table"], voted.get("unlogged", False))
+
+    @property
+    def relation(self) -> str:
+        """The qualified name, quoted."""
+        return quoted(self.schema, self.rows_table)
+
+    def registry(self, session: Session) -> Registry:
+        return Registry(session, self.schema, unlogged=self.unlogged)
+
+
+def _by_place(committables: Sequence[Committable]) -> dict[Place, list[Committable]]:
+    found: dict[Place, list[Committable]] = {}
+    for committable in committables:
+        found.setdefault(Place.of(committable), []).append(committable)
+    return found
+
+
+def _twice(
+    session: Session, relation: str, key: UniqueKey, given: Sequence[Committable]
+) -> tuple[str, list[int]] | None:
+    """Find a key that comes twice in these participants' rows, and in which partitions it comes."""
+    columns = in_query(", ".join(map(quoted, key.columns)))
+    some = in_query(" AND ".join(f"{quoted(column)} IS NOT NULL" for column in key.columns))
+    rows = f"FROM {in_query(relation)} WHERE {some} AND {ATTEMPT} = ANY (%s)"
+    attempts = {committable.txn.attempt: committable.txn.partition for committable in given}
+    repeated = f"SELECT ROW({columns})::text AS key {rows} GROUP BY {columns} HAVING count(*) > 1"
+    ((found,),) = session.run(f"SELECT min(key) FROM ({repeated}) AS repeated", list(attempts)).fetchall()
+    if found is None:
+        return None
+    query = f"SELECT DISTINCT {ATTEMPT} {rows} AND ROW({columns})::text = %s"
+    holders = session.run(query, list(attempts), found).fetchall()
+    return found, sorted(attempts[attempt] for (attempt,) in holders)
+
+
+def _doubled(doing: str, key: UniqueKey, found: str, partitions: Sequence[int]) -> Fatal:
+    fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
+    why = f"partition {partitions[0]} of this epoch has the key twice"
+    if len(partitions) > 1:
+        why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
+        fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
+    what = f"{doing}: constraint {key.constraint}: key ({', '.join(key.columns)})={found} comes twice"
+    return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
+
+
+def _waiting(session: Session, committables: Sequence[Committable]) -> dict[Place, list[Committable]]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
 
-    Raises _Gone where some are not registered any more.
+    Raises Gone where some are not registered any more.
     """
-    known = registry.registered([committable.txn.id for committable in committables])
-    gone = [committable.txn.id for committable in committables if committable.txn.id not in known]
-    if gone:
-        raise _Gone(f"of {len(committables)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
-    found: dict[str, list[Committable]] = {}
-    for committable in committables:
-        found.setdefault(quoted(registry.schema, payload_of(committable)["rows_table"]), []).append(committable)
+    found = _by_place(committables)
+    for place, waiting in found.items():
+        known = place.registry(session).registered([committable.txn.id for committable in waiting])
+        gone = [committable.txn.id for committable in waiting if committable.txn.id not in known]
+        if gone:
+            raise Gone(f"of {len(waiting)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
     return dict(sorted(found.items()))
 
 
 def _move(session: Session, rows: str, target: str, committables: Sequence[Committable]) -> None:
     """Insert their rows of a staging table into the sink's table."""
-    columns = ", ".join(map(quoted, StagingTable.columns(session, rows)))
+    columns = ", ".join(map(quoted, StagingTable.columns(session, rows, [ATTEMPT])))
     if not columns:
-        raise _Gone(f"staging table {rows} is gone, and no mark holds its epoch")
+        raise Gone(f"staging table {rows} is gone, and no mark holds its epoch")
     query = in_query(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {rows}")
     attempts = [committable.txn.attempt for committable in committables]
     moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
     voted = sum(committable.rows for committable in committables)
     if moved != voted:
-        raise _Doubt(
+        raise Doubt(
             f"table {target} took {moved} of the {voted} rows that were voted in table {rows}: they were "
             "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
         )

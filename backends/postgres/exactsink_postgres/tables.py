@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -127,8 +127,10 @@ def read_table(connection: psycopg.Connection, name: TableName) -> Table | None:
     return _TABLES.validate_python(rows[0]) if rows else None
 
 
-def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink: str, schema: pa.Schema) -> Table:
-    """Return the table, fit for rows of `schema`: made and widened when the options say so.
+def ensure_table(
+    connection: psycopg.Connection, options: PostgresOptions, sink: str, schema: pa.Schema, keys: Sequence[str] = ()
+) -> Table:
+    """Return the table, fit for rows of `schema`: made, with these keys, and widened when the options say so.
 
     Idempotent, also from two processes at once. Raises Fatal, with column and statement, when it can't take the rows;
     and psycopg's errors.
@@ -136,7 +138,7 @@ def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink:
     name = options.name
     table = read_table(connection, name)
     if table is None and options.create:
-        table = _changed(connection, name, [create_table(name, schema)])
+        table = _changed(connection, name, [create_table(name, schema, keys)])
     if table is not None and options.on_schema_change == "add_columns":
         missing = added_columns(table, schema)
         table = _changed(connection, name, missing) if missing else table
@@ -144,7 +146,7 @@ def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink:
         raise Fatal(
             f"sink {sink}: there is no table {name}",
             why="it does not exist, or is on no schema of the role's search_path",
-            next=f"make it ({create_table(name, schema)}), or set create = true",
+            next=f"make it ({create_table(name, schema, keys)}), or set create = true",
         )
     for finding in problems(table, schema):
         if finding.severity == "error":
@@ -152,12 +154,17 @@ def ensure_table(connection: psycopg.Connection, options: PostgresOptions, sink:
     return table
 
 
-def create_table(name: TableName, schema: pa.Schema) -> str:
-    """Return the CREATE TABLE IF NOT EXISTS for rows. Raises Fatal for a type that no column can have."""
+def create_table(name: TableName, schema: pa.Schema, keys: Sequence[str] = ()) -> str:
+    """Return the CREATE TABLE IF NOT EXISTS for rows, with this primary key.
+
+    Raises Fatal for a type that no column can have.
+    """
     columns = []
     for field in schema:
         nullable = field.nullable or is_json_text(field.type)  # the struct around JSON is never NULL, its text may be
         columns.append(f"{_declared(str(name), field)}{'' if nullable else ' NOT NULL'}")
+    if keys:
+        columns.append(f"PRIMARY KEY ({', '.join(map(quoted, keys))})")
     return f"CREATE TABLE IF NOT EXISTS {name.sql} ({', '.join(columns)})"
 
 

@@ -74,7 +74,7 @@ class TwoPhaseCommitter(PostgresCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         gids = [committable.txn.id for committable in committables]
         for committable in committables:
-            payload_of(committable)  # refuses a later release's
+            payload_of(committable, TwoPhaseWriter)  # refuses a later release's
         unmarked = {c.txn.id: c.txn.token for c in committables if c.version == UNMARKED}
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self._using(doing, _DECIDED) as session:

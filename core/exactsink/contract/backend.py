@@ -95,6 +95,12 @@ class Committer(ABC):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""
 
+    def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:  # noqa: B027  # most have checked
+        """Refuse votes that can't be committed together, a key of two partitions say: nothing is decided yet.
+
+        Called once all have voted, with what `commit` gets if they are decided. Raises Fatal; changes nothing.
+        """
+
     @abstractmethod
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Commit one sink's whole epoch: durable and visible when it returns, one outcome per committable, in order.

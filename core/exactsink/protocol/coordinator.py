@@ -235,6 +235,9 @@ class Coordinator:
         votes = batch.write(plan)
         with self._events.point("vote", batch.epoch):
             committables = self._accept(plan, votes)
+            for name, given in committables.items():
+                if given:
+                    self._committers[name].check_votes(batch.epoch, given)
         with self._events.point("decide", batch.epoch):
             sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
             marks = self._marks.decided(claim, batch.epoch, sinks)

@@ -70,6 +70,15 @@ class Session:
         ticket: bytes = run(partial(self.open, epoch, partitions[0].schema))
         return [run(partial(self.write, epoch, number, ticket, rows)) for number, rows in enumerate(partitions)]
 
+    def check_votes(self, epoch: int, schema: pa.Schema, committables: Sequence[Committable]) -> None:
+        """Let the committer that has opened the epoch refuse votes that can't be committed together."""
+
+        def call(committer: Committer) -> None:
+            committer.open_epoch(epoch, schema, None)
+            committer.check_votes(epoch, committables)
+
+        self._commit_side(call)
+
     def commit(self, epoch: int, committables: Sequence[Committable], times: int = 1) -> list[Outcome]:
         """Commit with one committer, a number of times, and return the last outcomes."""
         return self._commit_side(lambda c: [list(c.commit(epoch, committables)) for _ in range(times)])[-1]

@@ -86,6 +86,9 @@ class WrappedCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         return self.real.open_epoch(epoch, schema, participants)
 
+    def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
+        self.real.check_votes(epoch, committables)
+
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         return self.real.commit(epoch, committables)
 

@@ -222,11 +222,11 @@ class Staged(_Sink):
         return str(self.run("SELECT current_schema()")[0][0])
 
     def staging_tables(self) -> list[str]:
-        """Return what the comments of the staging tables say: job.sink.g(generation)-(lineage).e(epoch)."""
-        return sorted(comment for _, comment in self._staging())
+        """Return whose epochs' rows wait, by the tables' comments: job.sink.g(generation)-(lineage).e(epoch)."""
+        return sorted(comment.split()[0] for _, comment in self._staging())
 
     def rows_table(self) -> str:
-        """Name the only staging table there is."""
+        """Name the only staging table that is in use."""
         ((name, _),) = self._staging()
         return str(name)
 
@@ -237,7 +237,7 @@ class Staged(_Sink):
     def _staging(self) -> list[tuple[Any, ...]]:
         query = "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'r' "
         query += "AND relnamespace = to_regnamespace(current_schema()) AND starts_with(relname, 'exactsink_rows_')"
-        return self.run(query)
+        return [found for found in self.run(query) if ".free " not in found[1]]
 
     def registered(self) -> list[str]:
         return [p for (p,) in self.run("SELECT participant FROM exactsink_staged ORDER BY participant")]
@@ -245,9 +245,10 @@ class Staged(_Sink):
 
 @contextmanager
 def new_sink(database: str, make: str, **options: Any) -> Iterator[Staged]:
-    """Return a staged sink in a schema of its own, where `make` was run."""
+    """Return a staged sink in a schema of its own, where `make` was run; its staging tables are there, too."""
     schema = f"s_{uuid.uuid4().hex[:12]}"
-    sink = Staged(make_conninfo(database, options=f"-csearch_path={schema}"), given=tuple(options.items()))
+    given = {"staging_schema": schema, **options}
+    sink = Staged(make_conninfo(database, options=f"-csearch_path={schema}"), given=tuple(given.items()))
     sink.run(f"CREATE SCHEMA {schema}")
     try:
         sink.run(make)

@@ -16,7 +16,7 @@ from tests.integration.postgres.preflight_checks import (
 )
 from tests.servers.postgres import PostgresServer
 
-STAGED: dict[str, Any] = {"strategy": "staged"}
+STAGED: dict[str, Any] = {"strategy": "staged", "staging_schema": "{s}_staging"}
 
 
 # The table, and what the role may do with it
@@ -28,8 +28,12 @@ FAR = "CREATE FOREIGN DATA WRAPPER {s}_w; CREATE SERVER {s}_s FOREIGN DATA WRAPP
 OTHERS = """
     CREATE TABLE {s}.exactsink_epochs (id int); REVOKE ALL ON {s}.exactsink_epochs FROM writer;
     CREATE TABLE {s}.exactsink_rows_0 (id int); COMMENT ON TABLE {s}.exactsink_rows_0 IS 'shop.orders.g1-x.e2';
-    CREATE TABLE {s}.exactsink_rows_1 (id int); COMMENT ON TABLE {s}.exactsink_rows_1 IS 'shop.orders2.g1-x.e2'
+    CREATE TABLE {s}.exactsink_rows_1 (id int); COMMENT ON TABLE {s}.exactsink_rows_1 IS 'shop.orders2.g1-x.e2';
+    CREATE TABLE {s}_staging.exactsink_rows_2 (id int);
+    COMMENT ON TABLE {s}_staging.exactsink_rows_2 IS 'shop.orders.free 12ab 0';
+    GRANT ALL ON {s}_staging.exactsink_rows_2 TO writer
 """
+OWN_STAGING = "CREATE SCHEMA {s}_staging AUTHORIZATION writer;"
 MARKS = "CREATE TABLE {s}.exactsink_epochs (id int);"
 SEQUENCE = "CREATE TABLE {s}.flights (id bigint, kind text, n bigserial, m bigint GENERATED ALWAYS AS IDENTITY)"
 
@@ -91,18 +95,23 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         {},
     ),
     "no right to stage": (
-        FLIGHTS + "REVOKE CREATE ON SCHEMA {s} FROM writer",
-        ["may not make its staging tables"],
+        FLIGHTS + "CREATE SCHEMA {s}_staging",
+        ["may not make its staging tables in schema {s}_staging (staging_schema)"],
         STAGED,
     ),
+    "no right to make the schema": (FLIGHTS, ["may not make schema {s}_staging for its staging tables"], STAGED),
     "no right to read": (
-        FLIGHTS + "REVOKE SELECT ON {s}.flights FROM writer",
+        FLIGHTS + OWN_STAGING + "REVOKE SELECT ON {s}.flights FROM writer",
         ["may not read table {s}.flights"],
         STAGED,
     ),
     "others' staging tables": (
-        FLIGHTS + OTHERS,
-        ["may not use table {s}.exactsink_epochs", "table {s}.exactsink_rows_0 of this sink belongs to another"],
+        FLIGHTS + OWN_STAGING + OTHERS,
+        [
+            "may not use table {s}.exactsink_epochs",
+            "table {s}.exactsink_rows_0 of this sink belongs to another",
+            "table {s}_staging.exactsink_rows_2 of this sink belongs to another",
+        ],
         STAGED,
     ),
 }
@@ -114,6 +123,10 @@ def test_a_publication_that_takes_the_marks_too_is_reported(shop: PostgresServer
     shop.execute("CREATE PUBLICATION space FOR TABLES IN SCHEMA public", "shop")
     found = check(shop, strategy=strategy)
     shop.execute('DROP PUBLICATION one, "All", space', "shop")
+    if strategy == "staged":
+        staging = found.pop()
+        assert 'publication "All" takes all tables of schema exactsink_staging, staged rows among' in staging.message
+        assert 'staging = "unlogged"' in staging.fix
     assert [finding.severity for finding in found] == ["warning"] * 2
     for finding, name in zip(found, ('"All"', "space"), strict=True):
         assert f"publication {name} takes all tables of schema public, exactsink_epochs among" in finding.message
@@ -132,7 +145,8 @@ def test_a_table_that_can_not_take_the_rows_is_reported_with_the_statement_that_
     )
     shop.execute(made.replace("{s}", space) or "SELECT", "shop")
     found: list[Finding] = []
-    while errors := _errors(shop, table=f"{space}.flights", **options):
+    given = {name: str(value).replace("{s}", space) for name, value in options.items()}
+    while errors := _errors(shop, table=f"{space}.flights", **given):
         found += errors
         assert len(found) <= len(wanted), reported(found)
         if not errors[0].fix[:2].isupper():  # no statement: the user chooses

@@ -34,7 +34,7 @@ _BROKEN: dict[str, tuple[str, str, list[_Rows]]] = {
         [[(5, "b")]],
     ),
     "a domain": ("id positive, v text", "domain positive", [[(2, "b"), (-1, "c")]]),
-    "a key twice": ("id bigint PRIMARY KEY, v text", "t_pkey: Key (id)=(2) already exists", [[(2, "b"), (2, "c")]]),
+    "a key twice": ("id bigint PRIMARY KEY, v text", "t_pkey: key (id)=(2) comes twice", [[(2, "b"), (2, "c")]]),
     "an index twice": (
         'id bigint, v text; CREATE UNIQUE INDEX "My Index" ON t (v, id)',
         "constraint My Index",
@@ -71,24 +71,25 @@ def test_broken_rows_fail_in_their_task_by_the_tables_own_names_and_none_is_kept
     make = f"CREATE DOMAIN positive AS bigint CHECK (VALUE > 0); CREATE TABLE t ({columns});"
     with new_sink(database, f"{make} {rest}; INSERT INTO t VALUES (1, 'a')") as sink:
         ticket = sink.open(1)
-        for number, rows in enumerate(good):
-            sink.task(ticket, sink.txn(1, number), *rows).pre_commit()
+        votes = [sink.task(ticket, sink.txn(1, number), *rows).pre_commit() for number, rows in enumerate(good)]
         with pytest.raises(Fatal) as refused:
-            sink.task(ticket, sink.txn(1, len(good)), *bad).pre_commit()
+            votes.append(sink.task(ticket, sink.txn(1, len(good)), *bad).pre_commit())
+            sink.session.check_votes(1, SCHEMA, votes)
         reported = str(refused.value)
         assert said.replace("public.", f"{sink.schema}.") in reported
         assert "exactsink_" not in reported
         assert "next:" in reported
         assert ("hash(key)" in reported) == (len(good) > 0)
         assert sink.rows("SELECT id, v FROM t") == [(1, "a")]
-        assert len(sink.registered()) == len(good)
-        assert len(sink.staged_rows()) == sum(map(len, good))
+        assert len(sink.registered()) == len(votes)
+        assert len(sink.staged_rows()) == sum(vote.rows for vote in votes)
 
 
 def test_nulls_are_no_key_and_rows_of_older_epochs_do_not_clash(database: str) -> None:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text UNIQUE)") as sink:
         for epoch in (1, 2):
             votes = sink.vote(epoch, [(2 * epoch, None)], [(2 * epoch + 1, None)])
+            sink.session.check_votes(epoch, SCHEMA, votes)
             assert sink.commit(epoch, votes) == ["Committed"] * 2
         assert len(sink.rows()) == 4
 

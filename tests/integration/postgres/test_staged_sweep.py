@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psycopg
 import pytest
 
 from exactsink.contract import Fatal, Retryable
-from exactsink_postgres import own_tables
-from tests.integration.postgres.sinks import Staged, new_sink
-from tests.servers.postgres import wait_until
+from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
 
 pytest_plugins = ["tests.servers.fixtures"]
+
+_TABLES = r"SELECT oid FROM pg_class WHERE relname LIKE 'exactsink\_rows\_%' AND relkind = 'r' "
+_TABLES += "AND relnamespace = to_regnamespace(current_schema()) ORDER BY 1"
 
 
 @pytest.fixture
@@ -113,38 +113,31 @@ def test_a_zombie_task_of_an_older_claim_writes_nowhere(sink: Staged) -> None:
     assert sink.rows() == []
 
 
-def test_a_task_that_votes_while_its_table_is_about_to_be_dropped_keeps_it(
-    sink: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_tables, "_DROP_MILLISECONDS", 60_000)
+def test_a_task_that_writes_keeps_its_table_and_the_next_epoch_takes_another(sink: Staged) -> None:
     writer = sink.task(sink.open(1), sink.txn(1), (1, "a"))
-    with ThreadPoolExecutor() as pool:
-        opened = pool.submit(sink.claim(2).open, 1)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
-        wait_until(lambda: bool(sink.run(waiting)), "the sweep to wait for the task")
-        vote = writer.pre_commit()
-        opened.result()
-    assert sink.claim(2).commit(1, [vote]) == ["Committed"]
-    assert sink.rows() == [(1, "a")]
+    newer = sink.claim(2)
+    votes = newer.vote(2, [(2, "b")])
+    assert sink.staging_tables() == ["orders.out.g1-l1.e1", "orders.out.g2-l1.e2"]
+    assert newer.commit(1, [writer.pre_commit()]) == ["Committed"]
+    assert newer.commit(2, votes) == ["Committed"]
+    tables = sink.run(_TABLES)
+    for epoch in (3, 4):  # both are free again, and no table comes or goes
+        assert newer.commit(epoch, newer.vote(epoch, [(epoch, "c")])) == ["Committed"]
+    assert sink.run(_TABLES) == tables
+    assert len(tables) == 2
+    assert sink.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "c")]
 
 
-def test_a_retry_while_the_first_attempt_lives_or_after_it_voted_starts_the_epoch_over(database: str) -> None:
+def test_a_second_attempt_clashes_with_no_first_one_that_still_writes_or_has_voted(database: str) -> None:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
-        impatient = sink.with_(lock_timeout_seconds=0.3)
         ticket = sink.open(1)
-        first = sink.task(ticket, sink.txn(1, 0, 1), (1, "a"))
-        with psycopg.connect(sink.conninfo) as holder, ThreadPoolExecutor() as pool:
-            holder.execute("LOCK TABLE exactsink_staged")
-            vote = pool.submit(first.pre_commit)
-            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%.a1 */ INSERT%'"
-            wait_until(lambda: bool(sink.run(waiting)), "the first attempt to hold its keys")
-            with pytest.raises(Retryable, match=r"blocked by session \d+ of orders.out.g1-0123456789abcdef.e1.p0.a1"):
-                impatient.task(ticket, sink.txn(1, 0, 2), (1, "a")).pre_commit()
-            with pytest.raises(Fatal, match=r"(?s)partitions 0 and 1 .*distribution = .hash.key.*columns: id, v"):
-                impatient.task(ticket, sink.txn(1, 1, 3), (1, "a")).pre_commit()
-            holder.rollback()
-            vote.result()
-        with pytest.raises(Retryable, match="an earlier attempt of partition 0"):
-            sink.task(ticket, sink.txn(1, 0, 4), (1, "a")).pre_commit()
-        assert sink.registered() == [sink.txn(1, 0, 1).id]
+        sink.task(ticket, sink.txn(1, 0, 1), (1, "a")).pre_commit()
+        writing = sink.task(ticket, sink.txn(1, 0, 2), (1, "a"))
+        votes = [sink.task(ticket, sink.txn(1, 0, 3), (1, "a")).pre_commit()]
+        sink.session.check_votes(1, SCHEMA, votes)
+        writing.abort()
+        votes.append(sink.task(ticket, sink.txn(1, 1, 4), (1, "a")).pre_commit())
+        with pytest.raises(Fatal, match=r"(?s)partitions 0 and 1 .*columns: id.*distribution = .hash.key"):
+            sink.session.check_votes(1, SCHEMA, votes)
         assert sink.claim(2).commit(1, sink.claim(2).vote(1, [(1, "a")])) == ["Committed"]
+        assert sink.rows() == [(1, "a")]

@@ -1,0 +1,56 @@
+"""A target of the `idempotent_upsert` backend in PostgreSQL for the kit: a database of its own for a scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import psycopg
+import sqlalchemy.dialects.postgresql  # noqa: F401 - here once, not in each process that the kit forks
+from psycopg.conninfo import conninfo_to_dict
+
+from exactsink.contract import Backend
+from exactsink.testing import ConformanceTarget
+from exactsink_idempotent_upsert import postgres  # noqa: F401 - the same
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_postgres.conformance import StagedTarget
+
+__all__ = ["UpsertTarget", "targets_on"]
+
+_TABLES = """
+    CREATE TABLE keyed (id bigint PRIMARY KEY, kind text, amount float8, times int DEFAULT 1);
+    CREATE TABLE changes (id bigint);
+    CREATE FUNCTION log() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN INSERT INTO changes VALUES (NEW.id); RETURN NULL; END $$;
+    CREATE TRIGGER changed AFTER INSERT OR UPDATE ON keyed FOR EACH ROW EXECUTE FUNCTION log();
+"""
+
+
+def targets_on(conninfo: str) -> Mapping[str, ConformanceTarget]:
+    """Return the targets by name, on this server."""
+    return {"postgres_staged": UpsertTarget("staged", conninfo)}
+
+
+@dataclass(frozen=True)
+class UpsertTarget(StagedTarget):
+    """A table whose trigger logs every change: a row was applied as often as it was inserted or updated."""
+
+    order = ConformanceTarget.order  # keys are taken in theirs
+    previous = ConformanceTarget.previous  # no release before had it
+
+    def backend(self, folder: Path) -> Backend:
+        super().backend(folder)  # makes the database
+        self.run(folder, _TABLES)
+        place = conninfo_to_dict(self.there(folder))
+        name = quote(str(place.pop("dbname")))
+        url = f"postgresql:///{name}?{urlencode({key: str(value) for key, value in place.items()})}"
+        # A driver that is stopped inside its transaction holds locks: don't wait for it.
+        given = {"url": url, "table": "keyed", "keys": ["id"], "busy_timeout_seconds": 0.5}
+        return UpsertBackend(UpsertOptions.model_validate({**given, "set": {"times": "keyed.times + 1"}}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        with psycopg.connect(self.there(folder)) as session:
+            return Counter(row for (row,) in session.execute("SELECT id FROM changes"))

@@ -1,0 +1,244 @@
+"""Staging tables: a sink keeps a few of them, in a schema beside the users', and an epoch has one to itself.
+
+Its comment says which epoch that is, under which claim; `free` when none. No table comes or goes with an epoch, so
+that pg_dump finds each one that it has listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import psycopg
+from psycopg import sql
+
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.own_tables import Registry
+from exactsink_postgres.server import Session
+from exactsink_postgres.tables import CREATE_LOCK, Table
+
+__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "UniqueKey", "clear", "make_schema"]
+
+ATTEMPT = "exactsink_attempt"
+"""The first column of a staging table: whose rows they are."""
+
+_LOG = logging.getLogger("exactsink")
+_COMMENT = re.compile(r"(?:g(\d+)-(\S*)\.e(\d+)|free)(?: (\w+) (\d+))?")
+_LIST = r"""
+    SELECT relname, relpersistence = 'u', obj_description(oid, 'pg_class') FROM pg_class
+    WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND relname LIKE 'exactsink\_rows\_%%'
+        AND starts_with(obj_description(oid, 'pg_class'), %s)
+    ORDER BY relname
+"""
+_COLUMNS = """
+    SELECT attname FROM pg_attribute
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+_GIVEN_BY_THE_TABLE = """
+    AND attgenerated = '' AND attname <> ALL (%s)
+    AND (attidentity <> '' OR NOT has_column_privilege(attrelid, attnum, 'INSERT'))
+"""
+_FORM = """
+    SELECT left(md5(concat_ws(' ', %s::text,
+        (SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attcollation, attnotnull, attgenerated,
+                attidentity, has_column_privilege(attrelid, attnum, 'INSERT'), adbin), ',' ORDER BY attnum)
+            FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+            WHERE attrelid = target AND attnum > 0 AND NOT attisdropped),
+        (SELECT string_agg(concat_ws(' ', conname, conbin), ',' ORDER BY oid) FROM pg_constraint
+            WHERE conrelid = target AND contype = 'c'),
+        (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index
+            WHERE indrelid = target AND indisunique))), 16)
+    FROM (SELECT %s::oid AS target) AS one
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An epoch as one claim has opened it: `lineage` is the journal's name."""
+
+    generation: int
+    lineage: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"g{self.generation}-{self.lineage}.e{self.epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A unique index of the sink's table."""
+
+    constraint: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What staging tables of a sink are made like: its table, for rows that bring `columns`; `beside` declares more.
+
+    They have the table's NOT NULL, CHECKs, defaults and generated columns: a row that breaks them fails in its task,
+    and what a default gave to a row is what the table gets. What only the table itself can give (the values of an
+    identity) has no column here, and the CHECKs that need it go, too. `required` are columns that take no NULL,
+    whatever the table says; `unique` says whether the table's unique keys hold.
+    """
+
+    like: Table
+    columns: tuple[str, ...]
+    beside: str = f"{ATTEMPT} bigint NOT NULL"
+    unlogged: bool = False
+    unique: bool = True
+    required: tuple[str, ...] = ()
+
+    def hashed(self, session: Session) -> str:
+        """Return a hash of all that a table of this form is made of."""
+        own = f"{self.columns} {self.beside} {self.unlogged} {self.unique} {self.required}"
+        ((found,),) = session.run(_FORM, own, self.like.oid).fetchall()
+        return str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTable:
+    """One of the staging tables of a sink (job.sink), and whose rows are in it; None: nobody's.
+
+    `form` is the hash of what it was made like; empty for a table of an earlier release, which served one epoch only.
+    """
+
+    schema: str
+    sink: str
+    opened: Opened | None
+    form: str = ""
+    number: int = 0
+    unlogged: bool = False
+
+    @property
+    def name(self) -> str:
+        made_for = f"{self.sink} {self.form} {self.number}" if self.form else self.comment
+        return f"exactsink_rows_{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+
+    @property
+    def whose(self) -> str:
+        return f"{self.sink}.{self.opened or 'free'}"
+
+    @property
+    def comment(self) -> str:
+        """What the table's comment says."""
+        return f"{self.whose} {self.form} {self.number}" if self.form else self.whose
+
+    @property
+    def relation(self) -> str:
+        """The qualified name, quoted."""
+        return quoted(self.schema, self.name)
+
+    def registry(self, session: Session) -> Registry:
+        return Registry(session, self.schema, unlogged=self.unlogged)
+
+    @classmethod
+    def find(cls, session: Session, schema: str, sink: str) -> Iterator[StagingTable]:
+        """List the staging tables of one sink of a job in a schema, whichever claims use them."""
+        for name, unlogged, comment in session.run(_LIST, quoted(schema), f"{sink}.").fetchall():
+            match = _COMMENT.fullmatch(comment.removeprefix(f"{sink}."))
+            if match is not None:
+                opened = Opened(int(match[1]), match[2], int(match[3])) if match[1] else None
+                table = cls(schema, sink, opened, match[4] or "", int(match[5] or 0), unlogged)
+                if table.name == name:  # it follows from the comment: a copied one leads to no foreign table
+                    yield table
+
+    @classmethod
+    def take(cls, session: Session, schema: str, sink: str, opened: Opened, form: Form) -> StagingTable:
+        """Return the table of an epoch: the one that it has, else a free one, else a new one.
+
+        Idempotent; belongs into a transaction.
+        """
+        session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink staging {sink}")
+        hashed = form.hashed(session)
+        own = [table for table in cls.find(session, schema, sink) if table.form == hashed]
+        for table in own:
+            if table.opened == opened:
+                return table
+        free = [replace(table, opened=opened) for table in own if table.opened is None]
+        new = (cls(schema, sink, opened, hashed, number, form.unlogged) for number in count())
+        table = free[0] if free else next(table for table in new if not _is_there(session, table.relation))
+        if not free:
+            table._create(session, form)
+        session.run(f"COMMENT ON TABLE {table.relation} IS {sql.quote(table.comment)}")
+        return table
+
+    def keys(self, session: Session, like: Table) -> tuple[UniqueKey, ...]:
+        """Return the unique keys of the sink's table whose columns are all here."""
+        there = {name for (name,) in session.run(_COLUMNS, self.relation)}
+        plain = [index for index in like.unique if index.plain and there.issuperset(index.columns)]
+        return tuple(UniqueKey(index.name, index.columns) for index in plain)
+
+    def is_standing(self, session: Session, tag: str = "") -> bool:
+        """Return whether the table is there, and is still whose it was. `tag` begins the statement."""
+        found = session.run(f"{tag} SELECT obj_description(to_regclass(%s), 'pg_class')", self.relation).fetchall()
+        return found == [(self.comment,)]
+
+    @staticmethod
+    def columns(session: Session, relation: str, beside: Sequence[str]) -> list[str]:
+        """Name the columns of a staging table (quoted) that go over; none when it is not there."""
+        query = _COLUMNS + "AND attgenerated = '' AND attname <> ALL (%s) ORDER BY attnum"
+        return [name for (name,) in session.run(query, relation, list(beside))]
+
+    def _create(self, session: Session, form: Form) -> None:
+        session.run(
+            f"CREATE {'UNLOGGED ' * form.unlogged}TABLE {self.relation} ({form.beside}, "
+            f"LIKE {form.like.sql} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED) "
+            "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
+        )
+        for (name,) in session.run(_COLUMNS + _GIVEN_BY_THE_TABLE, form.like.sql, list(form.columns)).fetchall():
+            session.run(f"ALTER TABLE {self.relation} DROP COLUMN {quoted(name)} CASCADE")
+        for name in form.required:
+            session.run(f"ALTER TABLE {self.relation} ALTER COLUMN {quoted(name)} SET NOT NULL")
+
+
+def make_schema(session: Session, schema: str) -> None:
+    """Make the schema of the staging tables where there is none. Idempotent; belongs into a transaction."""
+    look = "SELECT FROM pg_namespace WHERE nspname = %s"  # a read of the table: what is cached may be older
+    if session.run(look, schema).fetchall():
+        return
+    session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
+    if not session.run(look, schema).fetchall():
+        session.run(f"CREATE SCHEMA {quoted(schema)}")
+
+
+def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTable], *, drop: bool = False) -> None:
+    """Empty those that hold no registered participant, and set them free. Whose turn it is, the caller has seen to.
+
+    Each in a transaction of its own. What an earlier release made goes, and with `drop` all of them. A lock that does
+    not come at once (a task's that still writes, pg_dump's) or a refusal is logged, unless the table is among those
+    `left` before, and the table is left: the next epoch tries again, and takes another one meanwhile.
+    """
+    for table in tables:
+        try:
+            with session.transaction():
+                session.run("SET LOCAL synchronous_commit = off")  # what a crash undoes is done again
+                # Looked at under the lock: whoever writes here has committed, or is gone; nobody else takes it.
+                session.run(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE NOWAIT")
+                if table.is_standing(session) and not table.registry(session).in_table(table.name):
+                    _empty(session, table, drop=drop or not table.form)
+        except psycopg.errors.UndefinedTable:  # another process dropped it
+            continue
+        except psycopg.Error as error:
+            if table not in left:
+                _LOG.warning("staging table %s.%s (%s) is left: %s", table.schema, table.name, table.whose, error)
+            if session.closed:  # the server went away, nobody holds the table: the next epoch tries again
+                break
+            left.add(table)
+
+
+def _empty(session: Session, table: StagingTable, *, drop: bool) -> None:
+    if drop:
+        session.run(f"DROP TABLE {table.relation}")
+    else:
+        session.run(f"TRUNCATE {table.relation}")
+        free = replace(table, opened=None)
+        session.run(f"COMMENT ON TABLE {table.relation} IS {sql.quote(free.comment)}")
+
+
+def _is_there(session: Session, relation: str) -> bool:
+    return bool(session.run("SELECT FROM pg_class WHERE oid = to_regclass(%s)", relation).fetchall())
