@@ -11,11 +11,8 @@ from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Ru
 from exactsink.testing.scenarios import matrix
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
-<<<<<<< HEAD
 from exactsink_idempotent_upsert.conformance_mysql import targets_on as mysql_targets_on
-=======
 from exactsink_idempotent_upsert.conformance_postgres import targets_on as upsert_targets_on
->>>>>>> pgs
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.reference_store import ReferenceTarget
@@ -103,7 +100,6 @@ class TestPostgres(ConformanceSuite):
         return targets_on(postgres.conninfo())[request.param]
 
 
-<<<<<<< HEAD
 @pytest.fixture(scope="module", params=["session", "transaction"])
 def pooler(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[PgBouncer]:
     with own_pgbouncer(postgres, request.param) as pooler:
@@ -118,7 +114,8 @@ class TestPostgresBehindAPooler(ConformanceSuite):
     @pytest.fixture(params=list(targets_on("")))
     def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:
         return targets_on(pooler.conninfo())[request.param]
-=======
+
+
 class TestUpsertsIntoPostgres(ConformanceSuite):
     """What tasks and drivers do is the `postgres` backend's; here what an upsert applies, and what it is made of."""
 
@@ -127,7 +124,6 @@ class TestUpsertsIntoPostgres(ConformanceSuite):
     @pytest.fixture
     def target(self, postgres: Postgres) -> ConformanceTarget:
         return upsert_targets_on(postgres.conninfo())["postgres_staged"]
->>>>>>> pgs
 
 
 class TestKafka(ConformanceSuite):

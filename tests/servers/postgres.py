@@ -24,11 +24,7 @@ from psycopg import sql
 from tests.servers.keeper import keep, shared
 from tests.servers.waiting import PATIENCE, wait_until
 
-<<<<<<< HEAD
-__all__ = ["Postgres", "PostgresServer", "own_postgres", "server_user", "shared_postgres", "wait_until"]
-=======
-__all__ = ["Postgres", "PostgresServer", "own_postgres", "programs", "shared_postgres", "wait_until"]
->>>>>>> pgs
+__all__ = ["Postgres", "PostgresServer", "own_postgres", "programs", "server_user", "shared_postgres", "wait_until"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
