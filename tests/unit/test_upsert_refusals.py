@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.upsert_sink import SCHEMA, upsert
+from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import Committed, Fatal
 from exactsink_idempotent_upsert.table import DELETED
@@ -38,6 +38,16 @@ def test_a_row_that_the_table_would_refuse_is_no_vote(tmp_path: Path, kind: str)
             sink.run(2, rows)
         assert "after the decision" in str(refused.value)
     assert sink.run(2, good) == [Committed()]
+
+
+def test_the_row_is_named_that_breaks_what_rows_before_it_left(tmp_path: Path) -> None:
+    sink = upsert(tmp_path, create=False)
+    sink.sql("CREATE TABLE t (id PRIMARY KEY, v UNIQUE, o)")
+    rows = [(1, "a", 1), (1, "b", 1), (2, "a", 1), *((key, str(key), 1) for key in range(9, 400)), (3, "b", 1)]
+    with pytest.raises(Fatal, match="row with id = 3"):
+        sink.backend._database().trial(("CREATE TABLE t (id PRIMARY KEY, v UNIQUE, o)",), SCHEMA.names).check(
+            rows_of(rows).to_batches()[0]
+        )
 
 
 def test_text_that_is_no_number_is_no_rows_number(tmp_path: Path) -> None:

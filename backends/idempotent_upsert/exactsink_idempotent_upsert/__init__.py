@@ -9,7 +9,8 @@ The way of a row, and then of its vote:
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
 - `databases`: which one; `database`: the seam, all that the strategies ask of a database.
 - `sqlite`, with `sqlite_statements`, `sqlite_rows`, `sqlite_values`: SQLite's side of it.
-- `preflight_frame`, `preflight_sqlite`: what keeps rows out.
+- `sqlite_trial`: the copy of a table on which tasks try rows that it might refuse.
+- `preflight_frame`, `preflight_sqlite`, `preflight_sqlite_late`: what keeps rows out, or may after the decision.
 - `conformance`: targets for the conformance kit.
 """
 

@@ -165,9 +165,7 @@ class Changes:
                 raise self._dropped("dropped a row of an epoch")
 
     def _dropped(self, what: str) -> Fatal:
-        why = (
-            "a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently; " + self._safe
-        )
+        why = "a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently"
         fix = f"take it off the table in {self._place}, then start the job again"
         return Fatal(f"table {self._table.name} {what}, so none was kept", why=f"{why}; {self._safe}", next=fix)
 

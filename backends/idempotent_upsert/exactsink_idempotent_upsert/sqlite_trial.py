@@ -131,7 +131,9 @@ class Trial:
     def check(self, batch: pa.RecordBatch) -> None:
         """Try a batch. Raises Fatal with the first row that the table would refuse."""
         try:
-            self._try(batch)
+            with self._copy:  # rolls back, so that row by row it happens again
+                self._copy.execute("BEGIN")
+                self._try(batch)
         except sqlite3.Error as error:
             for number in range(batch.num_rows if batch.num_rows > 1 else 0):
                 self.check(batch.slice(number, 1))
