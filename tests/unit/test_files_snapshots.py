@@ -208,6 +208,9 @@ def test_compaction_keeps_rows_folders_schema_and_earlier_epochs(tmp_path: Path)
     before, plain = by_partition(snapshot(tmp_path)), visible(tmp_path)
     assert compaction.compact(tmp_path, "job", "sink", SMALL).files == 2
     write(sink, [5])
+    bases = snapshot(tmp_path).by_base
+    assert {Path(path).parent.parent for paths in bases.values() for path in paths} == set(map(Path, bases))
+    assert (tmp_path in map(Path, bases), len(bases)) == (True, 2)
     found = snapshot(tmp_path, 4)
     assert (by_partition(found), found.rows, len(found.paths)) == (before, 10, 2)
     assert pq.read_metadata(found.paths[0]).row_group(0).column(0).compression == "ZSTD"
