@@ -8,6 +8,7 @@ GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.versi
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 # One run for all: its servers start once. Its own order and groups are in tests/conftest.py; a worker waits often.
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
+OF_S3 := tests/conformance/test_s3.py tests/integration/s3 tests/integration/files_s3 tests/e2e/test_object_store.py
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo lint check test proof soak browser promtool bench bench-peers bench-faults clean
@@ -34,8 +35,9 @@ check: lint  ## The quick loop: the above, unit and contract tests, simulation
 test: lint  ## Before a push: the above, real servers, the conformance kit, Spark, and what the docs show
 	$(PYTEST_ALL) -m "not proof and not soak" $(PYTEST_ARGS)
 
-proof: lint browser promtool  ## Before a release: all of that, and the long tests marked proof
+proof: lint browser promtool  ## Before a release: all of that, and the long tests marked proof; S3's once more on MinIO
 	$(PYTEST_ALL) -m "not soak" $(PYTEST_ARGS)
+	EXACTSINK_TESTS_S3=minio $(BIN)/pytest -n 2 --dist loadgroup -m "not soak" $(OF_S3) $(PYTEST_ARGS)
 
 soak: setup  ## A file past 5 GB into S3: some minutes, and 12 GB below TMPDIR
 	$(BIN)/pytest -m soak tests/integration $(PYTEST_ARGS)
@@ -81,5 +83,5 @@ $(VENV)/.ready: pyproject.toml
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends maven openssl; }  # for Kafka's tests
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,s3,idempotent-upsert,mysql,postgres,kafka]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,s3,sftp,idempotent-upsert,mysql,postgres,kafka]' --group dev
 	@touch $@

@@ -17,7 +17,7 @@ from exactsink_files.conformance import FilesTarget
 from tests.conformance.test_backends import chosen
 from tests.servers.sftp import Sftp, own_sftp
 
-_OF_RENAMES = {"commit-replayed", "commits-at-once", "one-vote-lost", "unknown-after-commit"}
+_OF_RENAMES = {"one-vote-lost", "unknown-after-commit"}
 """What is another than in a folder of this machine."""
 
 

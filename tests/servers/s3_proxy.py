@@ -89,7 +89,7 @@ class Trap:
 
 
 class OneByOne:
-    """Hands on one request at a time that `pattern` is found in, and calls `then` before the `nth`: none is under way."""
+    """Hands on one request at a time that `pattern` is found in; calls `then` before the `nth`: none is under way."""
 
     def __init__(self, pattern: str, nth: int, then: Callable[[], object]) -> None:
         self.sprung = threading.Event()

@@ -208,6 +208,9 @@ def test_compaction_keeps_rows_folders_schema_and_earlier_epochs(tmp_path: Path)
     before, plain = by_partition(snapshot(tmp_path)), visible(tmp_path)
     assert compaction.compact(tmp_path, "job", "sink", SMALL).files == 2
     write(sink, [5])
+    bases = snapshot(tmp_path).by_base
+    assert {Path(path).parent.parent for paths in bases.values() for path in paths} == set(map(Path, bases))
+    assert (tmp_path in map(Path, bases), len(bases)) == (True, 2)
     found = snapshot(tmp_path, 4)
     assert (by_partition(found), found.rows, len(found.paths)) == (before, 10, 2)
     assert pq.read_metadata(found.paths[0]).row_group(0).column(0).compression == "ZSTD"
@@ -380,7 +383,11 @@ def test_in_an_object_store_manifests_folds_and_compaction_are_the_same(
         return sorted(pa.concat_tables(frames)["id"].to_pylist())
 
     assert (read(snapshot(str(root))), read(snapshot(root, 4))) == (up_to(7), up_to(4))
+    killed = root / "_exactsink/job.sink/compacted" / f"1.{'0' * 16}" / "0.part"
+    bucket, _, key = killed.url.removeprefix("s3://").partition("/")
+    killed.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
     assert compaction.compact(root, "job", "sink", SMALL).files == 2
+    assert root.uploads() == []
     assert (read(snapshot(root)), len(snapshot(root).paths), read(snapshot(root, 4))) == (up_to(7), 2, up_to(4))
     options = {"endpoint_url": s3.endpoint, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
     scanned = polars.scan_parquet(snapshot(root).paths, storage_options=options | {"aws_region": REGION})

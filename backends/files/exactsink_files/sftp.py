@@ -25,8 +25,11 @@ _LONGEST_ANSWER = 120  # seconds
 
 
 def open_sftp(url: str) -> ObjectPath:
-    """Open a folder of a server, `sftp://user@host:port/path`; the first call connects."""
-    return ObjectPath(url, SftpFiles(**SftpFiles._get_kwargs_from_urls(url)))
+    """Open a folder of a server, `sftp://user@host:port/path`; the first call connects.
+
+    No two share a connection: one that two threads use at once would lose answers.
+    """
+    return ObjectPath(url, SftpFiles(**SftpFiles._get_kwargs_from_urls(url), skip_instance_cache=True))
 
 
 class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,16 @@ _FEED = re.compile(rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A file of a snapshot: `path` is whole, a path or a URL. `rows` is None where an earlier release wrote it."""
+    """A file of a snapshot: `path` is whole, a path or a URL. `rows` is None where an earlier release wrote it.
+
+    `base` is the folder that its partition folders begin in.
+    """
 
     path: str
     size: int
     rows: int | None
     sha256: str
+    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,12 @@ class Snapshot:
     @property
     def paths(self) -> list[str]:
         return [file.path for file in self.files]
+
+    @property
+    def by_base(self) -> Mapping[str, list[str]]:
+        """The paths by their base: a reader that is given the base of partition folders takes one at a time."""
+        bases = dict.fromkeys(file.base for file in self.files)
+        return {base: [file.path for file in self.files if file.base == base] for base in bases}
 
     @property
     def rows(self) -> int | None:
@@ -139,8 +149,14 @@ def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
     known = [epoch for epoch in epochs.known if asked is None or epoch.number <= asked]
     epoch = newest if asked is None else asked
     entries = applied(_entries(root, known), changes, -1 if epoch is None else epoch, f"{job}.{sink}")
-    files = tuple(SnapshotFile(str(root / e.path), e.size, e.rows, e.sha256) for e in entries)
+    files = tuple(SnapshotFile(str(root / e.path), e.size, e.rows, e.sha256, _base(root, e.path)) for e in entries)
     return Feed(job, sink, epoch, first, epochs.whole, files)
+
+
+def _base(root: AnyPath, path: str) -> str:
+    """Return the root, or a compacted file's own folder: `_exactsink/JOB.SINK/compacted/NUMBER`."""
+    parts = path.split("/")
+    return str(root / "/".join(parts[:4])) if parts[0] == "_exactsink" else str(root)
 
 
 def _entries(root: AnyPath, epochs: list[Epoch]) -> list[FileEntry]:
