@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -93,6 +93,7 @@ class Query:
     def end(self) -> None:
         """Stop Spark's query after the epoch that runs, once Spark has recorded it. Returns when it has ended."""
         self._ending = True
+        self._events.report("query_ending", level=logging.WARNING)
         while self._streaming is not None and self._is_active() and self.is_in_epoch():
             time.sleep(_LOOK_SECONDS)
         self.stop()
@@ -106,7 +107,7 @@ class Query:
         for source in progress["sources"] if progress else ():
             metrics = source["metrics"] or {}
             for name, of in _BEHIND.items():
-                if name in metrics:
+                with suppress(KeyError, ValueError):  # not of this source; or "null", where it does not know
                     fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
                     self._events.report("source_behind", level=logging.DEBUG, **fields)
 
