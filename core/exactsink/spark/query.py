@@ -34,6 +34,10 @@ _LOOK_SECONDS = 0.1
 _BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 """What sources report of themselves in Spark's progress, and in what it counts."""
 _PARK_MILLISECONDS = 60_000
+_QUIET_SECONDS = 5.0
+_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: java.lang.InterruptedException"
+"""What Spark looks for in the text of a Python error (`StreamExecution.isInterruptionException`). Its pattern overflows
+the stack on the long text of a real one."""
 
 
 class Query:
@@ -94,9 +98,18 @@ class Query:
         """Stop Spark's query after the epoch that runs, once Spark has recorded it. Returns when it has ended."""
         self._ending = True
         self._events.report("query_ending", level=logging.WARNING)
-        while self._streaming is not None and self._is_active() and self.is_in_epoch():
+        while self._is_active() and self.is_in_epoch():
+            time.sleep(_LOOK_SECONDS)
+        until = (
+            time.monotonic() + _QUIET_SECONDS
+        )  # an interrupt in the middle of Spark's planning is logged as an error
+        while self._is_active() and not self._is_quiet() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         self.stop()
+
+    def _is_quiet(self) -> bool:
+        """Return whether Spark waits: for its next trigger, or in a batch that is not begun."""
+        return self._parked or not self.status["isTriggerActive"]
 
     def report_behind(self) -> None:
         """Report how far the last batch was behind its sources, where Spark says it. Once for each batch."""
@@ -135,10 +148,10 @@ class Query:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
         run_id: str | None = None
+        self._in_batch = True
         if self._ending:
             self._park(frame)
         try:
-            self._in_batch = True
             run_id = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
             self._begin(run_id)
             epoch = self._run(frame, batch_id)
@@ -156,11 +169,13 @@ class Query:
             self._in_batch = False
 
     def _park(self, frame: DataFrame) -> None:
-        """Let the query's own thread wait for the stop that interrupts it: what that raises, Spark knows as the end."""
-        self._parked = True
+        """Let the query's own thread wait for the stop that interrupts it, and raise what Spark knows as a stop."""
+        self._parked, self._in_batch = True, False
         jvm: Any = frame.sparkSession.sparkContext._jvm
-        while True:
-            jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
+        with suppress(Py4JError):
+            while True:
+                jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
+        raise RuntimeError(_INTERRUPTED) from None
 
     def _begin(self, run_id: str | None) -> None:
         """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""
