@@ -36,10 +36,11 @@ def test_sigterm_in_a_batch_ends_the_driver_after_its_epoch(tmp_path: Path, driv
     driver, printed = drivers.start(job, jvm=jvm), len(jvm.reported)
     driver.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
     driver.send(signal.SIGTERM)
-    driver.until(lambda: "stop_asked job=e2e by=SIGTERM seconds=60" in driver.reported, "hearing the signal")
+    driver.until(lambda: "query_ending job=e2e" in driver.reported, "hearing the signal")
+    assert "stop_asked job=e2e by=SIGTERM seconds=60" in driver.reported
     (tmp_path / "go").touch()
     assert driver.exit_code() == 0, driver.reported
-    assert "ERROR" not in driver.reported + jvm.reported[printed:]  # the batch after it was no failure, but a stop
+    assert " ERROR " not in driver.reported + jvm.reported[printed:]  # the batch after it was no failure, but a stop
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
     assert ended(tmp_path, 1)
     assert is_clean(tmp_path)

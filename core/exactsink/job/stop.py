@@ -21,6 +21,7 @@ __all__ = ["Stop", "StopFile", "StopRequest", "driver_name", "stopped_by_signals
 
 _LOG = logging.getLogger("exactsink")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_WAKE = b"\xff"  # no signal's number
 _INTERRUPT_SECONDS = 10.0
 _CRASH_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -97,6 +98,7 @@ class Stop:
         self._end: float | None = None
         self._code = Retryable.exit_code
         self._ears: tuple[socket.socket, socket.socket] | None = None
+        self._looking: threading.Thread | None = None
         self._thread = threading.Thread(target=self._hear, name="exactsink-stop", daemon=True)
 
     def watch(self, folder: AnyPath) -> None:
@@ -133,9 +135,7 @@ class Stop:
         """End this process now, as a crash would, with all that `on_crash` says."""
         self.say(f"{why}: ended as by a crash; nothing decided is lost, the next start goes on", self._code)
         for act in self.on_crash:
-            acting = threading.Thread(target=act, daemon=True)  # it may hang as the rest does
-            acting.start()
-            acting.join(_CRASH_SECONDS)
+            _aside(act).join(_CRASH_SECONDS)  # it may hang as the rest does
         os._exit(self._code)
 
     def _hear(self) -> None:
@@ -145,12 +145,12 @@ class Stop:
             number = self._next(hearing)
             if number == 0:
                 return
-            if number is not None:
+            if number in _SIGNALS:  # all that the process handles come here
                 self._signalled(signal.Signals(number))
             elif self._end is not None and time.monotonic() >= self._end:
                 self.crash(f"not ended {self._seconds:.0f} s after {self.asked}")
-            elif not self.asked and self._file is not None:
-                self._look(self._file)
+            elif not self.asked and (self._looking is None or not self._looking.is_alive()):
+                self._looking = _aside(self._look)  # a store may hang
 
     def _next(self, hearing: socket.socket) -> int | None:
         """Wait for a signal's number; 0 for the end, None when it is time to look."""
@@ -171,17 +171,30 @@ class Stop:
             self._code = 128 + number
         self._ask(number.name, _INTERRUPT_SECONDS if interrupted else self.within, at_once=interrupted)
 
-    def _look(self, file: StopFile) -> None:
+    def _look(self) -> None:
+        file = self._file
+        if file is None:
+            return
         with suppress(OSError, ExactsinkError):  # advisory: the next look tries again
             request = file.read()
-            if request is not None and request.driver == driver_name():
+            if request is not None and request.driver == driver_name() and not self.asked:
                 self._ask(request.by, request.within, at_once=False)
 
     def _ask(self, by: str, seconds: float, *, at_once: bool) -> None:
         self._seconds, self._end = seconds, time.monotonic() + seconds
         self.at_once = at_once
         self.asked = by
-        self.on_asked(by, seconds)
+        _aside(lambda: self.on_asked(by, seconds))
+        ears = self._ears
+        if ears is not None:
+            ears[1].send(_WAKE)  # to wait for the end from now on
+
+
+def _aside(act: Callable[[], object]) -> threading.Thread:
+    """Do something in a thread of its own, which may never end."""
+    acting = threading.Thread(target=act, daemon=True)
+    acting.start()
+    return acting
 
 
 def _only_heard(number: int, frame: FrameType | None) -> None:

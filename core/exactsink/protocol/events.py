@@ -90,6 +90,7 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         "not_left_clean": EventKind("the driver could not record that nothing is in doubt; it is advisory", ("error",)),
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
         "stop_asked": EventKind("the driver ends after its epoch, within these seconds", ("by", "seconds")),
+        "query_ending": EventKind("the query is stopped as soon as its epoch is done"),
         "beat": EventKind("the heartbeat was written to `state.json`"),
         "source_behind": EventKind(
             "how far a batch was behind its source, in offsets, files or bytes", ("source", "of", "behind")

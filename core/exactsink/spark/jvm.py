@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import IO, Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -63,18 +64,17 @@ def start_jvm(conf: SparkConf) -> None:
 
 def end_session(spark: SparkSession) -> None:
     """Stop the session, and wait until the JVM that this process started is gone."""
-    try:
+    with suppress(Py4JError, OSError):  # it is gone already
         spark.stop()
-    finally:
-        process = _process()
-        if process is not None:
-            with suppress(OSError):
-                process.stdin.close()  # by which it ends
-            try:
-                process.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                kill_jvm()
-            process.printed.join(_END_SECONDS)
+    process = _process()
+    if process is not None:
+        with suppress(OSError):
+            process.stdin.close()  # by which it ends
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill_jvm()
+        process.printed.join(_END_SECONDS)
 
 
 def kill_jvm() -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -34,6 +34,10 @@ _LOOK_SECONDS = 0.1
 _BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 """What sources report of themselves in Spark's progress, and in what it counts."""
 _PARK_MILLISECONDS = 60_000
+_QUIET_SECONDS = 5.0
+_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: java.lang.InterruptedException"
+"""What Spark looks for in the text of a Python error (`StreamExecution.isInterruptionException`). Its pattern overflows
+the stack on the long text of a real one."""
 
 
 class Query:
@@ -93,9 +97,19 @@ class Query:
     def end(self) -> None:
         """Stop Spark's query after the epoch that runs, once Spark has recorded it. Returns when it has ended."""
         self._ending = True
-        while self._streaming is not None and self._is_active() and self.is_in_epoch():
+        self._events.report("query_ending", level=logging.WARNING)
+        while self._is_active() and self.is_in_epoch():
+            time.sleep(_LOOK_SECONDS)
+        until = (
+            time.monotonic() + _QUIET_SECONDS
+        )  # an interrupt in the middle of Spark's planning is logged as an error
+        while self._is_active() and not self._is_quiet() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         self.stop()
+
+    def _is_quiet(self) -> bool:
+        """Return whether Spark waits: for its next trigger, or in a batch that is not begun."""
+        return self._parked or not self.status["isTriggerActive"]
 
     def report_behind(self) -> None:
         """Report how far the last batch was behind its sources, where Spark says it. Once for each batch."""
@@ -106,7 +120,7 @@ class Query:
         for source in progress["sources"] if progress else ():
             metrics = source["metrics"] or {}
             for name, of in _BEHIND.items():
-                if name in metrics:
+                with suppress(KeyError, ValueError):  # not of this source; or "null", where it does not know
                     fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
                     self._events.report("source_behind", level=logging.DEBUG, **fields)
 
@@ -134,10 +148,10 @@ class Query:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
         run_id: str | None = None
+        self._in_batch = True
         if self._ending:
             self._park(frame)
         try:
-            self._in_batch = True
             run_id = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
             self._begin(run_id)
             epoch = self._run(frame, batch_id)
@@ -155,11 +169,13 @@ class Query:
             self._in_batch = False
 
     def _park(self, frame: DataFrame) -> None:
-        """Let the query's own thread wait for the stop that interrupts it: what that raises, Spark knows as the end."""
-        self._parked = True
+        """Let the query's own thread wait for the stop that interrupts it, and raise what Spark knows as a stop."""
+        self._parked, self._in_batch = True, False
         jvm: Any = frame.sparkSession.sparkContext._jvm
-        while True:
-            jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
+        with suppress(Py4JError):
+            while True:
+                jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
+        raise RuntimeError(_INTERRUPTED) from None
 
     def _begin(self, run_id: str | None) -> None:
         """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""

@@ -1,0 +1,38 @@
+"""Who may ask a driver to end, and what is not for it: another signal, a request for an earlier driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from exactsink.job.stop import StopFile, StopRequest, driver_name, stopped_by_signals
+
+
+def test_only_its_own_signals_and_requests_ask_a_driver_to_end(tmp_path: Path) -> None:
+    other, asked = threading.Event(), threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: other.set())
+    file = StopFile(tmp_path)
+    file.write(StopRequest(driver_name(), 5, "a stop before this driver's start"))
+    heard = []
+    try:
+        with stopped_by_signals() as stop:
+            stop.on_asked = lambda by, seconds: (heard.append((by, seconds)), asked.set())
+            stop.watch(tmp_path)
+            assert file.read() is None
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert other.wait(30)
+            file.write(StopRequest("elsewhere:17", 5, "a stop of another driver"))
+            file.write(StopRequest(driver_name(), 40, "exactsink stop"))
+            assert asked.wait(30)
+            assert (stop.asked, stop.at_once, heard) == ("exactsink stop", False, [("exactsink stop", 40)])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with stopped_by_signals() as stop:
+        stop.on_asked = lambda by, seconds: asked.set()
+        asked.clear()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.wait(30)
+        assert (stop.asked, stop.at_once) == ("SIGINT", True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
