@@ -24,7 +24,7 @@ __all__ = ["COMMIT", "LOAD", "PREPARE"]
 
 _TABLE = "loaded"
 _COLUMNS = "id bigint, amount float8, moment timestamptz, name text, text text"
-_AS_TEXT = "loaded_as_text", _COLUMNS.replace("name text", "name refcursor")  # the server reads it as it reads text
+_AS_TEXT = "texts", _COLUMNS.replace("name text", "name refcursor")  # the server reads it as it reads text
 _SCHEMA = pa.schema(
     {
         "id": pa.int64(),
@@ -49,7 +49,7 @@ class _Table:
         self.rows = rows
         self.batches = list(_batches(rows))
         self.backend = served.backend(name, served.conninfo)
-        self.committer = self.backend.committer(JobContext("benchmark", "table", staging=""))
+        self.committer = self.backend.committer(JobContext("benchmark", name, staging=""))
         self.ticket = self.committer.open_epoch(0, _SCHEMA, None)
         self._epochs = count()
 
@@ -67,7 +67,7 @@ class _Table:
 
     def load(self) -> None:
         """Load all rows as one participant does, and commit them without more ado."""
-        writer = self.backend.writer(_txn(0, 0), _SCHEMA, self.ticket)
+        writer = self.backend.writer(self._txn(next(self._epochs), 0), _SCHEMA, self.ticket)
         assert isinstance(writer, LoadingWriter)
         for batch in self.batches:
             writer.write(batch)
@@ -79,7 +79,7 @@ class _Table:
         """Load all rows as each of so many participants of a new epoch, and prepare them."""
         epoch, votes = next(self._epochs), []
         for partition in range(participants):
-            writer = self.backend.writer(_txn(epoch, partition), _SCHEMA, self.ticket)
+            writer = self.backend.writer(self._txn(epoch, partition), _SCHEMA, self.ticket)
             for batch in self.batches:
                 writer.write(batch)
             votes.append(writer.pre_commit())
@@ -90,9 +90,9 @@ class _Table:
         """Commit an epoch as the coordinator does."""
         assert self.committer.commit(epoch, votes) == [Committed()] * len(votes)
 
-
-def _txn(epoch: int, partition: int) -> Txn:
-    return Txn("benchmark", epoch, "table", 1, "0123456789ab", partition, partition)
+    def _txn(self, epoch: int, partition: int) -> Txn:
+        """Name a participant; each leaves a mark."""
+        return Txn("benchmark", epoch, self._name, 1, "0123456789ab", partition, partition)
 
 
 def _batches(rows: int) -> Iterator[pa.RecordBatch]:
