@@ -24,6 +24,7 @@ __all__ = ["COMMIT", "LOAD", "PREPARE"]
 
 _TABLE = "loaded"
 _COLUMNS = "id bigint, amount float8, moment timestamptz, name text, text text"
+_AS_TEXT = "texts", _COLUMNS.replace("name text", "name refcursor")  # the server reads it as it reads text
 _SCHEMA = pa.schema(
     {
         "id": pa.int64(),
@@ -41,13 +42,14 @@ _IN_TURN = 4
 class _Table:
     """A table without an index, empty before each run, and the same rows for all variants."""
 
-    def __init__(self, served: Served, rows: int) -> None:
-        served.make(_TABLE, _COLUMNS)
+    def __init__(self, served: Served, rows: int, name: str = _TABLE, columns: str = _COLUMNS) -> None:
+        served.make(name, columns)
         self.served = served
+        self._name = name
         self.rows = rows
         self.batches = list(_batches(rows))
-        self.backend = served.backend(_TABLE, served.conninfo)
-        self.committer = self.backend.committer(JobContext("benchmark", "table", staging=""))
+        self.backend = served.backend(name, served.conninfo)
+        self.committer = self.backend.committer(JobContext("benchmark", name, staging=""))
         self.ticket = self.committer.open_epoch(0, _SCHEMA, None)
         self._epochs = count()
 
@@ -55,7 +57,7 @@ class _Table:
         """Run `work` on the empty table."""
 
         def prepare(folder: Path) -> Work:
-            self.served.empty(_TABLE)
+            self.served.empty(self._name)
             return work
 
         return Variant(name, prepare)
@@ -65,7 +67,7 @@ class _Table:
 
     def load(self) -> None:
         """Load all rows as one participant does, and commit them without more ado."""
-        writer = self.backend.writer(_txn(0, 0), _SCHEMA, self.ticket)
+        writer = self.backend.writer(self._txn(next(self._epochs), 0), _SCHEMA, self.ticket)
         assert isinstance(writer, LoadingWriter)
         for batch in self.batches:
             writer.write(batch)
@@ -77,7 +79,7 @@ class _Table:
         """Load all rows as each of so many participants of a new epoch, and prepare them."""
         epoch, votes = next(self._epochs), []
         for partition in range(participants):
-            writer = self.backend.writer(_txn(epoch, partition), _SCHEMA, self.ticket)
+            writer = self.backend.writer(self._txn(epoch, partition), _SCHEMA, self.ticket)
             for batch in self.batches:
                 writer.write(batch)
             votes.append(writer.pre_commit())
@@ -88,9 +90,9 @@ class _Table:
         """Commit an epoch as the coordinator does."""
         assert self.committer.commit(epoch, votes) == [Committed()] * len(votes)
 
-
-def _txn(epoch: int, partition: int) -> Txn:
-    return Txn("benchmark", epoch, "table", 1, "0123456789ab", partition, partition)
+    def _txn(self, epoch: int, partition: int) -> Txn:
+        """Name a participant; each leaves a mark."""
+        return Txn("benchmark", epoch, self._name, 1, "0123456789ab", partition, partition)
 
 
 def _batches(rows: int) -> Iterator[pa.RecordBatch]:
@@ -112,6 +114,7 @@ def _batches(rows: int) -> Iterator[pa.RecordBatch]:
 def _open_load(setting: Setting) -> Iterator[Plan]:
     with serving() as served:
         table = _Table(served, setting.scaled(1_000_000))
+        texts = _Table(served, table.rows, *_AS_TEXT)
         file = served.server.folder / "rows.copy"  # where the server's user may write, and read
         table.load()
         with table.session() as session:
@@ -120,12 +123,14 @@ def _open_load(setting: Setting) -> Iterator[Plan]:
             table.variant("loader", _loaded(table, table.load)),
             table.variant("server's COPY", _loaded(table, lambda: _server_copy(table, file))),
             table.variant("pgpq alone", _loaded(table, lambda: _pgpq(table))),
+            texts.variant("loader, as text", _loaded(texts, texts.load)),
         ]
         bounds = [
             Bound("rows_per_s", "loader", "server's COPY", at_least=0.85),
             Bound("rows_per_cpu_s", "loader", "server's COPY"),
             Bound("rows_per_s", "loader", "pgpq alone"),
             Bound("client_cpu_s", "loader", "pgpq alone"),
+            Bound("rows_per_cpu_s", "loader, as text", "loader"),
         ]
         size = sum(batch.nbytes for batch in table.batches) / table.rows
         notes = [
@@ -136,6 +141,7 @@ def _open_load(setting: Setting) -> Iterator[Plan]:
         ]
         yield Plan(variants, bounds, notes)
         table.committer.close()
+        texts.committer.close()
 
 
 def _loaded(table: _Table, load: Callable[[], object]) -> Work:

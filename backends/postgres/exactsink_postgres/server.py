@@ -199,9 +199,14 @@ class KeptSession:
         pid = None if session is None else _answering(session)
         if session is None or pid is None:
             self.close()
-            session = self._session = self._connect()
-            with session.explained(waiting):
-                self._pid = session.settle()
+            session = self._connect()
+            try:
+                with session.explained(waiting):
+                    self._pid = session.settle()
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
         elif pid != self._pid:
             session.pooled = True  # by one that hands on the server's own numbers
         with session.explained(waiting):

@@ -69,7 +69,9 @@ def round_trip(connection: psycopg.Connection, kind: str, values: pa.Array, what
     """Send values as three batches, in each format; return what they became, each time the same."""
     table = made(connection, {"c": kind})
     filled(connection, table, [pa.record_batch({"c": piece}) for piece in pieces(values)])
+    connection.execute("SET timezone = 'Asia/Tokyo'; SET datestyle = 'SQL, DMY'; SET intervalstyle = 'sql_standard'")
     filled(connection, table, [pa.record_batch({"c": p, "net": pa.nulls(len(p))}) for p in pieces(values)])
+    connection.execute("SET timezone = 'UTC'; RESET datestyle; RESET intervalstyle")
     stored = [value for (value,) in read(connection, [what])]
     times = [repr(stored[n : n + len(values)]) for n in range(0, len(stored), len(values))]
     assert times == times[:1] * 4
