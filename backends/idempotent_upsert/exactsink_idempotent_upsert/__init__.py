@@ -9,7 +9,10 @@ The way of a row, and then of its vote:
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
 - `databases`: which one; `database`: the seam, all that the strategies ask of a database.
 - `sqlite`, with `sqlite_statements`, `sqlite_rows`, `sqlite_values`: SQLite's side of it.
-- `preflight_frame`, `preflight_sqlite`: what keeps rows out.
+- `mysql`, with `mysql_statements`, `mysql_values`, `mysql_catalog`, `mysql_errors`: MariaDB's and MySQL's.
+- `generic`, with `generic_rows`: any other database's, by portable SQL.
+- `spool`: rows in a file, until they apply in their order.
+- `preflight_frame`, `preflight_sqlite`, `preflight_mysql`: what keeps rows out.
 - `conformance`: targets for the conformance kit.
 """
 

@@ -1,6 +1,6 @@
 """Any other database with a SQLAlchemy dialect: portable SQL, in one transaction with the marker. Strategy staged only.
 
-Two drivers are told apart by the marker: it is replaced on condition that it is the one that was read, so that the
+Of two drivers the marker lets one through: it is replaced on condition that it is the one that was read, so that the
 second of them finds it changed and rolls back.
 """
 
