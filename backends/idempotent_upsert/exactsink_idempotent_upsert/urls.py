@@ -79,6 +79,8 @@ def _mysql_server(given: URL) -> str:
 def _any_database(given: URL, context: Any) -> str:
     from sqlalchemy.exc import NoSuchModuleError
 
+    if given.get_backend_name() == "postgresql":  # its staged rows have a road of their own
+        raise ValueError(f"{given.drivername} is not supported by portable SQL")
     if given.get_backend_name() in _WITHOUT_TRANSACTIONS:
         raise ValueError(f"{given.drivername} has no transactions, so that rows and marker can't be stored as one")
     try:
