@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import duckdb_engine  # noqa: F401 - here once, not in each process that the kit forks
+import pandas  # noqa: F401 - the same: DuckDB imports it to bind values
 
 from exactsink.contract import Backend
 from exactsink.testing import ConformanceTarget
+from exactsink_idempotent_upsert import generic, strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
 __all__ = ["DuckDBTarget"]
