@@ -15,6 +15,7 @@ from exactsink_idempotent_upsert.conformance_mysql import targets_on as mysql_ta
 from exactsink_idempotent_upsert.conformance_postgres import targets_on as upsert_targets_on
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
+from tests.conformance.duckdb_target import DuckDBTarget
 from tests.conformance.reference_store import ReferenceTarget
 from tests.servers.kafka import Kafka
 from tests.servers.mariadb import MariaDB
@@ -90,6 +91,16 @@ class TestMariaDB(ConformanceSuite):
     @pytest.fixture(params=list(mysql_targets_on("")))
     def target(self, request: pytest.FixtureRequest, mariadb: MariaDB) -> ConformanceTarget:
         return mysql_targets_on(mariadb.url("mysql"))[request.param]
+
+
+class TestDuckDB(ConformanceSuite):
+    """The route of portable SQL: its marker is compared and replaced, without a lock."""
+
+    test_conformance = chosen({"killed-inside-commit", "commits-at-once"})
+
+    @pytest.fixture
+    def target(self) -> ConformanceTarget:
+        return DuckDBTarget()
 
 
 class TestPostgres(ConformanceSuite):

@@ -10,7 +10,11 @@ The way of a row, and then of its vote:
 - `databases`: which one; `database`: the seam, all that the strategies ask of a database.
 - `sqlite`, with `sqlite_statements`, `sqlite_rows`, `sqlite_values`: SQLite's side of it.
 - `sqlite_trial`: the copy of a table on which tasks try rows that it might refuse.
-- `preflight_frame`, `preflight_sqlite`, `preflight_sqlite_late`: what keeps rows out, or may after the decision.
+- `mysql`, with `mysql_statements`, `mysql_values`, `mysql_catalog`, `mysql_errors`: MariaDB's and MySQL's.
+- `generic`, with `generic_rows`: any other database's, by portable SQL.
+- `spool`: rows in a file, until they apply in their order.
+- `preflight_frame`, `preflight_sqlite`, `preflight_sqlite_late`, `preflight_mysql`: what keeps rows out, or may after the
+  decision.
 - `conformance`: targets for the conformance kit.
 """
 

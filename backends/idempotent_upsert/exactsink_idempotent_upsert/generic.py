@@ -1,6 +1,6 @@
 """Any other database with a SQLAlchemy dialect: portable SQL, in one transaction with the marker. Strategy staged only.
 
-Two drivers are told apart by the marker: it is replaced on condition that it is the one that was read, so that the
+Of two drivers the marker lets one through: it is replaced on condition that it is the one that was read, so that the
 second of them finds it changed and rolls back.
 """
 
@@ -79,14 +79,25 @@ class GenericDatabase(Database):
                     yield Finding("error", f"table {table.name} does not exist", "make it, or set create = true")
                 return
             there = {name.lower() for name in columns_of(connection, table)}
-        for name in table.stored(schema.names):
-            if name.lower() not in there:
-                yield Finding("error", f"table {table.name} has no column {name}", "add it to the table")
+        missing = [name for name in table.stored(schema.names) if name.lower() not in there]
+        for name in missing:
+            yield Finding("error", f"table {table.name} has no column {name}", "add it to the table")
+        if not missing:
+            yield from self._tried(schema)
         yield Finding(
             "warning",
             f"table {table.name} is of a database that exactsink knows by its SQL only ({self.address})",
             "see that the keys have a UNIQUE constraint: what the table refuses stops the job after the decision",
         )
+
+    def _tried(self, schema: pa.Schema) -> Iterator[Finding]:
+        """Run the statements of an epoch on no row, and roll back: the database itself has the last word."""
+        try:
+            with self._engine().connect() as connection:
+                Rounds(connection, self.table, schema).apply()
+        except sa.exc.DBAPIError as error:
+            said = " ".join(str(error.orig).split())
+            yield Finding("error", f"table {self.table.name} can't be upserted into: {said}", "fix what it says")
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch, "this database")

@@ -74,19 +74,13 @@ class Rounds:
         self._total += batch.num_rows
 
     def apply(self) -> None:
-        most = 1
+        most, run = 1, self._connection.exec_driver_sql
         if self._one_after_another:
-            most = (
-                self._connection.execute(
-                    sa.text(f"SELECT max(exactsink_round) FROM ({self._numbered()}) AS numbered")
-                ).scalar()
-                or 0
-            )
+            most = run(f"SELECT max(exactsink_round) FROM ({self._numbered()}) AS numbered").scalar() or 1
         for number in range(1, most + 1):
-            for statement in self._statements(
-                f"(SELECT * FROM ({self._numbered()}) AS numbered WHERE exactsink_round = {number})"
-            ):
-                self._connection.exec_driver_sql(statement)
+            rows = f"(SELECT * FROM ({self._numbered()}) AS numbered WHERE exactsink_round = {number})"
+            for statement in self._statements(rows):
+                run(statement)
         self._rows.drop(self._connection)
 
     @property

@@ -29,7 +29,8 @@ class UpsertOptions(BackendOptions):
     """
 
     url: SecretStr
-    """A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (the rest as libpq has it)."""
+    """A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (the rest as libpq has it),
+    `mysql+pymysql://user:password@host/database`, or that of another dialect that is installed."""
     table: str = Field(min_length=1)
     """The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`."""
     keys: tuple[str, ...] = Field(min_length=1)
@@ -59,7 +60,7 @@ class UpsertOptions(BackendOptions):
     staging_schema: str | None = Field(default=None, min_length=1)
     """The schema of staging tables, on databases that need them."""
     busy_timeout_seconds: float = Field(default=30, ge=0)
-    """How long to wait for another program's lock on the file."""
+    """How long to wait for another program's lock on the file, or on rows."""
 
     @property
     def product(self) -> str:

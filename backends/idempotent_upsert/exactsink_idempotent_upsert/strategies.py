@@ -74,7 +74,7 @@ class UpsertApplier(Applier):
 
 
 class UpsertCommitter(StagedCommitter):
-    """Hand tasks what the table's columns take, beside the staging folder."""
+    """Commit staged rows; tasks get what the table's columns take, beside the staging folder."""
 
     def __init__(self, ctx: JobContext, database: Database) -> None:
         super().__init__(ctx, UpsertApplier(database))

@@ -86,14 +86,15 @@ def _mysql_server(given: URL) -> str:
 def _any_database(given: URL, context: Any) -> str:
     from sqlalchemy.exc import NoSuchModuleError
 
+    if given.get_backend_name() == "postgresql":  # its staged rows have a road of their own
+        raise ValueError(f"{given.drivername} is not supported by portable SQL")
     if given.get_backend_name() in _WITHOUT_TRANSACTIONS:
         raise ValueError(f"{given.drivername} has no transactions, so that rows and marker can't be stored as one")
     try:
         dialect = given.get_dialect()
-    except NoSuchModuleError:
-        raise ValueError(
-            f"{given.drivername} is not supported: no SQLAlchemy dialect of that name is installed"
-        ) from None
+        dialect.import_dbapi()
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ValueError(f"{given.drivername} is not supported here: {error}") from None
     if dialect.is_async:
         raise ValueError(f"{given.drivername} is not supported: it is asynchronous")
     if given.get_backend_name() == "duckdb":

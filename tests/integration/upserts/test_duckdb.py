@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import duckdb
 import pytest
 
 from exactsink.contract import Committed, Retryable
+from exactsink_idempotent_upsert import generic
 from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.unit.upsert_sink import upsert
 
@@ -40,15 +42,28 @@ def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -
     check(case, target_of(tmp_path))
 
 
-def test_two_drivers_that_apply_an_epoch_at_once_are_noticed(tmp_path: Path) -> None:
-    """Each reads the marker before the other one has replaced it."""
+def test_a_marker_that_another_driver_has_replaced_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    """As in a database whose transactions see what others commit; DuckDB's own refuse to go on by themselves."""
     sink = upsert(tmp_path, url=f"duckdb:///{tmp_path / 'shop.duckdb'}")
     sink.run(1, [(1, "a")])
     database = sink.backend._database()
-    marker = database.last_marker("orders", "table")
-    assert marker is not None
-    with pytest.raises(Retryable), database.explained("race"), database.transaction() as late:
-        late.marker("orders", "table")
-        assert sink.run(2, [(1, "b")]) == [Committed()]
-        late.store(marker)
-    assert database.last_marker("orders", "table") != marker
+    read = database.last_marker("orders", "table")
+    assert read is not None
+    assert sink.run(2, [(1, "b")]) == [Committed()]
+    with pytest.raises(Retryable), database.transaction() as late:
+        assert isinstance(late, generic._Session)
+        late._stored = read
+        late.store(replace(read, epoch=3))
+    stands = database.last_marker("orders", "table")
+    assert stands is not None
+    assert stands.epoch == 2
+
+
+def test_check_runs_the_statements_on_no_row(tmp_path: Path) -> None:
+    url = f"duckdb:///{tmp_path / 'shop.duckdb'}"
+    sink = upsert(tmp_path, url=url)
+    sink.run(1, [(1, "a", 1)])
+    assert [found.severity for found in sink.check()] == ["warning"]
+    found = upsert(tmp_path, url=url, set={"o": "t.nosuch + excluded.o"}).check()
+    assert [(one.severity, "nosuch" in one.message) for one in found] == [("error", True), ("warning", False)]
+    assert sink.backend._database().last_marker("orders", "table") is not None

@@ -1,0 +1,36 @@
+"""A target of upserts by portable SQL: a DuckDB file, which one process may open at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import duckdb_engine  # noqa: F401 - here once, not in each process that the kit forks
+import pandas  # noqa: F401 - the same: DuckDB imports it to bind values
+
+from exactsink.contract import Backend
+from exactsink.testing import ConformanceTarget
+from exactsink_idempotent_upsert import generic, strategies  # noqa: F401 - the same
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+
+__all__ = ["DuckDBTarget"]
+
+
+class DuckDBTarget(ConformanceTarget):
+    """A table whose rows count how often each was applied."""
+
+    def backend(self, folder: Path) -> Backend:
+        self._run(folder, "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, times INT DEFAULT 1)")
+        given = {"url": f"duckdb:///{folder / 'table.db'}", "table": "flights", "keys": ["id"]}
+        return UpsertBackend(UpsertOptions.model_validate({**given, "set": {"times": "flights.times + 1"}}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(dict(self._run(folder, "SELECT id, times FROM flights")))
+
+    def _run(self, folder: Path, statement: str) -> Sequence[tuple[Any, ...]]:
+        with closing(duckdb.connect(str(folder / "table.db"))) as connection:
+            return connection.execute(statement).fetchall()
