@@ -58,11 +58,11 @@ def test_a_table_that_a_statement_fixes(tmp_path: Path, made: str, said: str) ->
     sink = upsert(tmp_path, create=False)
     sink.sql(f"CREATE TABLE t {made}")
     before = snapshot(tmp_path)
-    (found,) = sink.check()
-    assert (found.severity, snapshot(tmp_path)) == ("error", before)
+    (found,) = [finding for finding in sink.check() if finding.severity == "error"]
+    assert snapshot(tmp_path) == before
     assert said in found.message
     sink.sql(found.fix)
-    assert sink.check() == []
+    assert [finding for finding in sink.check() if finding.severity == "error"] == []
     assert sink.run(1, [(1, "a")]) == [Committed()]
 
 

@@ -82,7 +82,8 @@ class UpsertBackend(StagedBackend):
         if (own := self._postgres()) is not None:
             return own.writer(txn, schema, ticket)
         had = Ticket.loaded(ticket)
-        return CheckedWriter(self._writer(txn, schema, had.given), self.options.table, had.limits)
+        trial = self._database().trial(had.form, schema.names) if had.form else None
+        return CheckedWriter(self._writer(txn, schema, had.given), self.options.table, had.limits, trial)
 
     def _writer(self, txn: Txn, schema: pa.Schema, given: str) -> Writer:
         if self.options.strategy == "staged":

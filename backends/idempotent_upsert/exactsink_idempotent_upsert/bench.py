@@ -13,13 +13,16 @@ import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process
 
 from exactsink.bench.target import BenchReader, BenchTarget, Place
 from exactsink.contract import BackendOptions, ConfigError
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertOptions
 
 __all__ = ["FileTarget", "targets"]
 
 _TABLE = "bench_rows"
-_FORM = "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL AND type IN ('table', 'index')"
+_FORM = (
+    "SELECT sql FROM sqlite_master WHERE lower(tbl_name) = lower(?) AND sql IS NOT NULL AND type IN ('table', 'index')"
+)
 
 
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
@@ -57,7 +60,7 @@ class FileTarget(BenchTarget):
         return {**here, "create": True} if len(statements) == 1 else here
 
     def reader(self, place: Place) -> BenchReader:
-        return _TableReader(self._path(place), _TABLE if self.given is None else self.given.table)
+        return _TableReader(self._path(place), _TABLE if self.given is None else self.given.name.name)
 
     def size(self, place: Place) -> int | None:
         return sum(path.stat().st_size for path in self._files(place))
@@ -71,7 +74,7 @@ class FileTarget(BenchTarget):
         if self.given is None or not self.given.path.exists():
             return []
         with closing(sqlite3.connect(f"file:{self.given.path}?mode=ro", uri=True)) as user:
-            return [row[0] for row in user.execute(_FORM, (self.given.table,))]
+            return [row[0] for row in user.execute(_FORM, (self.given.name.name,))]
 
     def _path(self, place: Place) -> Path:
         folder = place.folder if self.given is None else self.given.path.parent
@@ -85,7 +88,7 @@ class FileTarget(BenchTarget):
 class _TableReader(BenchReader):
     def __init__(self, path: Path, table: str) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
-        self._count = f'SELECT count(*) FROM "{table}"'
+        self._count = f"SELECT count(*) FROM {quoted(table)}"
 
     def rows(self) -> int:
         try:

@@ -7,13 +7,13 @@ of a database. Executors import this module.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
 from exactsink.contract import Finding, Marker
-from exactsink_idempotent_upsert.limits import Limit
+from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN", "Database", "Held", "Owner", "Session"]
@@ -146,6 +146,14 @@ class Database(ABC):
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         """Return what the table's columns take, for tasks to check; nothing where it is not there."""
         return {}
+
+    def form(self, schema: pa.Schema) -> tuple[str, ...]:
+        """Return statements that make a copy of the table for `trial`; none where tasks need not try their rows."""
+        return ()
+
+    def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
+        """Make what a task tries its rows on; `names` are their columns."""
+        raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""

@@ -6,16 +6,18 @@ Executors import this module.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import Committable, Fatal, Writer
 from exactsink.toolkit.json_columns import plain
+from exactsink_idempotent_upsert.table import DELETED
 
-__all__ = ["CheckedWriter", "Limit", "Ticket"]
+__all__ = ["CheckedWriter", "Limit", "Ticket", "Trial"]
 
 _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
@@ -60,48 +62,84 @@ class Limit:
                 yield f"takes {self.least} to {self.greatest}, and a row has {value}"
 
 
+class Trial(Protocol):
+    """A copy of the table on which a task tries its rows."""
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Try a batch. Raises Fatal with the first row that the table would refuse."""
+
+    def close(self) -> None:
+        """Let go of the copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What an epoch's tasks get: a staging folder or a lineage, and what the table's columns take."""
+    """What an epoch's tasks get: a staging folder or a lineage, what the table's columns take, and its form to try."""
 
     given: str
     limits: Mapping[str, Limit]
+    form: Sequence[str] = ()
 
     def dumped(self) -> bytes:
         limits = {name: asdict(limit) for name, limit in self.limits.items()}
-        return (f"{self.given}\0{json.dumps(limits)}" if limits else self.given).encode()  # no path has a NUL
+        has = json.dumps([limits, list(self.form)]) if limits or self.form else ""
+        return (f"{self.given}\0{has}" if has else self.given).encode()  # no path has a NUL
 
     @classmethod
     def loaded(cls, data: bytes) -> Ticket:
-        given, _, limits = data.decode().partition("\0")
-        return cls(given, {name: Limit(**limit) for name, limit in json.loads(limits or "{}").items()})
+        given, _, has = data.decode().partition("\0")
+        limits, form = json.loads(has or "[{}, []]")
+        return cls(given, {name: Limit(**limit) for name, limit in limits.items()}, tuple(form))
 
 
 class CheckedWriter(Writer):
-    """Hold each batch against the table's limits before another writer gets it."""
+    """Hold each batch against the table's limits, and try it, before another writer gets it."""
 
-    def __init__(self, writer: Writer, table: str, limits: Mapping[str, Limit]) -> None:
+    def __init__(self, writer: Writer, table: str, limits: Mapping[str, Limit], trial: Trial | None = None) -> None:
         self._writer = writer
         self._table = table
         self._limits = limits
+        self._trial = trial
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            limit = self._limits.get(name)
-            broken = None if limit is None else next(limit.broken_by(plain(column)), None)
+        if self._limits:
+            self._check(batch)
+        if self._trial is not None:
+            self._trial.check(batch)
+        self._writer.write(batch)
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
+        for name in filter(self._limits.__contains__, batch.schema.names):
+            column = plain(batch.column(name))
+            if stays is not None:  # of a row that deletes, only the keys are ever used
+                column = _without_views(column).filter(stays)
+            broken = next(self._limits[name].broken_by(column), None)
             if broken is not None:
                 raise Fatal(
                     f"table {self._table}: column {name} {broken}",
                     why="the database would refuse or change it after the decision, when it is too late",
                     next="filter or convert such rows before this sink, or alter the column",
                 )
-        self._writer.write(batch)
 
     def pre_commit(self) -> Committable:
+        self._close_trial()
         return self._writer.pre_commit()
 
     def abort(self) -> None:
+        self._close_trial()
         self._writer.abort()
+
+    def _close_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    """Return text and bytes of a layout that Arrow can filter."""
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
 
 
 def _longest(column: pa.Array, fits: Callable[[pa.DataType], bool], length: Callable[[pa.Array], pa.Array]) -> int:

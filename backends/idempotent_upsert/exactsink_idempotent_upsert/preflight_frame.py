@@ -13,20 +13,29 @@ __all__ = ["frame_findings"]
 
 
 def frame_findings(
-    table: Table, schema: pa.Schema, product: str, column_type: Callable[[pa.DataType], str | None]
+    table: Table,
+    schema: pa.Schema,
+    product: str,
+    column_type: Callable[[pa.DataType], str | None],
+    fold: Callable[[str], str] = str.lower,
 ) -> Iterator[Finding]:
-    """Find what keeps a frame out of any table of this product, whose types `column_type` names."""
-    for option, names in (("keys", table.keys), ("order_by", (table.order_by,))):
+    """Find what keeps a frame out of any table of this product, whose types `column_type` names.
+
+    `fold` makes one of the names that are one column to it.
+    """
+    single = {"order_by": table.order_by, "version": table.version}
+    named = {"keys": table.keys, "update_columns": table.update_columns or ()}
+    for option, names in (named | {option: (name,) for option, name in single.items() if name is not None}).items():
         for name in names:
-            if name is not None and name not in schema.names:
+            if name not in schema.names:
                 message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
                 yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
     seen: dict[str, str] = {}
     for name in (*schema.names, *(GUARD if table.guarded else ())):
-        if name.lower() in seen:
-            message = f"columns {seen[name.lower()]} and {name} are one column to {product}"
+        if fold(name) in seen:
+            message = f"columns {seen[fold(name)]} and {name} are one column to {product}"
             yield Finding("error", message, f"rename one of them: withColumnRenamed({name!r}, ...)")
-        seen[name.lower()] = name
+        seen[fold(name)] = name
     for field in schema:
         if column_type(field.type) is None:
             expression = f"to_json({field.name})" if pa.types.is_nested(field.type) else f"cast({field.name} AS STRING)"

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
+from exactsink_idempotent_upsert.preflight_sqlite_late import late_findings
 from exactsink_idempotent_upsert.sqlite_statements import Statements
 from exactsink_idempotent_upsert.sqlite_values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
@@ -32,7 +34,7 @@ def file_findings(
     path: Path, table: Table, schema: pa.Schema, connect: Callable[[], sqlite3.Connection]
 ) -> Iterator[Finding]:
     """Find what keeps such rows from being upserted. Changes nothing, and never creates the file."""
-    first = [*frame_findings(table, schema, "SQLite", column_type), *_place_problems(path)]
+    first = [*frame_findings(table, schema, "SQLite", column_type, ascii_lower), *_place_problems(path)]
     if first:
         yield from first
         return  # what follows would repeat it in other words
@@ -70,24 +72,43 @@ def _place_problems(path: Path) -> Iterator[Finding]:
 def _table_problems(
     table: Table, schema: pa.Schema, connection: sqlite3.Connection, columns: Sequence[tuple[str, str, bool]]
 ) -> Iterator[Finding]:
-    statements = Statements(table)
-    declared = {name.lower(): declared for name, declared, _ in columns}
+    declared = {ascii_lower(name): declared for name, declared, _ in columns}
     names = [*schema.names, *(GUARD if table.guarded else ())]
-    given = {name.lower() for name in names}
-    missing = [field for field in schema if field.name.lower() not in declared]
+    given = {ascii_lower(name) for name in names}
+    missing = [field for field in schema if ascii_lower(field.name) not in declared]
+    if table.add_columns:
+        missing = [field for field in missing if field.name in table.keys]
+    yield from _missing_columns(table, missing, [name for name in names[len(schema.names) :] if name not in declared])
+    for name, _, required in columns:
+        if required and ascii_lower(name) not in given:
+            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
+            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
+    if missing or any(name not in declared for name in names[len(schema.names) :]):
+        return
+    there = [name for name in names if ascii_lower(name) in declared]  # the others are added
+    yield from _statement_problems(table, connection, there)
+    for field in schema:
+        if (kind := declared.get(ascii_lower(field.name))) is not None:
+            yield from _text_as_number(table.name, field, kind)
+            if field.name == table.version:
+                yield from _version_problems(table, field, kind)
+    yield from late_findings(table, connection, there)
+
+
+def _missing_columns(table: Table, missing: Sequence[pa.Field], unguarded: Sequence[str]) -> Iterator[Finding]:
+    statements = Statements(table)
     for field in missing:
         statement = statements.with_column(field.name, column_type(field.type))
         yield Finding("error", f"table {table.name} has no column {field.name}", statement)
-    if unguarded := [name for name in names[len(schema.names) :] if name not in declared]:
+    if unguarded:
         message = f"table {table.name} has no columns for whose write a row is, as strategy direct needs them"
         yield Finding("error", message, " ".join(statements.with_column(name, "BIGINT") for name in unguarded))
-    for name, _, required in columns:
-        if required and name.lower() not in given:
-            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
-            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
-    if missing or unguarded:
-        return
-    try:  # SQLite itself has the last word: a conflict target, a view, a generated column
+
+
+def _statement_problems(table: Table, connection: sqlite3.Connection, names: Sequence[str]) -> Iterator[Finding]:
+    """Ask SQLite itself: it has the last word on a conflict target, a view, a generated column, `set`."""
+    statements = Statements.of(connection, table, names)
+    try:
         connection.execute(f"EXPLAIN {statements.upsert(names)}", [None] * len(names)).close()
     except sqlite3.OperationalError as error:
         if str(error).startswith("ON CONFLICT clause does not match"):
@@ -95,16 +116,31 @@ def _table_problems(
             yield Finding("error", message, statements.with_unique_keys())
         else:
             message = f"table {table.name} can't be upserted into: {error}"
-            yield Finding("error", message, f"name another table, or fix {table.name}")
-    for field in schema:
-        yield from _text_as_number(table.name, field, declared[field.name.lower()])
+            what = "correct `set`, or " if table.expressions else ""
+            yield Finding("error", message, f"{what}name another table, or fix {table.name}")
+
+
+def _version_problems(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
+    """Find a version that the table would not keep in its own order."""
+    kind, takes_text = column_type(field.type), _is_text(declared)
+    fix = f"cast {field.name} to BIGINT or to a timestamp in the transform, and declare the column so"
+    if pa.types.is_decimal(field.type):
+        message = f"`version` names {field.name}, a {field.type}, which SQLite keeps as text, in another order"
+        yield Finding("error", message, fix)
+    elif kind != "BLOB" and declared and (kind == "TEXT") != takes_text:
+        message = f"`version` names {field.name}: as {declared} it would be kept as another type, in another order"
+        yield Finding("error", message, fix)
+
+
+def _is_text(declared: str) -> bool:
+    """Return whether a column keeps text, and numbers as text (SQLite's rules, in order)."""
+    kind = declared.upper()
+    return "INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
 
 
 def _text_as_number(table: str, field: pa.Field, declared: str) -> Iterator[Finding]:
     """Warn of text that the column's affinity would turn into a number (SQLite's rules, in order)."""
-    kind = declared.upper()
-    keeps = not kind or ("INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB")))
-    if keeps or column_type(field.type) != "TEXT" or pa.types.is_temporal(field.type):
+    if not declared or _is_text(declared) or column_type(field.type) != "TEXT" or pa.types.is_temporal(field.type):
         return
     found = f"column {field.name} of table {table} is declared {declared}"
     fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"

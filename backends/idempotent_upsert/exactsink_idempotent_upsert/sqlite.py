@@ -6,7 +6,7 @@ Executors import this module for the direct strategy: SQLAlchemy only where the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, Marker, Retryable
+from exactsink_idempotent_upsert import sqlite_trial
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,
@@ -24,6 +25,7 @@ from exactsink_idempotent_upsert.database import (
     Owner,
     Session,
 )
+from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite_rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite_statements import Statements, create_table
@@ -124,6 +126,19 @@ class SqliteDatabase(Database):
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch)
 
+    def limits(self, schema: pa.Schema) -> dict[str, Limit]:
+        with closing(self.connect()) as connection:
+            return sqlite_trial.limits_of(connection, self.table, schema)
+
+    def form(self, schema: pa.Schema) -> tuple[str, ...]:
+        if self.table.guarded:  # its tasks meet the table itself
+            return ()
+        with closing(self.connect()) as connection:
+            return sqlite_trial.form_of(connection, self.table, schema)
+
+    def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
+        return sqlite_trial.Trial(self.table, form, names)
+
 
 class _Session(Session):
     """A connection that holds the file's write lock; only what changes nothing is called without it."""
@@ -170,7 +185,7 @@ class _Session(Session):
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         assert isinstance(held, _TemporaryTable)
         names, rows = held.read(f", {epoch}, {generation}")
-        changes = Changes(self._connection, self._table, self._place, [*names, *GUARD])
+        changes = Changes(self._connection, self._table, self._place, [*names, *GUARD], UNDECIDED)
         statement = changes.statements.upsert([*names, *GUARD], rows)
         written = self._connection.execute(statement).rowcount
         if written == held.total:
@@ -178,7 +193,7 @@ class _Session(Session):
         newer = changes.statements.newer_than(epoch, generation)
         found: tuple[int, int] | None = self._connection.execute(newer).fetchone()
         if found is None:
-            changes.check_kept(written, held.total, lambda: self._connection.execute(rows), UNDECIDED)
+            changes.check_kept(written, held.total, lambda: self._connection.execute(rows))
         return found
 
     def owner(self) -> Owner | None:

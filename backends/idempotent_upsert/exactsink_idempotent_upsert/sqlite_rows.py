@@ -21,7 +21,7 @@ from exactsink_idempotent_upsert.sqlite_statements import Statements, bound
 from exactsink_idempotent_upsert.sqlite_values import sort_values, stored_values
 from exactsink_idempotent_upsert.table import Table
 
-__all__ = ["Changes", "HeldRows", "dropped", "insert"]
+__all__ = ["Changes", "HeldRows", "insert"]
 
 _AT_ONCE = 10_000  # rows, as Spark hands them over
 _MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
@@ -73,10 +73,13 @@ class HeldRows:
 class Changes:
     """One epoch's upserts and deletes, in the caller's transaction; each row's own order is kept."""
 
-    def __init__(self, connection: sqlite3.Connection, table: Table, place: str, names: Iterable[str]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, table: Table, place: str, names: Sequence[str], safe: str = STAGED
+    ) -> None:
         self._connection = connection
         self._table = table
         self._place = place
+        self._safe = safe
         self._names = table.bound(names)
         self._stored = table.stored(names)
         self.statements = Statements.of(connection, table, self._stored)
@@ -94,7 +97,7 @@ class Changes:
             held.add(batch)
         if held.total and not self._table.deletes:
             done = self._connection.execute(self.statements.upsert(self._stored, held.select())).rowcount
-            self.check_kept(done, held.total, lambda: self._connection.execute(held.select()), STAGED)
+            self.check_kept(done, held.total, lambda: self._connection.execute(held.select()))
         elif held.total:
             in_order = self._connection.execute(held.select())
             while rows := in_order.fetchmany(_AT_ONCE):
@@ -117,7 +120,7 @@ class Changes:
 
     def _upsert(self, columns: Sequence[Sequence[Any]]) -> None:
         done = insert(self._connection, lambda rows: self.statements.upsert(self._stored, rows), columns)
-        self.check_kept(done, len(columns[0]), lambda: zip(*columns, strict=True), STAGED)
+        self.check_kept(done, len(columns[0]), lambda: zip(*columns, strict=True))
 
     def _identified(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
         """Return each row's keys, and its version where there is one."""
@@ -137,11 +140,11 @@ class Changes:
             for row in rows:
                 self._connection.execute(statement, row)
                 if self._connection.execute(still, row).fetchone() is not None:
-                    raise dropped(self._table.name, self._place, "kept a row that a decided epoch deletes", STAGED)
+                    raise self._dropped("kept a row that a decided epoch deletes")
 
         return delete_and_look
 
-    def check_kept(self, done: int, given: int, rows: Callable[[], Iterable[Sequence[Any]]], safe: str) -> None:
+    def check_kept(self, done: int, given: int, rows: Callable[[], Iterable[Sequence[Any]]]) -> None:
         """Refuse a table that drops rows on its own (a trigger, say). Raises Fatal.
 
         Where rows are left out by right, for a key or a greater version that stands there, each is looked for.
@@ -150,7 +153,7 @@ class Changes:
             return
         version = self._table.version
         if version is None and not self.statements.changes_nothing(self._stored) and not self._keeps_the_first:
-            raise dropped(self._table.name, self._place, f"dropped {given - done} rows of an epoch", safe)
+            raise self._dropped(f"dropped {given - done} rows of an epoch")
         if not self._may_drop:
             return
         there = self.statements.by_key("SELECT 1", self._collations)
@@ -159,7 +162,14 @@ class Changes:
             there += f" OR ?{len(self._table.keys) + 1} IS NULL)"
         for row in self._identified(rows()):
             if self._connection.execute(there, row).fetchone() is None:
-                raise dropped(self._table.name, self._place, "dropped a row of an epoch", safe)
+                raise self._dropped("dropped a row of an epoch")
+
+    def _dropped(self, what: str) -> Fatal:
+        why = (
+            "a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently; " + self._safe
+        )
+        fix = f"take it off the table in {self._place}, then start the job again"
+        return Fatal(f"table {self._table.name} {what}, so none was kept", why=f"{why}; {self._safe}", next=fix)
 
     @property
     def _keeps_the_first(self) -> bool:
@@ -201,15 +211,6 @@ def insert(connection: sqlite3.Connection, statement: Callable[[str], str], colu
     if full < total:
         taken += connection.execute(statement(_several(width, total - full)), values[full * width :]).rowcount
     return taken
-
-
-def dropped(table: str, place: str, what: str, safe: str) -> Fatal:
-    """Return the error for a table that drops rows."""
-    return Fatal(
-        f"table {table} {what}, so none was kept",
-        why="a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently; " + safe,
-        next=f"take it off the table in {place}, then start the job again",
-    )
 
 
 def _several(width: int, rows: int) -> str:

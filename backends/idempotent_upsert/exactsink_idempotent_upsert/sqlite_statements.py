@@ -13,7 +13,7 @@ from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite_values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = ["Statements", "bound", "create_table"]
+__all__ = ["Statements", "bound", "create_table", "listed"]
 
 # Columns that can be set to their default: a generated one can't, and one of the primary key has none, but a number
 # that SQLite draws.
@@ -48,7 +48,7 @@ class Statements:
     def with_unique_keys(self) -> str:
         """Return the statement that makes the keys an upsert's conflict target."""
         name = quoted("_".join(("exactsink", self.table.name, *self.table.keys)))
-        return f"CREATE UNIQUE INDEX {name} ON {quoted(self.table.name)} ({_listed(self.table.keys)});"
+        return f"CREATE UNIQUE INDEX {name} ON {quoted(self.table.name)} ({listed(self.table.keys)});"
 
     def upsert(self, columns: Sequence[str], rows: str = "") -> str:
         """Return the INSERT .. ON CONFLICT for a row that is bound, or for `rows`: VALUES of several, or a SELECT.
@@ -59,8 +59,8 @@ class Statements:
         table = self.table
         rows = rows or f"VALUES {bound(len(columns))}"
         alias = "" if table.expressions else " AS held"  # expressions name the row there by the table's name
-        into = f"main.{quoted(table.name)}{alias} ({_listed(columns)})"
-        return f"INSERT INTO {into} {rows} ON CONFLICT ({_listed(table.keys)}) {self._action(columns)}"
+        into = f"main.{quoted(table.name)}{alias} ({listed(columns)})"
+        return f"INSERT INTO {into} {rows} ON CONFLICT ({listed(table.keys)}) {self._action(columns)}"
 
     def changes_nothing(self, columns: Sequence[str]) -> bool:
         """Return whether a row stays as it is where its key is there."""
@@ -120,5 +120,6 @@ def bound(width: int) -> str:
     return f"({', '.join('?' * width)})"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Quote names, with commas between them."""
     return ", ".join(map(quoted, names))

@@ -30,7 +30,7 @@ from exactsink.contract import (
     Writer,
 )
 from exactsink_idempotent_upsert.database import STAGED, UNDECIDED, WRITTEN, Database, Owner
-from exactsink_idempotent_upsert.limits import Limit, Ticket
+from exactsink_idempotent_upsert.limits import Ticket
 
 __all__ = ["DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"]
 
@@ -74,7 +74,7 @@ class UpsertApplier(Applier):
 
 
 class UpsertCommitter(StagedCommitter):
-    """Give tasks what the table's columns take, beside the staging folder."""
+    """Hand tasks what the table's columns take, beside the staging folder."""
 
     def __init__(self, ctx: JobContext, database: Database) -> None:
         super().__init__(ctx, UpsertApplier(database))
@@ -82,7 +82,7 @@ class UpsertCommitter(StagedCommitter):
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         folder = super().open_epoch(epoch, schema, participants)
-        return Ticket(folder.decode(), limits_of(self._database, schema)).dumped()
+        return _ticket(folder.decode(), self._database, schema)
 
 
 class DirectWriter(Writer):
@@ -167,7 +167,7 @@ class DirectCommitter(MarkerCommitter):
             if owner != mine:
                 what, fix = database.owned_by(owner)
                 raise LineageError(what, why="epochs of two journals can't be compared row by row", next=fix)
-        return Ticket(ctx.lineage, limits_of(database, schema)).dumped()
+        return _ticket(ctx.lineage, database, schema)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, committables)
@@ -189,10 +189,9 @@ class DirectCommitter(MarkerCommitter):
         """Do nothing: no connection outlives the call that opened it."""
 
 
-def limits_of(database: Database, schema: pa.Schema) -> dict[str, Limit]:
-    """Return what the table's columns take."""
-    with database.explained("read what the columns take"):
-        return database.limits(schema)
+def _ticket(given: str, database: Database, schema: pa.Schema) -> bytes:
+    with database.explained("read what the table takes"):
+        return Ticket(given, database.limits(schema), database.form(schema)).dumped()
 
 
 def _kept_together(distribution: str | int, keys: Sequence[str]) -> bool:
