@@ -68,9 +68,11 @@ $(VENV)/.ready: pyproject.toml
 	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/postgresql-common/createcluster.d && \
 	    echo 'create_main_cluster = false' | $(SUDO) tee /etc/postgresql-common/createcluster.d/exactsink.conf >/dev/null && \
 	    $(SUDO) apt-get install -y --no-install-recommends postgresql; }  # no cluster of Debian's own
+	@PATH=$$PATH:/usr/sbin command -v mariadbd >/dev/null || \
+	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core; }
 	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || \
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends maven openssl; }  # for Kafka's tests
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,s3,idempotent-upsert,postgres,kafka]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,s3,idempotent-upsert,mysql,postgres,kafka]' --group dev
 	@touch $@

@@ -11,11 +11,13 @@ from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Ru
 from exactsink.testing.scenarios import matrix
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
+from exactsink_idempotent_upsert.conformance_mysql import targets_on as mysql_targets_on
 from exactsink_idempotent_upsert.conformance_postgres import targets_on as upsert_targets_on
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.reference_store import ReferenceTarget
 from tests.servers.kafka import Kafka
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 
 _OF_MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
@@ -35,6 +37,9 @@ _OF_UPSERTS = {
     *(f"killed-{edge}-commit" for edge in ("before", "after")),
     *("many-rows", "undecided-invisible", "other-process", "commit-replayed", "one-vote-lost"),
 }
+
+
+_OF_SERVERS = {"killed-after-pre_commit", "killed-inside-commit", "stalled-inside-commit", "births-at-once"}
 
 
 def chosen(names: Collection[str]) -> Callable[..., None]:
@@ -74,6 +79,16 @@ class TestIdempotentUpsert(ConformanceSuite):
     @pytest.fixture(params=list(upsert_targets()))
     def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
         return upsert_targets()[request.param]
+
+
+class TestMariaDB(ConformanceSuite):
+    """The strategies are SQLite's, too: for every change, what a server does when a process dies in its transaction."""
+
+    test_conformance = chosen(_OF_SERVERS)
+
+    @pytest.fixture(params=list(mysql_targets_on("")))
+    def target(self, request: pytest.FixtureRequest, mariadb: MariaDB) -> ConformanceTarget:
+        return mysql_targets_on(mariadb.url("mysql"))[request.param]
 
 
 class TestPostgres(ConformanceSuite):

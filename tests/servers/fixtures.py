@@ -7,16 +7,24 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.kafka import Kafka, shared_kafka
+from tests.servers.mariadb import MariaDB, shared_mariadb
 from tests.servers.postgres import Postgres, shared_postgres
 from tests.servers.s3 import S3, shared_s3
 
-__all__ = ["kafka", "postgres", "s3"]
+__all__ = ["kafka", "mariadb", "postgres", "s3"]
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """The Kafka that all workers of this run share: make topics and transactional ids, and leave the broker alone."""
     with shared_kafka(tmp_path_factory.getbasetemp()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """The MariaDB that all workers of this run share: make databases, and leave the server alone."""
+    with shared_mariadb(tmp_path_factory.getbasetemp()) as server:
         yield server
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 from exactsink_idempotent_upsert.database import Database
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import Table
+from exactsink_idempotent_upsert.urls import MYSQL
 
 __all__ = ["database_of"]
 
 
 def database_of(options: UpsertOptions, table: Table) -> Database:
     """Return the database's side of a sink."""
-    assert options.product == "sqlite"
+    if options.product in MYSQL:
+        from exactsink_idempotent_upsert.mysql import MysqlDatabase
+
+        return MysqlDatabase(options.url.get_secret_value(), options.address, table, options.busy_timeout_seconds)
+    if options.product != "sqlite":
+        from exactsink_idempotent_upsert.generic import GenericDatabase
+
+        return GenericDatabase(options.url.get_secret_value(), options.address, table)
     from exactsink_idempotent_upsert.sqlite import SqliteDatabase
 
     return SqliteDatabase(options.path, table, options.busy_timeout_seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Protocol
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from exactsink_idempotent_upsert.table import DELETED
 
 __all__ = ["CheckedWriter", "Limit", "Ticket", "Trial"]
 
+_WIDE = r"[\x{10000}-\x{10FFFF}]"
+_LITTLE = 100_000
 _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
 
@@ -26,8 +29,9 @@ _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 class Limit:
     """What one column takes. None: it has no such bound.
 
-    `least` and `greatest` bound whole numbers; `digits` are a decimal's before and after its point; `tick` is the
-    least part of a time, in microseconds, that is kept.
+    `least` and `greatest` bound numbers, and timestamps in seconds since 1970; `digits` are a decimal's before and
+    after its point; `tick` is the least part of a time, in microseconds, that is kept; `narrow` text has characters of
+    three bytes at most.
     """
 
     required: bool = False
@@ -37,6 +41,7 @@ class Limit:
     greatest: int | None = None
     digits: tuple[int, int] | None = None
     tick: int | None = None
+    narrow: bool = False
 
     def broken_by(self, column: pa.Array) -> Iterator[str]:
         """Return what a batch's column has that this one does not take."""
@@ -47,14 +52,20 @@ class Limit:
             yield f"takes {self.characters} characters, and a row has {longest}"
         if self.bytes is not None and (longest := _longest(column, _has_bytes, pc.binary_length)) > self.bytes:
             yield f"takes {self.bytes} bytes, and a row has {longest}"
-        if pa.types.is_integer(kind) and (self.least is not None or self.greatest is not None):
+        if self.least is not None or self.greatest is not None:
             yield from self._out_of_range(column)
         if self.digits is not None and not _fits(column, *self.digits):
             yield f"takes {self.digits[0]} digits before the point and {self.digits[1]} after it, and a row has more"
         if self.tick is not None and pa.types.is_temporal(kind) and _is_cut(column, self.tick):
             yield f"keeps times to {self.tick} microseconds, and a row's is finer"
+        if self.narrow and _is_text(kind) and pc.any(pc.match_substring_regex(column, _WIDE)).as_py():
+            yield "takes characters of three bytes at most, and a row has one of four"
 
     def _out_of_range(self, column: pa.Array) -> Iterator[str]:
+        if pa.types.is_timestamp(column.type):
+            column = pc.floor_temporal(column, unit="second").cast(pa.timestamp("s", column.type.tz)).cast(pa.int64())
+        if not (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
+            return
         found = pc.min_max(column).as_py()
         for value in {found["min"], found["max"]} - {None}:
             below = self.least is not None and value < self.least
@@ -74,7 +85,10 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What an epoch's tasks get: a staging folder or a lineage, what the table's columns take, and its form to try."""
+    """What an epoch's tasks get: a staging folder or a lineage, what the table's columns take, and its form to try.
+
+    The limit of no name is a whole row's.
+    """
 
     given: str
     limits: Mapping[str, Limit]
@@ -109,6 +123,10 @@ class CheckedWriter(Writer):
         self._writer.write(batch)
 
     def _check(self, batch: pa.RecordBatch) -> None:
+        whole = self._limits.get("")
+        if whole is not None and whole.bytes is not None and (longest := _longest_row(batch)) > whole.bytes:
+            what = f"table {self._table}: a statement takes rows of {whole.bytes} bytes, and one has {longest}"
+            raise Fatal(what, why="the server would refuse it after the decision", next="raise what the server takes")
         stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
         for name in filter(self._limits.__contains__, batch.schema.names):
             column = plain(batch.column(name))
@@ -140,6 +158,15 @@ def _without_views(column: pa.Array) -> pa.Array:
     if pa.types.is_string_view(column.type):
         return column.cast(pa.large_string())
     return column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
+
+
+def _longest_row(batch: pa.RecordBatch) -> int:
+    """Return the most bytes of texts that a row has; cheaply at most, where that is little."""
+    columns = [column for column in map(plain, batch.columns) if _has_bytes(column.type)]
+    if sum(_longest(column, _has_bytes, pc.binary_length) for column in columns) < _LITTLE:
+        return 0
+    lengths = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]
+    return int(pc.max(reduce(pc.add, lengths)).as_py())
 
 
 def _longest(column: pa.Array, fits: Callable[[pa.DataType], bool], length: Callable[[pa.Array], pa.Array]) -> int:

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from exactsink.contract import BackendOptions
 from exactsink_idempotent_upsert.names import TableName, ascii_lower
-from exactsink_idempotent_upsert.urls import SQLITE, address_of, checked_url
+from exactsink_idempotent_upsert.urls import MYSQL, SQLITE, address_of, checked_url
 
 __all__ = ["UpsertOptions"]
 
@@ -163,6 +163,10 @@ _SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
     (
         lambda o: o.product == "sqlite" and o.name.schema not in (None, "main"),
         "a SQLite file has no schemas: quote a name that has a dot, '\"sales.orders\"'",
+    ),
+    (
+        lambda o: o.strategy == "direct" and o.product not in ("sqlite", *MYSQL, "postgresql"),
+        "strategy direct needs a database whose conditional writes are known: take strategy staged",
     ),
     (
         lambda o: o.product == "sqlite" and o.staging_schema is not None,

@@ -5,6 +5,7 @@ Executors import this module: SQLAlchemy only where options are first read.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -14,9 +15,14 @@ from exactsink.toolkit.local_paths import real_path
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-__all__ = ["SQLITE", "address_of", "checked_url"]
+__all__ = ["MYSQL", "SQLITE", "address_of", "checked_url"]
 
 SQLITE = "sqlite:///"
+MYSQL = ("mysql", "mariadb")
+_WITHOUT_TRANSACTIONS = (
+    *("awsathena", "bigquery", "clickhouse", "clickhousedb", "databricks", "druid", "elasticsearch", "hive", "impala"),
+    *("kylin", "opensearch", "pinot", "presto", "trino"),
+)
 _PLACES = ("unix_socket", "host", "port")  # of a query, what says which server it is
 
 
@@ -41,7 +47,9 @@ def checked_url(text: str, context: Any) -> str:
             install = "pip install 'exactsink[postgres]'"
             raise ConfigError(f"upserts into PostgreSQL need {error.name}", next=install) from error
         return libpq_url(given)
-    raise ValueError(f"{given.drivername} is not supported: SQLite and PostgreSQL are ({SQLITE}path/to/file.db)")
+    if given.get_backend_name() in MYSQL:
+        return _mysql_server(given)
+    return _any_database(given, context)
 
 
 def address_of(text: str) -> str:
@@ -62,3 +70,34 @@ def _sqlite_file(given: URL, context: Any) -> str:
     if not given.database or given.database.startswith((":memory:", "file:")):
         raise ValueError(f"a database in memory ends with its process: name a file, {SQLITE}path/to/file.db")
     return f"{SQLITE}{real_path(given.database, context)}"
+
+
+def _mysql_server(given: URL) -> str:
+    product, _, driver = given.drivername.partition("+")
+    if driver not in ("", "pymysql"):
+        raise ValueError(f"{given.drivername} is not supported: write {product}+pymysql://user@host/database")
+    if not given.database:
+        raise ValueError(f"the URL names no database: write {product}+pymysql://user@host/database")
+    if find_spec("pymysql") is None:
+        raise ConfigError("this database needs PyMySQL", next="pip install 'exactsink[mysql]'")
+    return given.set(drivername=f"{product}+pymysql").render_as_string(hide_password=False)
+
+
+def _any_database(given: URL, context: Any) -> str:
+    from sqlalchemy.exc import NoSuchModuleError
+
+    if given.get_backend_name() in _WITHOUT_TRANSACTIONS:
+        raise ValueError(f"{given.drivername} has no transactions, so that rows and marker can't be stored as one")
+    try:
+        dialect = given.get_dialect()
+    except NoSuchModuleError:
+        raise ValueError(
+            f"{given.drivername} is not supported: no SQLAlchemy dialect of that name is installed"
+        ) from None
+    if dialect.is_async:
+        raise ValueError(f"{given.drivername} is not supported: it is asynchronous")
+    if given.get_backend_name() == "duckdb":
+        if not given.database or given.database.startswith(":memory:"):
+            raise ValueError("a database in memory ends with its process: name a file, duckdb:///path/to/file.db")
+        given = given.set(database=real_path(given.database, context))
+    return given.render_as_string(hide_password=False)

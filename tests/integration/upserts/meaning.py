@@ -157,3 +157,21 @@ def check(case: Case, target: Target) -> None:
 
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+_FEW: tuple[dict[str, Any], ...] = (
+    {"strategy": "staged"},
+    {"strategy": "staged", "mode": "insert_if_absent", "order_by": "o"},
+    {"strategy": "staged", "mode": "replace", "version": "o", "delete_when": "v = ''"},
+    {"strategy": "staged", "set": {"n": f"{TABLE}.n + excluded.n"}, "version": "o", "delete_when": "v = ''"},
+    {"strategy": "direct", "mode": "insert_if_absent", "order_by": "o"},
+    {"strategy": "direct", "update_columns": ("n",), "version": "o"},
+)
+
+
+def few_cases(*strategies: str) -> pytest.MarkDecorator:
+    """Parametrize over the cases of these strategies: a few for every change, all for `make proof`."""
+    chosen = [case for case in CASES if case.options["strategy"] in strategies]
+    marked = [
+        pytest.param(case, marks=() if case.options in _FEW else pytest.mark.proof, id=str(case)) for case in chosen
+    ]
+    return pytest.mark.parametrize("case", marked)

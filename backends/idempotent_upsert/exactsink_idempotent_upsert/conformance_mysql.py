@@ -1,0 +1,117 @@
+"""Targets of the `idempotent_upsert` backend for the conformance kit: a table of MariaDB or MySQL, one per strategy.
+
+Each scenario gets a database of its own, on the server of `EXACTSINK_MYSQL_URL`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy.dialects.mysql.pymysql  # noqa: F401 - here once, not in each process that the kit forks
+from sqlalchemy.engine import make_url
+
+from exactsink.contract import Backend, Committable, ConfigError
+from exactsink.testing import ConformanceTarget, recorded
+from exactsink_idempotent_upsert import mysql, strategies  # noqa: F401 - the same
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.table import Table
+
+if TYPE_CHECKING:
+    import pymysql
+
+__all__ = ["ServerTarget", "StagedServerTarget", "targets", "targets_on"]
+
+_RECORDINGS = Path(__file__).with_name("conformance.json")
+_VARIABLE = "EXACTSINK_MYSQL_URL"
+_TABLES = (
+    "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, {0}_epoch INT, {0}_generation INT)",
+    "CREATE TABLE changes (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT)",
+    "CREATE TRIGGER inserted AFTER INSERT ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
+    "CREATE TRIGGER updated AFTER UPDATE ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
+)
+
+
+def targets() -> Mapping[str, ConformanceTarget]:
+    """Return the targets by name, on the server that the environment names. Raises ConfigError when it names none."""
+    if not os.environ.get(_VARIABLE):
+        example = "mysql+pymysql://user@host/database, of a user who may make databases"
+        raise ConfigError("no MariaDB or MySQL server for the kit", next=f"set {_VARIABLE} to {example}")
+    return targets_on(os.environ[_VARIABLE])
+
+
+def targets_on(url: str) -> Mapping[str, ConformanceTarget]:
+    """Return the targets by name, on this server."""
+    return {"mysql_staged": StagedServerTarget("staged", url), "mysql_direct": ServerTarget("direct", url)}
+
+
+@dataclass(frozen=True)
+class ServerTarget(ConformanceTarget):
+    """A table whose triggers log every change. A row was applied as often as it was inserted or updated."""
+
+    strategy: str
+    url: str
+
+    def backend(self, folder: Path) -> Backend:
+        with closing(self._connect(self.url)) as connection:
+            connection.query(f"CREATE DATABASE {_database(folder)} CHARACTER SET utf8mb4")
+        for statement in _TABLES:
+            self.run(folder, statement.format("exactsink"))
+        # A driver that is stopped inside its transaction holds locks: don't wait long for it.
+        given = {"url": self.there(folder), "table": "flights", "keys": ["id"], "busy_timeout_seconds": 1}
+        return UpsertBackend(UpsertOptions.model_validate({**given, "strategy": self.strategy}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        return [[row[0] for row in self.run(folder, "SELECT id FROM changes ORDER BY n")]]
+
+    def there(self, folder: Path) -> str:
+        return make_url(self.url).set(database=_database(folder)).render_as_string(hide_password=False)
+
+    def run(self, folder: Path, statement: str) -> Sequence[Any]:
+        with closing(self._connect(self.there(folder))) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return tuple(cursor.fetchall())
+
+    def _connect(self, url: str) -> pymysql.Connection[Any]:
+        return mysql.MysqlDatabase(url, url, Table("flights", ("id",), None, False), 10).connect()
+
+
+@dataclass(frozen=True)
+class StagedServerTarget(ServerTarget):
+    """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the staged files, as a person may who takes them for rubbish."""
+        for committable in committables:
+            (folder / "staging" / f"{committable.txn.id}.arrow").unlink()
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the staged files, and the marker."""
+        for committable in committables:
+            (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
+        self.run(folder, "DELETE FROM exactsink_epochs")
+
+    def foreign(self, folder: Path) -> None:
+        staging = folder / "staging"
+        staging.mkdir()
+        (staging / "somebody's own.arrow").write_text("somebody's")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        path = folder / "staging" / "somebody's own.arrow"
+        return path.exists() and path.read_text() == "somebody's"
+
+    def previous(self, folder: Path) -> Sequence[Committable]:
+        return recorded(_RECORDINGS, self.strategy, folder)
+
+
+def _database(folder: Path) -> str:
+    return "kit_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]

@@ -1,0 +1,144 @@
+"""What a MariaDB or MySQL server says of one table: columns, indexes, engine, and what columns take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from exactsink_idempotent_upsert.limits import Limit
+from exactsink_idempotent_upsert.table import Table
+
+if TYPE_CHECKING:
+    import pymysql
+
+__all__ = ["Catalog", "Column"]
+
+_COLUMNS = """
+    SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE = 'NO', COLUMN_DEFAULT IS NOT NULL, EXTRA,
+        CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,
+        CHARACTER_SET_NAME, GENERATION_EXPRESSION
+    FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s
+    ORDER BY ORDINAL_POSITION
+"""
+_INDEXES = """
+    SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+    WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s AND NON_UNIQUE = 0
+    ORDER BY INDEX_NAME, SEQ_IN_INDEX
+"""
+_TABLE = """
+    SELECT TABLE_TYPE, ENGINE, (SELECT TRANSACTIONS FROM information_schema.ENGINES AS e WHERE e.ENGINE = t.ENGINE)
+    FROM information_schema.TABLES AS t WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s
+"""
+_CONSTRAINTS = """
+    SELECT CONSTRAINT_TYPE, CONSTRAINT_NAME FROM information_schema.TABLE_CONSTRAINTS
+    WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s AND CONSTRAINT_TYPE IN ('CHECK', 'FOREIGN KEY')
+"""
+_WHOLE = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_TIMES = ("datetime", "timestamp", "time")
+_LAST_TIMESTAMP = 2**31 - 1
+_ROOM = 512 * 1024  # of a packet, for what a statement has beside one row
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; `kind` is its type's name, `declared` the type as the table's statement has it."""
+
+    name: str
+    kind: str
+    declared: str
+    required: bool
+    default: bool
+    extra: str
+    characters: int | None
+    bytes: int | None
+    precision: int | None
+    scale: int | None
+    ticks: int | None
+    charset: str | None
+    generated: str | None
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the server has a value where a row brings none."""
+        return self.default or not self.required or self.is_own or "auto_increment" in self.extra.lower()
+
+    @property
+    def is_own(self) -> bool:
+        return bool(self.generated)
+
+    @property
+    def unsigned(self) -> bool:
+        return "unsigned" in self.declared
+
+    def limit(self) -> Limit:
+        least = greatest = digits = tick = None
+        if bits := _WHOLE.get(self.kind):
+            least, greatest = (0, 2**bits - 1) if self.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        elif self.kind == "decimal" and self.precision is not None and self.scale is not None:
+            digits = (self.precision - self.scale, self.scale)
+            least = 0 if self.unsigned else None
+        elif self.kind in _TIMES:
+            tick = 10 ** (6 - (self.ticks or 0))
+            if self.kind == "timestamp":
+                least, greatest = 1, _LAST_TIMESTAMP
+        narrow = self.charset in ("utf8", "utf8mb3")
+        required = self.required and "auto_increment" not in self.extra.lower()
+        return Limit(required, self.characters, self.bytes, least, greatest, digits, tick, narrow)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A table as it is; without columns where it is not there."""
+
+    columns: dict[str, Column]
+    unique: dict[str, dict[str, int | None]]
+    engine: tuple[str, str | None, str | None] | None
+    constraints: Sequence[tuple[str, str]]
+    packet: int
+    exact_collation: str
+    """Of texts that are equal byte by byte only, trailing spaces included."""
+
+    @classmethod
+    def read(cls, connection: pymysql.Connection[Any], table: Table) -> Catalog:
+        with connection.cursor() as cursor:
+
+            def rows(statement: str) -> Sequence[Any]:
+                cursor.execute(statement, (table.schema, table.name))
+                return tuple(cursor.fetchall())
+
+            columns = {column.name.lower(): column for column in (Column(*row) for row in rows(_COLUMNS))}
+            unique: dict[str, dict[str, int | None]] = {}
+            for index, name, part in rows(_INDEXES):
+                unique.setdefault(index, {})[str(name).lower()] = part
+            engine, constraints = rows(_TABLE), rows(_CONSTRAINTS)
+            cursor.execute("SELECT @@max_allowed_packet, VERSION()")
+            [(packet, version)] = cursor.fetchall()
+        exact = "utf8mb4_nopad_bin" if "mariadb" in version.lower() else "utf8mb4_0900_bin"
+        return cls(columns, unique, engine[0] if engine else None, constraints, packet, exact)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name.lower() not in self.columns]
+
+    def defaulted(self, names: Iterable[str]) -> list[str]:
+        """Name the columns that rows of these ones leave to their defaults."""
+        brought = {name.lower() for name in names}
+        return [
+            c.name
+            for key, c in self.columns.items()
+            if key not in brought and not c.is_own and "auto_increment" not in c.extra
+        ]
+
+    def meets(self, keys: Iterable[str]) -> bool:
+        """Return whether a unique index is over exactly these keys, whole."""
+        return dict.fromkeys((key.lower() for key in keys), None) in self.unique.values()
+
+    def other_unique(self, keys: Iterable[str]) -> list[str]:
+        own = {key.lower() for key in keys}
+        return [name for name, parts in self.unique.items() if set(parts) != own or any(parts.values())]
+
+    def limits(self, names: Iterable[str]) -> dict[str, Limit]:
+        if not self.columns:
+            return {}
+        found = {name: self.columns[name.lower()].limit() for name in names if name.lower() in self.columns}
+        return {**found, "": Limit(bytes=max(0, self.packet - _ROOM) // 2)}  # a literal is at most twice as long

@@ -1,0 +1,145 @@
+"""The statements for a table of MariaDB or MySQL. Executors import this module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+
+from exactsink_idempotent_upsert.table import GUARD, Table
+
+__all__ = ["Statements", "quoted"]
+
+# What SQL holds beside words, so that no `excluded` within a text or a name is taken for the row that comes.
+_PARTS = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*`
+    | (?<![\w.`]) excluded \s* \. \s* (?P<name> `(?:[^`]|``)+` | \w+ )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What the server is to do to one table.
+
+    `rest` are columns that mode replace sets to their default; `other_unique` says that the table has unique indexes
+    beside the keys': ON DUPLICATE KEY takes a row that any of them finds, which may be another key's.
+    """
+
+    table: Table
+    rest: tuple[str, ...] = ()
+    other_unique: bool = False
+
+    @property
+    def name(self) -> str:
+        return quoted(*filter(None, (self.table.schema, self.table.name)))
+
+    def insert(self, columns: Sequence[str]) -> str:
+        return f"INSERT INTO {self.name} ({_listed(columns)}) VALUES "
+
+    def on_duplicate(self, columns: Sequence[str], epoch: int = 0, generation: int = 0) -> str:
+        """Return what follows the rows; `columns` of a guarded table end with GUARD.
+
+        Assignments are done from left to right, and one sees those before it: conditions read columns that come last.
+        """
+        sets = [*self._refusals(epoch, generation), *self._sets(columns)]
+        key = quoted(self.table.keys[0])
+        return f" ON DUPLICATE KEY UPDATE {', '.join(sets) or f'{key} = {key}'}"
+
+    def _sets(self, columns: Sequence[str]) -> Iterator[str]:
+        table = self.table
+        last = [name for name in (table.version, *reversed(GUARD)) if name is not None]
+        plain = sorted(table.updated(columns), key=lambda name: last.index(name) + 1 if name in last else 0)
+        values = [(name, _came(sql)) for name, sql in in_order(dict(table.expressions))]
+        values += [(name, f"DEFAULT({quoted(name)})") for name in self.rest]
+        values += [(name, f"VALUES({quoted(name)})") for name in plain]
+        condition = " AND ".join(self._conditions())
+        for name, value in values:
+            held = self._held(name)
+            yield f"{quoted(name)} = {f'IF({condition}, {value}, {held})' if condition else f'({value})'}"
+
+    def _conditions(self) -> Iterator[str]:
+        """Return what must hold for a row to be set: no newer one stands there."""
+        if self.table.guarded and self.table.mode == "insert_if_absent":  # of this epoch, which is not decided
+            yield f"{self._held(GUARD[0])} = VALUES({quoted(GUARD[0])})"
+        if self.table.version is not None:
+            version = self._held(self.table.version)
+            yield f"({version} IS NULL OR {version} <= VALUES({quoted(self.table.version)}))"
+
+    def _refusals(self, epoch: int, generation: int) -> Iterator[str]:
+        """Return assignments that change nothing, and end the statement with an error where a row must not be met."""
+        if self.table.guarded:
+            there, by = map(self._held, GUARD)
+            newer = f"{there} > {epoch} OR ({there} = {epoch} AND {by} > {generation})"
+            if self.table.mode == "insert_if_absent":
+                newer = f"{there} = {epoch} AND {by} > {generation}"
+            yield f"{quoted(GUARD[1])} = IF({newer}, {by} * 0 + 9223372036854775807 + 1, {by})"
+        if self.other_unique:
+            same = " AND ".join(f"{self._held(key)} <=> VALUES({quoted(key)})" for key in self.table.keys)
+            key = self.table.keys[0]
+            overflow = f"LENGTH({self._held(key)}) * 0 + 9223372036854775807 + 1"
+            yield f"{quoted(key)} = IF({same}, {self._held(key)}, {overflow})"
+
+    def delete(self) -> str:
+        return f"DELETE FROM {self.name} WHERE "
+
+    def is_one_of(self) -> str:
+        return f"({_listed(self.table.keys)}) IN "
+
+    def not_above(self, literal: str) -> str:
+        """Return the condition that a row's version is not greater than the given one; NULL is the lowest."""
+        version = quoted(self.table.version or "")
+        return f"({version} IS NULL OR {version} <= {literal})"
+
+    def newer_than(self, epoch: int, generation: int) -> str:
+        """Return the SELECT of the guard of rows that a later epoch or generation wrote."""
+        there, by = map(quoted, GUARD)
+        newer = f"{there} > {epoch} OR ({there} = {epoch} AND {by} > {generation})"
+        return f"SELECT {there}, {by} FROM {self.name} WHERE {newer} LIMIT 1"
+
+    def created_for(self, columns: Mapping[str, str], collation: str) -> str:
+        """Return the statement that makes the table; text of its keys is compared by this collation."""
+        keys = [f"{quoted(name)} {kind} NOT NULL" for name, kind in columns.items() if name in self.table.keys]
+        others = [f"{quoted(name)} {kind}" for name, kind in columns.items() if name not in self.table.keys]
+        guard = [f"{quoted(name)} BIGINT" for name in GUARD if self.table.guarded]
+        made = ", ".join([*keys, *others, *guard, f"PRIMARY KEY ({_listed(self.table.keys)})"])
+        options = f"ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation}"
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({made}) {options}"
+
+    def with_column(self, name: str, kind: str | None) -> str:
+        return f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}"
+
+    def with_unique_keys(self) -> str:
+        index = quoted("_".join(("exactsink", *self.table.keys))[:60])
+        return f"CREATE UNIQUE INDEX {index} ON {self.name} ({_listed(self.table.keys)});"
+
+    def _held(self, column: str) -> str:
+        return quoted(self.table.name, column)
+
+
+def in_order(expressions: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return expressions so that none reads a column that one before it has set. Raises CycleError."""
+    reads = {
+        name: {other for other in expressions if other != name and re.search(rf"\b{re.escape(other)}\b", sql, re.I)}
+        for name, sql in expressions.items()
+    }
+    graph: dict[str, set[str]] = {name: set() for name in expressions}
+    for name, read in reads.items():
+        for other in read:
+            graph[other].add(name)  # `name` reads it, so goes first
+    return [(name, expressions[name]) for name in TopologicalSorter(graph).static_order()]
+
+
+def quoted(*names: str) -> str:
+    """Quote an identifier, or several as one qualified name."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def _came(sql: str) -> str:
+    """Write `excluded.column` as this database has it."""
+    return _PARTS.sub(lambda part: f"VALUES({part['name']})" if part["name"] else part[0], sql)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(quoted, names))

@@ -1,0 +1,92 @@
+"""Rows in a file of this process alone, until they apply; read back in the order in which they do.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink_idempotent_upsert.database import Database, Held, Session
+from exactsink_idempotent_upsert.table import Table
+
+__all__ = ["Spool", "in_order"]
+
+_AT_ONCE = 10_000  # rows
+
+
+class Spool(Held):
+    """Rows in a temporary file."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._file = tempfile.TemporaryFile(prefix="exactsink-")  # noqa: SIM115 - closed by close
+        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self._stream is None:
+            self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), batch.schema)
+        self._stream.write_batch(batch)
+        self.total += batch.num_rows
+
+    def transaction(self) -> AbstractContextManager[Session]:
+        return self._database.transaction()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Return the rows as they came."""
+        if self._stream is None:
+            return
+        self._stream.close()
+        self._file.seek(0)
+        yield from pa.ipc.open_stream(self._file)
+
+    def table(self) -> pa.Table:
+        """Return all rows, over the file's pages rather than in memory."""
+        assert self._stream is not None
+        self._stream.close()
+        self._file.flush()
+        return pa.ipc.open_stream(pa.memory_map(f"/proc/self/fd/{self._file.fileno()}")).read_all()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def in_order(database: Database, table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return rows as they apply: as they come, or from the least to the greatest.
+
+    Where a row of an epoch goes over the one before it, and the first is to stay, it is the other way round.
+    """
+    backwards = table.guarded and table.mode == "insert_if_absent"
+    if table.ordered_by is None and not backwards:
+        yield from batches
+        return
+    spool = Spool(database)
+    try:
+        for batch in batches:
+            spool.add(batch)
+        if spool.total:
+            rows = spool.table()
+            order = _order(rows, table)
+            for first in range(0, len(order), _AT_ONCE):
+                taken = order.slice(first, _AT_ONCE)
+                yield from rows.take(taken).combine_chunks().to_batches()
+    finally:
+        spool.close()
+
+
+def _order(rows: pa.Table, table: Table) -> pa.Array:
+    if table.ordered_by is None:
+        order = pa.array(range(len(rows)), pa.uint64())
+    else:
+        by = rows[table.ordered_by]
+        by = by.cast(by.type.value_type) if pa.types.is_dictionary(by.type) else by
+        known = pc.invert(pc.is_null(by, nan_is_null=True))  # NULL is the lowest
+        ranked = pa.table({"known": known, "by": by})
+        order = pc.sort_indices(ranked, sort_keys=[("known", "ascending"), ("by", "ascending")])  # stable
+    backwards = table.guarded and table.mode == "insert_if_absent"
+    return order.take(pa.array(range(len(rows) - 1, -1, -1))) if backwards else order

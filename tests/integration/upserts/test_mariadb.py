@@ -1,0 +1,215 @@
+"""Upserts into MariaDB: what the options mean, what a row can break, and names that may be any."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
+from exactsink_idempotent_upsert import mysql
+from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
+from tests.servers.mariadb import MariaDB
+from tests.unit.upsert_sink import Sink, upsert
+
+UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
+
+
+def target_of(server: MariaDB, folder: Path) -> Target:
+    name = server.new_database("upserts")
+
+    def make(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+        made = f"CREATE TABLE {TABLE} ({', '.join(f'{name} {kind}' for name, kind in columns.items())})"
+        server.execute(made, database=name)
+        for row in rows:
+            values = ", ".join("NULL" if value is None else repr(value) for value in row.values())
+            server.execute(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values})", database=name)
+
+    def read() -> list[tuple[Any, ...]]:
+        return server.execute(f"SELECT {', '.join(COLUMNS)} FROM {TABLE}", database=name)
+
+    return Target(lambda given: upsert(folder, **{**given, "create": False, "url": server.url(name)}), make, read)
+
+
+@pytest.fixture
+def here(mariadb: MariaDB) -> Here:
+    return Here(mariadb)
+
+
+class Here:
+    """A database of one test's own."""
+
+    def __init__(self, server: MariaDB) -> None:
+        self.server = server
+        self.name = server.new_database("upserts")
+
+    def sql(self, *statements: str) -> list[Any]:
+        return self.server.execute(*statements, database=self.name)
+
+    def sink(self, folder: Path, **options: Any) -> Sink:
+        return upsert(folder, **{"url": self.server.url(self.name), "busy_timeout_seconds": 1, **options})
+
+
+@few_cases("staged", "direct")
+def test_options_mean_what_they_do_on_a_dictionary(mariadb: MariaDB, tmp_path: Path, case: Case) -> None:
+    check(case, target_of(mariadb, tmp_path))
+
+
+TYPES: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "bool": (pa.bool_(), True, 1),
+    "int64": (pa.int64(), -(2**63), -(2**63)),
+    "uint64": (pa.uint64(), 2**64 - 1, 2**64 - 1),
+    "float": (pa.float64(), -2.2250738585072014e-308, -2.2250738585072014e-308),
+    "tenth": (pa.float64(), 0.1, 0.1),
+    "string": (pa.string(), "007 äöü \U0001f600 \0 '\"\\\n%s ", "007 äöü \U0001f600 \0 '\"\\\n%s "),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), "x", "x"),
+    "decimal": (pa.decimal128(38, 18), Decimal("-12345678901234567890.1"), Decimal("-12345678901234567890.1")),
+    "millions": (pa.decimal128(3, -6), Decimal("-12e6"), Decimal(-12_000_000)),
+    "zoned": (pa.timestamp("us", "Asia/Tokyo"), UTC_2026, UTC_2026.replace(tzinfo=None)),
+    "naive": (pa.timestamp("s"), dt.datetime(1, 1, 1), dt.datetime(1, 1, 1)),
+    "date": (pa.date32(), dt.date(9999, 12, 31), dt.date(9999, 12, 31)),
+    "time": (pa.time64("us"), dt.time(23, 59, 59, 999999), dt.timedelta(hours=24, microseconds=-1)),
+    "binary": (pa.binary(), b"\0\xff'\\", b"\0\xff'\\"),
+}
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+def test_create_makes_a_table_that_takes_every_type(here: Here, tmp_path: Path, strategy: str) -> None:
+    columns = {name: pa.array([given, None, None], kind) for name, (kind, given, _) in TYPES.items()}
+    sink = here.sink(tmp_path, keys=("or `der", "select"), table='`se"lect ü`', strategy=strategy)
+    keys = {"or `der": ["a", "A", "a "], "select": pa.array([1, 1, 1])}  # three keys, byte by byte
+    batch = pa.record_batch({**keys, **columns})
+    assert sink.run(1, batch, batch) == [Committed()] * 2
+    assert [found for found in sink.check(batch.schema) if found.severity == "error"] == []
+    found = here.sql(f'SELECT {", ".join(f"`{name}`" for name in TYPES)} FROM `se"lect ü` ORDER BY `or ``der`')
+    assert dict(zip(TYPES, found[1 if found[0][0] is None else 0], strict=True)) in [
+        {name: stored for name, (_, _, stored) in TYPES.items()},
+        dict.fromkeys(TYPES),
+    ]
+    assert sorted(row.count(None) for row in found) == [0, len(TYPES), len(TYPES)]
+
+
+LIMITS: dict[str, tuple[str, pa.Array]] = {
+    "BIGINT NOT NULL DEFAULT 1": ("is NOT NULL", pa.array([1, None])),
+    "VARCHAR(3)": ("takes 3 characters", pa.array(["üüü", "a   "])),
+    "TINYTEXT": ("takes 255 bytes", pa.array(["ü" * 128])),
+    "TINYINT UNSIGNED": ("takes 0 to 255, and a row has -1", pa.array([255, -1])),
+    "DECIMAL(5, 2)": ("takes 3 digits before the point and 2 after", pa.array([Decimal("1.005")])),
+    "DATETIME(3)": ("keeps times to 1000 microseconds", pa.array([UTC_2026], pa.timestamp("us", "UTC"))),
+    "TIMESTAMP(6) NULL": ("takes 1 to 2147483647", pa.array([dt.datetime(2040, 1, 1)], pa.timestamp("us"))),
+    "VARCHAR(9) CHARACTER SET utf8mb3": ("three bytes at most", pa.array(["\U0001f600"])),
+    "DOUBLE": ("has NaN or infinity", pa.array([float("inf")])),
+    "LONGTEXT": ("takes rows of", pa.array(["a" * 9_000_000])),
+}
+
+
+@pytest.mark.parametrize("declared", LIMITS)
+def test_what_a_column_would_cut_or_refuse_is_no_vote(here: Here, tmp_path: Path, declared: str) -> None:
+    said, values = LIMITS[declared]
+    here.sql(f"CREATE TABLE t (id BIGINT PRIMARY KEY, v {declared})")
+    batch = pa.record_batch({"id": range(len(values)), "v": values})
+    sink = here.sink(tmp_path, create=False)
+    assert [finding for finding in sink.check(batch.schema) if finding.severity == "error"] == []
+    with pytest.raises(Fatal, match=said):
+        sink.vote(1, batch)
+    assert sink.listed() == []
+
+
+MADE = {
+    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT) ENGINE=MyISAM": "has no transactions",
+    "t (id BIGINT, v TEXT, o BIGINT)": "no PRIMARY KEY or UNIQUE index",
+    "t (id BIGINT PRIMARY KEY, v TEXT)": "has no column o",
+    "t (id BIGINT PRIMARY KEY, v INT, o BIGINT)": "would be cut, rounded or refused",
+    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT, n INT NOT NULL)": "NOT NULL without a default",
+    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT AS (id + 1))": "and generated",
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_table_that_is_refused(here: Here, tmp_path: Path, made: str) -> None:
+    here.sql(f"CREATE TABLE {made}")
+    sink = here.sink(tmp_path, create=False)
+    (found,) = sink.check()
+    assert (found.severity, MADE[made] in found.message) == ("error", True), found
+    if found.fix.endswith(";"):
+        here.sql(found.fix)
+        assert sink.check() == []
+        assert sink.run(1, [(1, "a")]) == [Committed()]
+
+
+def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(here: Here, tmp_path: Path) -> None:
+    here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9) UNIQUE, o BIGINT)")
+    sink = here.sink(tmp_path, create=False)
+    assert [(found.severity, "unique index v" in found.message) for found in sink.check()] == [("warning", True)]
+    assert sink.run(1, [(1, "a"), (2, "b"), (1, "c")]) == [Committed()]
+    votes = sink.vote(2, [(3, "d"), (4, "b")])
+    with pytest.raises(Fatal, match="second unique index"):
+        sink.commit(2, votes)
+    assert here.sql("SELECT id, v FROM t ORDER BY id") == [(1, "c"), (2, "b")]
+
+
+def test_keys_are_equal_as_the_table_has_it(here: Here, tmp_path: Path) -> None:
+    here.sql("CREATE TABLE t (v VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, o BIGINT)")
+    sink = here.sink(tmp_path, create=False, keys=("v",), set={"o": "t.o + excluded.o"}, exclude=("id",))
+    assert sink.run(1, [(1, "a", 1), (2, "A", 2), (3, "ä ", 4)], [(4, "Ä", 8)]) == [Committed()] * 2
+    assert here.sql("SELECT * FROM t") == [("a", 15)]
+
+
+def test_expressions_see_the_row_as_it_was(here: Here, tmp_path: Path) -> None:
+    here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(99), o BIGINT)")
+    said = {"o": "t.o + EXCLUDED . `o`", "v": "CONCAT(t.v, t.o, ' excluded.o ', excluded.v)"}
+    sink = here.sink(tmp_path, create=False, set=said)
+    assert sink.check() == []
+    sink.run(1, [(1, "a", 10), (1, "b", 5)])
+    assert here.sql("SELECT v, o FROM t") == [("a10 excluded.o b", 15)]
+    (circle,) = here.sink(tmp_path, set={"o": "t.o + LENGTH(t.v)", "v": "CONCAT(t.v, t.o)"}).check()
+    assert (circle.severity, "in a circle" in circle.message) == ("error", True)
+
+
+def test_a_session_that_is_ended_is_worth_another_try(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = here.sink(tmp_path, set={"o": "t.o + excluded.o"})
+    votes = sink.vote(1, [(1, "a", 1), (1, "a", 1)])
+    with monkeypatch.context() as patch:
+        store = mysql._Session.store
+
+        def killed(self: Any, marker: Any) -> None:
+            here.server.execute(f"KILL {self._connection.thread_id()}")
+            store(self, marker)
+
+        patch.setattr(mysql._Session, "store", killed)
+        with pytest.raises(Retryable):
+            sink.commit(1, votes)
+    assert here.sql("SELECT * FROM t") == []
+    with monkeypatch.context() as patch:
+        commit = pymysql.Connection.commit
+
+        def unanswered(self: Any) -> None:
+            commit(self)
+            raise pymysql.OperationalError(2013, "Lost connection to server during query")
+
+        patch.setattr(pymysql.Connection, "commit", unanswered)
+        with pytest.raises(Retryable):
+            sink.commit(1, votes)
+    assert sink.commit(1, votes) == [AlreadyCommitted()]
+    assert here.sql("SELECT * FROM t") == [(1, "a", 2)]
+
+
+def test_a_locked_row_is_waited_for_and_then_worth_another_try(here: Here, tmp_path: Path) -> None:
+    sink = here.sink(tmp_path)
+    sink.run(1, [(1, "a")])
+    votes = sink.vote(2, [(1, "b")])
+    rival = here.server.connect(here.name)
+    rival.begin()
+    rival.query("SELECT * FROM t WHERE id = 1 FOR UPDATE")
+    with pytest.raises(Retryable, match="1205"):
+        sink.commit(2, votes)
+    rival.close()
+    assert sink.commit(2, votes) == [Committed()]

@@ -1,0 +1,178 @@
+"""MariaDB servers for tests: private, on a unix socket only, and gone with the last process that uses them.
+
+A server dies with the thread that started it, also when its process is killed. One that a whole run shares is kept by
+`python -m tests.servers.mariadb FOLDER`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pymysql
+
+from tests.servers.keeper import keep, shared
+from tests.servers.waiting import PATIENCE, wait_until
+
+__all__ = ["MariaDB", "MariaDBServer", "own_mariadb", "shared_mariadb"]
+
+INSTALL = "apt-get update && apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core"
+SETTINGS = {"innodb-buffer-pool-size": "64M", "innodb-log-file-size": "32M", "max-connections": "200"}
+
+
+class MariaDB:
+    """A running server, as those see it who may use it but not stop it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "socket"
+
+    def url(self, database: str, user: str = "root") -> str:
+        """Return SQLAlchemy's URL. There is no password: the socket's folder is the lock."""
+        return f"mysql+pymysql://{user}@localhost/{database}?unix_socket={self.socket}"
+
+    def connect(self, database: str | None = None) -> pymysql.Connection[Any]:
+        """Connect as root, in autocommit."""
+        return pymysql.connect(
+            unix_socket=str(self.socket), user="root", database=database, charset="utf8mb4", autocommit=True
+        )
+
+    def execute(self, *statements: str, database: str | None = None) -> list[Any]:
+        """Run statements, in autocommit and as root; return the last one's rows."""
+        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def new_database(self, stem: str) -> str:
+        """Make a database that no other test has and return its name."""
+        name = f"{stem}_{uuid.uuid4().hex[:12]}"
+        self.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        return name
+
+
+class MariaDBServer(MariaDB):
+    """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-maria-")))
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        if _server_user():
+            shutil.chown(self.folder, "nobody", "nogroup")
+        program = _program("mariadb-install-db")
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        if self._run([program, "--no-defaults", *self._place, *options]).wait() != 0:
+            log = self._log()
+            self.remove()
+            raise RuntimeError(f"mariadb-install-db failed:\n{log}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is stopped"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        assert self._process is None, "the server runs"
+        options = [f"--{name}={value}" for name, value in self._settings.items()]
+        there = [*self._place, f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", "--skip-networking"]
+        # Dies with this thread; setpriv becomes the server, so the process id is the server's.
+        tied = ["setpriv", "--pdeathsig", "KILL", "--"]
+        self._process = process = self._run([*tied, _program("mariadbd"), "--no-defaults", *there, *options])
+        wait_until(lambda: self._answers(process), f"the server in {self.folder} to answer")
+
+    def stop(self, mode: Literal["fast", "kill"] = "fast") -> None:
+        """Stop, and wait until it is gone. `kill` is a crash: the next start recovers."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop, and remove all that is kept. Idempotent."""
+        try:
+            self.stop("kill")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _place(self) -> list[str]:
+        return [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
+
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is not None:
+            self._process = None
+            raise RuntimeError(f"the server ended with {process.returncode}:\n{self._log()}")
+        try:
+            self.connect().close()
+        except pymysql.OperationalError:
+            return False
+        return True
+
+    def _run(self, command: list[Any]) -> subprocess.Popen[bytes]:
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,  # Ctrl-C is for pytest: it stops the server when it has torn down its tests
+                **_server_user(),
+            )
+
+    def _log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-4000:]
+
+
+@contextmanager
+def own_mariadb(settings: Mapping[str, str] | None = None) -> Iterator[MariaDBServer]:
+    """Return a started server to one owner, who may stop it and start it again. It takes some seconds to make."""
+    server = MariaDBServer(settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@contextmanager
+def shared_mariadb(basetemp: Path) -> Iterator[MariaDB]:
+    """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
+
+    Each user makes databases of its own, and must not change what belongs to the whole server.
+    """
+    with shared(basetemp, "mariadb", "tests.servers.mariadb") as folder:
+        yield MariaDB(Path(folder))
+
+
+def _program(name: str) -> str:
+    """Find a program of the server's, where Debian keeps it too, which is on root's PATH only."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    if found is None:
+        raise RuntimeError(f"these tests need MariaDB; run: {INSTALL}")
+    return found
+
+
+def _server_user() -> dict[str, Any]:
+    """Return as whom the server runs: it refuses to be root's."""
+    return {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+if __name__ == "__main__":
+    with own_mariadb() as kept:
+        keep(Path(sys.argv[1]), "mariadb", str(kept.folder), kept.remove)
