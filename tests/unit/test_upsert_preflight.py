@@ -185,7 +185,7 @@ def test_a_busy_database_is_no_finding(tmp_path: Path) -> None:
 SENSELESS: dict[str, list[dict[str, Any]]] = {
     "in memory": [{"url": "sqlite://"}, {"url": "sqlite:///:memory:"}],
     "holds a path only": [{"url": "sqlite:///file:x?mode=memory&uri=true"}, {"url": "sqlite://me:hunter2@there/db"}],
-    "is not supported": [{"url": f"{url}//me:hunter2@there/db"} for url in ("oracle:", "sqlite+aiosqlite:")],
+    "is not supported": [{"url": f"{url}//me:hunter2@there/db"} for url in ("nosuch:", "sqlite+aiosqlite:")],
     "not a SQLAlchemy URL": [{"url": "hunter2"}],
     "at least 1": [{"keys": ()}, {"table": ""}, {"delete_when": ""}],
     "stands there twice": [{"keys": ("a", "A")}],

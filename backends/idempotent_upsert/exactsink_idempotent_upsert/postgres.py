@@ -23,7 +23,7 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 from exactsink_postgres.load import payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
-from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter
+from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagedTicket, StagingCommitter, StagingWriter
 from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
 from exactsink_postgres.tables import chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column, column_type, matches
@@ -56,6 +56,10 @@ class PostgresUpserts(Backend):
         return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)  # a failover may lose staged rows
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        staged = {column.name for column in StagedTicket.load(ticket).columns}
+        if ORDER in staged:  # what `order_by` names has no column of its own in the table
+            place = schema.get_field_index(self.table.order_by)
+            schema = schema.set(place, schema.field(place).with_name(ORDER))
         return UpsertStagingWriter(self._own, txn, schema, ticket)
 
     def committer(self, ctx: JobContext) -> Committer:

@@ -143,3 +143,11 @@ def test_tables_and_columns_may_have_any_name_and_are_made_with_their_keys(sink:
     mine.put_birth()
     assert mine.commit_marked(1, mine.prepare(1, [rows])) == [Committed()]
     assert sink.run('SELECT * FROM "Order ""x"" %s"') == [(1, "new")]
+
+
+def test_a_column_that_only_orders_is_not_stored(sink: Sink) -> None:
+    sink.run(f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text)")
+    mine = sink.session({"table": TABLE, "order_by": "o", "exclude": ("o",)})
+    rows = pa.table({"k": [1, 1, 1], "v": ["second", "third", "first"], "o": ["b", "c", None]})
+    assert mine.commit_marked(1, mine.prepare(1, [rows])) == [Committed()]
+    assert sink.run(f"SELECT * FROM {TABLE}") == [(1, "third")]
