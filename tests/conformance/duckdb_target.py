@@ -14,8 +14,8 @@ import pandas  # noqa: F401 - the same: DuckDB imports it to bind values
 
 from exactsink.contract import Backend
 from exactsink.testing import ConformanceTarget
-from exactsink_idempotent_upsert import generic, strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.generic import database as generic  # noqa: F401 - the same
 
 __all__ = ["DuckDBTarget"]
 

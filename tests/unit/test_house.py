@@ -23,14 +23,18 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 21, "idempotent_upsert": 12, "kafka": 21, "postgres": 19}
-MOST_LINES = {"files": 1920, "idempotent_upsert": 1500, "kafka": 2530, "postgres": 1870}  # postgres: 1,500 is the goal
+MOST_FILES = {"files": 23, "idempotent_upsert": 40, "kafka": 21, "postgres": 22}
+MOST_LINES = {"files": 2350, "idempotent_upsert": 2800, "kafka": 2540, "postgres": 2300}
+# postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
+# idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,300 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side
-# files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction
+# files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction,
+# 300 for SFTP, 90 for votes that name only their own files
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 400, "postgres": 400}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
-    29_400  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300)
+    33_500  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
+    # databases for upserts (2,500), signals, metrics and security (1,200)
 )
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
@@ -70,8 +74,9 @@ def is_preflight(path: Path) -> bool:
 
 
 def test_contract_and_protocol_are_small() -> None:
-    """Object stores took 470 lines: names, calls, errors, and staged files in them."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 3700
+    """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
+    JSON, file modes and the order of sinks."""
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 3960
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -32,7 +32,7 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.database import Database
-    from exactsink_idempotent_upsert.postgres import PostgresUpserts
+    from exactsink_idempotent_upsert.postgres.staged import PostgresUpserts
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -136,7 +136,7 @@ class UpsertBackend(StagedBackend):
         """Return what writes and commits where the database has staging tables of its own."""
         if self.options.product != "postgresql":
             return None
-        from exactsink_idempotent_upsert.postgres import PostgresUpserts
+        from exactsink_idempotent_upsert.postgres.staged import PostgresUpserts
 
         return PostgresUpserts(self.options, self._table())
 

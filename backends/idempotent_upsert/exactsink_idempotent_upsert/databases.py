@@ -13,13 +13,13 @@ __all__ = ["database_of"]
 def database_of(options: UpsertOptions, table: Table) -> Database:
     """Return the database's side of a sink."""
     if options.product in MYSQL:
-        from exactsink_idempotent_upsert.mysql import MysqlDatabase
+        from exactsink_idempotent_upsert.mysql.database import MysqlDatabase
 
         return MysqlDatabase(options.url.get_secret_value(), options.address, table, options.busy_timeout_seconds)
     if options.product != "sqlite":
-        from exactsink_idempotent_upsert.generic import GenericDatabase
+        from exactsink_idempotent_upsert.generic.database import GenericDatabase
 
         return GenericDatabase(options.url.get_secret_value(), options.address, table)
-    from exactsink_idempotent_upsert.sqlite import SqliteDatabase
+    from exactsink_idempotent_upsert.sqlite.database import SqliteDatabase
 
     return SqliteDatabase(options.path, table, options.busy_timeout_seconds)

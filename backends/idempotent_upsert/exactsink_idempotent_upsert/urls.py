@@ -42,7 +42,7 @@ def checked_url(text: str, context: Any) -> str:
         return _sqlite_file(given, context)
     if given.get_backend_name() == "postgresql":
         try:
-            from exactsink_idempotent_upsert.postgres_url import libpq_url
+            from exactsink_idempotent_upsert.postgres.url import libpq_url
         except ModuleNotFoundError as error:
             install = "pip install 'exactsink[postgres]'"
             raise ConfigError(f"upserts into PostgreSQL need {error.name}", next=install) from error

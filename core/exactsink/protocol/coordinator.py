@@ -235,9 +235,8 @@ class Coordinator:
         votes = batch.write(plan)
         with self._events.point("vote", batch.epoch):
             committables = self._accept(plan, votes)
-            for name, given in committables.items():
-                if given:
-                    self._committers[name].check_votes(batch.epoch, given)
+            for name in filter(committables.get, committables):
+                self._committers[name].check_votes(batch.epoch, committables[name])
         with self._events.point("decide", batch.epoch):
             sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
             marks = self._marks.decided(claim, batch.epoch, sinks)
@@ -303,8 +302,7 @@ class Coordinator:
     def _commit(self, decision: Decision, *, source_done: bool = False) -> CommitResult:
         bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
         after = {name: sink.after for name, sink in self._sinks.items()}
-        resolved = self._journal.log.resolved
-        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, resolved, after)
+        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, after)
         return calls.commit(decision, bound, self._parallel, source_done=source_done)
 
     def _complete(self, claim: Claim, batch: Batch) -> None:
@@ -345,9 +343,8 @@ class Coordinator:
 
     def _report_decided(self) -> Decision:
         decision, journal = self._decision(), self._journal
-        entries, size = journal.log.last_seq + 1, journal.decided_bytes
-        fields = {"at": decision.at, "sinks": tuple(decision.sinks), "entries": entries, "bytes": size}
-        self._events.report("decided", epoch=decision.epoch, level=logging.DEBUG, **fields)
+        fields = {"at": decision.at, "sinks": tuple(decision.sinks), "entries": journal.log.last_seq + 1}
+        self._events.report("decided", epoch=decision.epoch, level=logging.DEBUG, **fields, bytes=journal.decided_bytes)
         return decision
 
     def _report_state(self) -> None:

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from exactsink.contract import Committed, Retryable
-from exactsink_idempotent_upsert import generic
+from exactsink_idempotent_upsert.generic import database as generic
 from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.unit.upsert_sink import upsert
 

@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
-from exactsink_idempotent_upsert import mysql
+from exactsink_idempotent_upsert.mysql import database as mysql
 from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.servers.mariadb import MariaDB
 from tests.unit.upsert_sink import Sink, upsert

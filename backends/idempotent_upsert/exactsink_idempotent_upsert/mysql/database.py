@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, OWNER_TABLE, Database, Held, Owner, Session
+from exactsink_idempotent_upsert.generic.spool import Spool, in_order
 from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.mysql_errors import explained, is_refusal
-from exactsink_idempotent_upsert.mysql_statements import Statements, quoted
-from exactsink_idempotent_upsert.mysql_values import column_type, packed, rows_of, unstorable
-from exactsink_idempotent_upsert.spool import Spool, in_order
+from exactsink_idempotent_upsert.mysql.errors import explained, is_refusal
+from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
+from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
 if TYPE_CHECKING:
     import pymysql
 
-    from exactsink_idempotent_upsert.mysql_catalog import Catalog
+    from exactsink_idempotent_upsert.mysql.catalog import Catalog
 
 __all__ = ["MysqlDatabase"]
 
@@ -131,7 +131,7 @@ class MysqlDatabase(Database):
             return session.owner() if session.has_table(OWNER_TABLE) else None
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
-        from exactsink_idempotent_upsert.preflight_mysql import table_findings
+        from exactsink_idempotent_upsert.mysql.preflight import table_findings
 
         with closing(self.connect()) as connection:
             yield from table_findings(self.table, schema, _catalog(connection, self.table))
@@ -279,7 +279,7 @@ class _Session(Session):
 
 
 def _catalog(connection: pymysql.Connection[Any], table: Table) -> Catalog:
-    from exactsink_idempotent_upsert.mysql_catalog import Catalog
+    from exactsink_idempotent_upsert.mysql.catalog import Catalog
 
     return Catalog.read(connection, table)
 

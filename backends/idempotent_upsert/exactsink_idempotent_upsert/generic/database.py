@@ -16,10 +16,10 @@ from sqlalchemy.pool import NullPool
 
 from exactsink.contract import Fatal, Finding, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session
-from exactsink_idempotent_upsert.generic_rows import Rounds, column_type, columns_of
-from exactsink_idempotent_upsert.mysql_values import unstorable
+from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
+from exactsink_idempotent_upsert.generic.spool import in_order
+from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
-from exactsink_idempotent_upsert.spool import in_order
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from exactsink.contract import Fatal
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite_rows import Changes, insert
-from exactsink_idempotent_upsert.sqlite_statements import listed
-from exactsink_idempotent_upsert.sqlite_values import column_type, stored_values
+from exactsink_idempotent_upsert.sqlite.rows import Changes, insert
+from exactsink_idempotent_upsert.sqlite.statements import listed
+from exactsink_idempotent_upsert.sqlite.values import column_type, stored_values
 from exactsink_idempotent_upsert.table import DELETED, Table
 
 __all__ = ["Trial", "form_of", "limits_of", "other_unique", "table_sql"]

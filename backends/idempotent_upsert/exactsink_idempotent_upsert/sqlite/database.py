@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, Marker, Retryable
-from exactsink_idempotent_upsert import sqlite_trial
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,
@@ -27,9 +26,10 @@ from exactsink_idempotent_upsert.database import (
 )
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite_rows import Changes, HeldRows
-from exactsink_idempotent_upsert.sqlite_statements import Statements, create_table
-from exactsink_idempotent_upsert.sqlite_values import column_type, unstorable
+from exactsink_idempotent_upsert.sqlite import trial
+from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
+from exactsink_idempotent_upsert.sqlite.statements import Statements, create_table
+from exactsink_idempotent_upsert.sqlite.values import column_type, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteDatabase"]
@@ -119,7 +119,7 @@ class SqliteDatabase(Database):
             return _Session(connection, self.table, self.place).owner() if there else None
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
-        from exactsink_idempotent_upsert.preflight_sqlite import file_findings
+        from exactsink_idempotent_upsert.sqlite.preflight import file_findings
 
         return file_findings(self.path, self.table, schema, self.connect)
 
@@ -128,16 +128,16 @@ class SqliteDatabase(Database):
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:
-            return sqlite_trial.limits_of(connection, self.table, schema)
+            return trial.limits_of(connection, self.table, schema)
 
     def form(self, schema: pa.Schema) -> tuple[str, ...]:
         if self.table.guarded:  # its tasks meet the table itself
             return ()
         with closing(self.connect()) as connection:
-            return sqlite_trial.form_of(connection, self.table, schema)
+            return trial.form_of(connection, self.table, schema)
 
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
-        return sqlite_trial.Trial(self.table, form, names)
+        return trial.Trial(self.table, form, names)
 
 
 class _Session(Session):

@@ -8,9 +8,9 @@ from graphlib import CycleError
 import pyarrow as pa
 
 from exactsink.contract import Finding
-from exactsink_idempotent_upsert.mysql_catalog import Catalog, Column
-from exactsink_idempotent_upsert.mysql_statements import Statements, in_order, quoted
-from exactsink_idempotent_upsert.mysql_values import column_type
+from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
+from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
+from exactsink_idempotent_upsert.mysql.values import column_type
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.table import GUARD, Table
 

@@ -14,9 +14,9 @@ from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
-from exactsink_idempotent_upsert.preflight_sqlite_late import late_findings
-from exactsink_idempotent_upsert.sqlite_statements import Statements
-from exactsink_idempotent_upsert.sqlite_values import column_type
+from exactsink_idempotent_upsert.sqlite.preflight_late import late_findings
+from exactsink_idempotent_upsert.sqlite.statements import Statements
+from exactsink_idempotent_upsert.sqlite.values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["file_findings"]

@@ -17,8 +17,8 @@ from exactsink.contract import Fatal
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import STAGED
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite_statements import Statements, bound
-from exactsink_idempotent_upsert.sqlite_values import sort_values, stored_values
+from exactsink_idempotent_upsert.sqlite.statements import Statements, bound
+from exactsink_idempotent_upsert.sqlite.values import sort_values, stored_values
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["Changes", "HeldRows", "insert"]

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from exactsink.contract import Backend, Committable, Committer, ConfigError, Finding, JobContext, Traits, Txn, Writer
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.options import UpsertOptions
-from exactsink_idempotent_upsert.postgres_preflight import key_findings, reworded
-from exactsink_idempotent_upsert.postgres_statements import ORDER, ROW, Source, Statements
+from exactsink_idempotent_upsert.postgres.preflight import key_findings, reworded
+from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW, Source, Statements
 from exactsink_idempotent_upsert.table import DELETED, Table
 from exactsink_postgres.load import payload_of
 from exactsink_postgres.options import PostgresOptions

@@ -14,8 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from exactsink.contract import Backend
 from exactsink.testing import ConformanceTarget
-from exactsink_idempotent_upsert import postgres  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.postgres import staged as postgres  # noqa: F401 - the same
 from exactsink_postgres.conformance import StagedTarget
 
 __all__ = ["UpsertTarget", "targets_on"]

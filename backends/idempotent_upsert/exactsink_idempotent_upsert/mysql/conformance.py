@@ -19,8 +19,8 @@ from sqlalchemy.engine import make_url
 
 from exactsink.contract import Backend, Committable, ConfigError
 from exactsink.testing import ConformanceTarget, recorded
-from exactsink_idempotent_upsert import mysql, strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import Table
 
 if TYPE_CHECKING:

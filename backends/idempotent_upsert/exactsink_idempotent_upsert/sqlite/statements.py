@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite_values import column_type
+from exactsink_idempotent_upsert.sqlite.values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["Statements", "bound", "create_table", "listed"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite_trial import other_unique, table_sql
+from exactsink_idempotent_upsert.sqlite.trial import other_unique, table_sql
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["late_findings"]

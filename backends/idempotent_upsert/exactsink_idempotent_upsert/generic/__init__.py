@@ -1,0 +1,1 @@
+"""Any other SQLAlchemy dialect, by portable SQL."""

@@ -1,0 +1,1 @@
+"""MariaDB and MySQL: one InnoDB transaction for rows and marker."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: rows wait in the postgres backend's staging tables."""

@@ -1,0 +1,1 @@
+"""SQLite: one file, one writer; rows by many values a statement."""
