@@ -97,7 +97,7 @@ def test_a_vote_that_is_gone_and_never_was_named_is_lost_and_the_others_stand(tm
         assert (kept, type(lost)) == (first, Lost)
         assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12"]), 0)
     assert temps(tmp_path) == []
-    again = replace(sink, token="cd34").write(EPOCH, 1, str(tmp_path).encode(), lines("b"), attempt=7)
+    again = replace(sink, token="cd34").write(EPOCH, 1, sink.open(EPOCH, lines("b").schema), lines("b"), attempt=7)
     assert sink.commit_marked(EPOCH, [voted[0], again]) == [AlreadyCommitted(), Committed()]
     assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12", "cd34"]))
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "b\n"]

@@ -55,7 +55,7 @@ class TableTarget(BenchTarget):
 
     def make(self, place: Place) -> Mapping[str, Any]:
         schema, own = quoted(place.identifier), self.given.name.sql
-        here = {"table": f"{schema}.{_TABLE}", "strategy": self.strategy}
+        here = {"table": f"{schema}.{_TABLE}", "strategy": self.strategy, "staging_schema": place.identifier}
         with _session(self.given) as session:
             session.run(f"CREATE SCHEMA {schema}")
             [(there,)] = session.run("SELECT to_regclass(%s) IS NOT NULL", own).fetchall()

@@ -194,12 +194,14 @@ class StagingCommitter(PostgresCommitter):
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
         """Refuse rows of the epoch with the same unique key. An index would find them, at three times the cost."""
         doing = f"check the votes of epoch {epoch} for table {self._options.name}"
+        schema = payload_of(committables[0], StagingWriter)["schema"]
         with self._using(doing, UNDECIDED) as session, session.transaction():
             session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
             for key in self._keys:
                 for place, given in _by_place(committables).items():
                     if (found := _twice(session, place.relation, key, given)) is not None:
-                        raise _doubled(f"sink {self._ctx.sink}: {doing}", key, *found)
+                        where = f"sink {self._ctx.sink}, table {schema}.{self._options.name.name}, constraint {key.constraint}"
+                        raise _doubled(where, key, *found)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         doing = f"commit epoch {epoch} to table {self._options.name}"
@@ -336,13 +338,13 @@ def _twice(
     return found, sorted(attempts[attempt] for (attempt,) in holders)
 
 
-def _doubled(doing: str, key: UniqueKey, found: str, partitions: Sequence[int]) -> Fatal:
+def _doubled(where: str, key: UniqueKey, found: str, partitions: Sequence[int]) -> Fatal:
     fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
     why = f"partition {partitions[0]} of this epoch has the key twice"
     if len(partitions) > 1:
         why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
         fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-    what = f"{doing}: constraint {key.constraint}: key ({', '.join(key.columns)})={found} comes twice"
+    what = f"{where}: key ({', '.join(key.columns)})={found} comes twice"
     return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
 

@@ -191,13 +191,16 @@ class _ProvenApplier(Applier):
         return stands
 
     def confirm(self, job: str, sink: str) -> None:
-        """Write the newest proof again: its writer may have died before it synced, or met a sync that failed."""
-        if isinstance(self._folder, ObjectPath):
-            return  # a store that shows it keeps it
-        if proofs := self._proofs(job, sink):
+        """Write the newest proof again: its writer may have died before it synced, or met a sync that failed.
+
+        Older ones go: a driver that was overtaken may have written one late.
+        """
+        proofs = [] if isinstance(self._folder, ObjectPath) else self._proofs(job, sink)  # a store keeps what it shows
+        if proofs:
             newest = max(proofs, key=_rank)
             with staging_errors(self._folder):
                 replace_file(self._path(newest), _dumped(newest))
+        self._drop_older(job, sink)
 
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
         begun = replace(marker, complete=False)
@@ -221,7 +224,6 @@ class _ProvenApplier(Applier):
         if marker.must_apply(self.last_applied(marker.job, marker.sink)):
             return True
         self.confirm(marker.job, marker.sink)
-        self._drop_older(marker.job, marker.sink)
         return False
 
     def _keep(self, marker: Marker) -> bool:

@@ -43,11 +43,13 @@ def test_a_row_that_is_refused_is_named_with_table_and_column(database: str, str
     with new_sink(database, f"{enum if state == '22P02' else ''} CREATE TABLE t ({made})", strategy=strategy) as sink:
         rows = pa.table({"id": [1, 7, 8], "v": ["a" if state != "22001" else "", "b", "b"]}, schema=SCHEMA)
         with pytest.raises(Fatal) as refused:
-            sink.session.write(0, 0, sink.session.open(0, SCHEMA), rows)
+            vote = sink.session.write(0, 0, sink.session.open(0, SCHEMA), rows)
+            sink.session.check_votes(0, SCHEMA, [vote])  # staged rows are compared once all have voted
         said, cause = str(refused.value), refused.value.__cause__
         assert [words for words in (f"{sink.schema}.t", what, row) if words not in said] == []
-        assert isinstance(cause, psycopg.Error)
-        assert cause.sqlstate == state
+        if (strategy, state) != ("staged", "23505"):
+            assert isinstance(cause, psycopg.Error)
+            assert cause.sqlstate == state
         assert "exactsink_" not in said
 
 
@@ -100,6 +102,7 @@ def test_a_full_table_of_locks_is_named_by_the_limit_that_the_server_names(there
             holder.execute(fills)
         with pytest.raises(Retryable, match="out of shared memory") as refused:
             there.prepare(0, 1)
+        holder.execute("SELECT pg_advisory_unlock_all()")  # a session that is closed ends a little later
     for error in (refused.value, ours(full.value, "write")):
         assert "ALTER SYSTEM SET max_locks_per_transaction = N" in error.next
 

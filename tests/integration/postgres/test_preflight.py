@@ -30,8 +30,12 @@ def weak() -> Iterator[PostgresServer]:
 @pytest.mark.parametrize("role", ["postgres", "writer"])
 def test_a_good_server_gives_no_finding(shop: PostgresServer, strategy: str, role: str) -> None:
     shop.execute("GRANT CREATE ON SCHEMA public TO writer; GRANT SELECT ON flights TO writer", "shop")
+    shop.execute(
+        "CREATE SCHEMA IF NOT EXISTS exactsink_staging; GRANT ALL ON SCHEMA exactsink_staging TO writer", "shop"
+    )
     found = check(shop, role=role, strategy=strategy)
     shop.execute("REVOKE CREATE ON SCHEMA public FROM writer; REVOKE SELECT ON flights FROM writer", "shop")
+    shop.execute("DROP SCHEMA exactsink_staging", "shop")
     assert found == []
 
 
