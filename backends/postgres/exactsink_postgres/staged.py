@@ -200,7 +200,7 @@ class StagingCommitter(PostgresCommitter):
             for key in self._keys:
                 for place, given in _by_place(committables).items():
                     if (found := _twice(session, place.relation, key, given)) is not None:
-                        where = f"sink {self._ctx.sink}, table {schema}.{self._options.name.name}, constraint {key.constraint}"
+                        where = f"sink {self._ctx.sink}, table {schema}.{self._options.name.name}"
                         raise _doubled(where, key, *found)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
@@ -344,7 +344,7 @@ def _doubled(where: str, key: UniqueKey, found: str, partitions: Sequence[int]) 
     if len(partitions) > 1:
         why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
         fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-    what = f"{where}: key ({', '.join(key.columns)})={found} comes twice"
+    what = f"{where}, constraint {key.constraint}: key ({', '.join(key.columns)})={found} comes twice"
     return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
 
