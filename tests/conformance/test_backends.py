@@ -137,6 +137,16 @@ class TestUpsertsIntoPostgres(ConformanceSuite):
         return upsert_targets_on(postgres.conninfo())["postgres_staged"]
 
 
+class TestDirectUpsertsIntoPostgres(ConformanceSuite):
+    """The tasks' transactions, and the votes that are kept beside their rows."""
+
+    test_conformance = chosen({*_OF_SERVERS, "one-vote-lost", "loser-swept"})
+
+    @pytest.fixture
+    def target(self, postgres: Postgres) -> ConformanceTarget:
+        return upsert_targets_on(postgres.conninfo())["postgres_direct"]
+
+
 class TestKafka(ConformanceSuite):
     test_conformance = chosen(_OF_BACKENDS)
 

@@ -17,7 +17,7 @@ from exactsink.contract import Committed, Fatal, Finding, JobContext
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
-from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check
+from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
@@ -86,6 +86,11 @@ def test_options_mean_what_they_do_on_a_dictionary(sink: Sink, case: Case) -> No
     check(case, Target(sink.session, sink.make, sink.read))
 
 
+@few_cases("direct")
+def test_options_of_direct_mean_the_same(sink: Sink, case: Case) -> None:
+    check(case, Target(sink.session, sink.make, sink.read))
+
+
 _ROWS = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
@@ -124,8 +129,6 @@ def test_check_names_what_an_upsert_needs_and_what_is_checked_too_late(sink: Sin
     assert _found(sink, "error") == []
     [warning] = _found(sink, "warning")
     assert "unique index t_v_key is checked only when a decided epoch is applied" in warning.message
-    with pytest.raises(ValueError, match="strategy direct is not available on PostgreSQL yet"):
-        sink.backend(strategy="direct")
 
 
 def _found(sink: Sink, severity: str) -> list[Finding]:
