@@ -43,7 +43,7 @@ class UpsertTarget(StagedTarget):
     previous = ConformanceTarget.previous  # no release before had it
 
     def backend(self, folder: Path) -> Backend:
-        super().backend(folder)  # makes the database
+        StagedTarget("staged", self.conninfo).backend(folder)  # makes the database
         self.run(folder, _TABLES)
         place = conninfo_to_dict(self.there(folder))
         name = quote(str(place.pop("dbname")))
