@@ -122,9 +122,9 @@ class TestPostgresBehindAPooler(ConformanceSuite):
 
     test_conformance = chosen({"killed-after-pre_commit", "killed-after-commit"})
 
-    @pytest.fixture(params=list(targets_on("")))
+    @pytest.fixture(params=[*targets_on(""), "postgres_direct"])
     def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:
-        return targets_on(pooler.conninfo())[request.param]
+        return {**targets_on(pooler.conninfo()), **upsert_targets_on(pooler.conninfo())}[request.param]
 
 
 class TestUpsertsIntoPostgres(ConformanceSuite):
