@@ -122,9 +122,9 @@ class TestPostgresBehindAPooler(ConformanceSuite):
 
     test_conformance = chosen({"killed-after-pre_commit", "killed-after-commit"})
 
-    @pytest.fixture(params=list(targets_on("")))
+    @pytest.fixture(params=[*targets_on(""), "postgres_direct"])
     def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:
-        return targets_on(pooler.conninfo())[request.param]
+        return {**targets_on(pooler.conninfo()), **upsert_targets_on(pooler.conninfo())}[request.param]
 
 
 class TestUpsertsIntoPostgres(ConformanceSuite):
@@ -135,6 +135,16 @@ class TestUpsertsIntoPostgres(ConformanceSuite):
     @pytest.fixture
     def target(self, postgres: Postgres) -> ConformanceTarget:
         return upsert_targets_on(postgres.conninfo())["postgres_staged"]
+
+
+class TestDirectUpsertsIntoPostgres(ConformanceSuite):
+    """The tasks' transactions, and the votes that are kept beside their rows."""
+
+    test_conformance = chosen({*_OF_SERVERS, "one-vote-lost", "loser-swept"})
+
+    @pytest.fixture
+    def target(self, postgres: Postgres) -> ConformanceTarget:
+        return upsert_targets_on(postgres.conninfo())["postgres_direct"]
 
 
 class TestKafka(ConformanceSuite):

@@ -10,7 +10,7 @@ The way of a row, and then of its vote:
 - `databases`: which one; `database`: the seam, all that the strategies ask of a database.
 - `sqlite`, `mysql`, `generic`: a database's side each, with its statements, values and preflight. `sqlite.trial` is the
   copy of a table on which tasks try rows that it might refuse.
-- `postgres`: upserts by way of the postgres backend's staging tables, beside the seam.
+- `postgres`: upserts by way of the postgres backend's COPY, staging tables, marks and sweep, beside the seam.
 - `preflight_frame`: what of the rows' schema keeps them out of any database.
 - `conformance`: targets for the conformance kit.
 """

@@ -32,7 +32,7 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.database import Database
-    from exactsink_idempotent_upsert.postgres.staged import PostgresUpserts
+    from exactsink_idempotent_upsert.postgres.backend import PostgresUpserts
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -133,10 +133,10 @@ class UpsertBackend(StagedBackend):
         return UpsertApplier(self._database())
 
     def _postgres(self) -> PostgresUpserts | None:
-        """Return what writes and commits where the database has staging tables of its own."""
+        """Return what writes and commits where the database is PostgreSQL."""
         if self.options.product != "postgresql":
             return None
-        from exactsink_idempotent_upsert.postgres.staged import PostgresUpserts
+        from exactsink_idempotent_upsert.postgres.backend import PostgresUpserts
 
         return PostgresUpserts(self.options, self._table())
 

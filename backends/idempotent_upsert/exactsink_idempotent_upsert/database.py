@@ -16,7 +16,10 @@ from exactsink.contract import Finding, Marker
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = ["MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN", "Database", "Held", "Owner", "Session"]
+__all__ = [
+    *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN"),
+    *("Database", "Held", "Owner", "Session", "owned_by"),
+]
 
 MARKER_TABLE = "exactsink_epochs"
 """It holds the last applied epoch of every (job, sink)."""
@@ -161,12 +164,15 @@ class Database(ABC):
 
     def owned_by(self, owner: Owner) -> tuple[str, str]:
         """Return a message that names the table's owner, and how the table is set free."""
-        job, sink, lineage = owner
-        free = (
-            f"DELETE FROM {OWNER_TABLE} WHERE target = '{self.table.target.replace(chr(39), 2 * chr(39))}';"
-            f" UPDATE {self.quoted(self.table.name)} SET {', '.join(f'{name} = NULL' for name in GUARD)};"
-        )
-        what = (
-            f"table {self.table.name} belongs to sink {sink} of job {job} (lineage {lineage}), which writes it directly"
-        )
-        return what, f"name another table; or, once that job has ended for good, run: {free}"
+        return owned_by(owner, self.table.name, self.table.target, OWNER_TABLE, self.quoted(self.table.name))
+
+
+def owned_by(owner: Owner, name: str, target: str, owners: str, relation: str) -> tuple[str, str]:
+    """Return a message that names a table's owner, and how it is set free; `owners` and `relation` as SQL has them."""
+    job, sink, lineage = owner
+    free = (
+        f"DELETE FROM {owners} WHERE target = '{target.replace(chr(39), 2 * chr(39))}';"
+        f" UPDATE {relation} SET {', '.join(f'{column} = NULL' for column in GUARD)};"
+    )
+    what = f"table {name} belongs to sink {sink} of job {job} (lineage {lineage}), which writes it directly"
+    return what, f"name another table; or, once that job has ended for good, run: {free}"

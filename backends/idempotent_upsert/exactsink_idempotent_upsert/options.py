@@ -174,7 +174,7 @@ _SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
         "SQLite has no staging tables: leave out `staging_schema`",
     ),
     (
-        lambda o: o.product == "postgresql" and o.strategy == "direct",
-        "strategy direct is not available on PostgreSQL yet: take strategy staged",
+        lambda o: o.strategy == "direct" and o.staging_schema is not None,
+        "strategy direct has no staging tables: leave out `staging_schema`",
     ),
 )

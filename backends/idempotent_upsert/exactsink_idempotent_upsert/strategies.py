@@ -32,7 +32,10 @@ from exactsink.contract import (
 from exactsink_idempotent_upsert.database import STAGED, UNDECIDED, WRITTEN, Database, Owner
 from exactsink_idempotent_upsert.limits import Ticket
 
-__all__ = ["DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"]
+__all__ = [
+    *("DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"),
+    *("check_owner", "keys_apart", "late"),
+]
 
 
 class UpsertApplier(Applier):
@@ -112,7 +115,8 @@ class DirectWriter(Writer):
             done = session.marker(txn.job, txn.sink)
             if done is not None and done.epoch >= txn.epoch:
                 raise self._late(done.epoch, done.generation)
-            self._check_owner(session.owner())
+            owner = session.owner()
+            check_owner(self._txn, self._lineage, owner, "" if owner is None else self._database.owned_by(owner)[0])
             newer = session.write(held, txn.epoch, txn.generation)
             if newer is not None:
                 raise self._late(*newer)
@@ -121,19 +125,8 @@ class DirectWriter(Writer):
     def abort(self) -> None:
         self._held.close()
 
-    def _check_owner(self, owner: Owner | None) -> None:
-        """Raise Refused where another journal has taken the table since the epoch was opened."""
-        if owner != (self._txn.job, self._txn.sink, self._lineage):
-            what = self._database.owned_by(owner)[0] if owner else "the table was set free by hand"
-            raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
-
     def _late(self, epoch: int, generation: int) -> Refused:
-        return Refused(
-            f"table {self._database.table.name} holds newer rows than this task's of epoch {self._txn.epoch}",
-            why=f"epoch {epoch} of generation {generation} is there, this task is of generation"
-            f" {self._txn.generation}: an older write never goes over a newer one, so none of its rows was kept",
-            next="leave the job to the driver that goes on with it",
-        )
+        return late(self._database.table.name, self._txn, f"epoch {epoch} of generation {generation}")
 
 
 class DirectCommitter(MarkerCommitter):
@@ -150,11 +143,7 @@ class DirectCommitter(MarkerCommitter):
         table = self._database.table
         if owner is not None and owner[:2] != (self._ctx.job, self._ctx.sink):
             found.append(Finding("error", *self._database.owned_by(owner)))
-        if not (_kept_together(self._ctx.distribution, table.keys) or participants == 1):
-            message = "rows of one key may come from two tasks of an epoch, and then any of them may win"
-            listed = ", ".join(table.keys)
-            found.append(Finding("warning", message, f'set distribution = "hash({listed})" on this sink'))
-        return found
+        return [*found, *keys_apart(self._ctx, table.keys, participants)]
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the tables and take the table for this sink. Idempotent, also from two processes; durable."""
@@ -187,6 +176,30 @@ class DirectCommitter(MarkerCommitter):
 
     def close(self) -> None:
         """Do nothing: no connection outlives the call that opened it."""
+
+
+def late(table: str, txn: Txn, stands: str) -> Refused:
+    """Return the error of a task whose epoch, or a later one, `stands` in the table by another's hand."""
+    return Refused(
+        f"table {table} holds newer rows than this task's of epoch {txn.epoch}",
+        why=f"{stands} is there, this task is of generation {txn.generation}: an older write never goes over a newer"
+        " one, so none of its rows was kept",
+        next="leave the job to the driver that goes on with it",
+    )
+
+
+def check_owner(txn: Txn, lineage: str, owner: Owner | None, owned: str) -> None:
+    """Raise Refused where another journal has taken the table since the epoch was opened; `owned` says who."""
+    if owner != (txn.job, txn.sink, lineage):
+        what = owned or "the table was set free by hand"
+        raise Refused(what, why=f"this task is of lineage {lineage}", next="leave the table to its owner")
+
+
+def keys_apart(ctx: JobContext, keys: Sequence[str], participants: int | None) -> Iterator[Finding]:
+    """Warn where rows of one key may come from two tasks."""
+    if not (_kept_together(ctx.distribution, keys) or participants == 1):
+        message = "rows of one key may come from two tasks of an epoch, and then any of them may win"
+        yield Finding("warning", message, f'set distribution = "hash({", ".join(keys)})" on this sink')
 
 
 def _ticket(given: str, database: Database, schema: pa.Schema) -> bytes:

@@ -61,7 +61,7 @@ _NO_PIPELINE = (
 
 
 class PostgresCommitter(Committer):
-    """What the committers of both strategies do alike."""
+    """What the committers of all strategies do alike."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         self._options = options
@@ -122,6 +122,18 @@ class PostgresCommitter(Committer):
                 why = f"the mark was {mark}, and is {now}: the pooler leads to another server, which lags behind"
                 raise Retryable(what, why=why, next=AGAIN)
         return marks, mark
+
+    def _is_applied(self, marks: Marks, seen: Mark | None, epoch: int) -> bool:
+        """Take the marks' lock; return whether the epoch is marked. Raises Retryable for another mark than was seen."""
+        marks.lock()
+        stands = marks.newest()
+        done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
+        if done and stands is not None and stands.lineage == self._ctx.lineage:
+            return True
+        if done or stands != seen:
+            what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
+            raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
+        return False
 
     def _last(self, session: Session) -> tuple[Marks, Mark | None]:
         """Return the mark that this session has read last, with what reads it; one that has not reads it now."""

@@ -17,7 +17,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK
 
-__all__ = ["MARKS_TABLE", "Marks", "Registry", "in_query"]
+__all__ = ["MARKS_TABLE", "Marks", "OwnTable", "Registry", "in_query"]
 
 _BIRTH = -1  # the epoch of a birth's row
 _WHOLE = ""  # the ref of a row for a whole epoch, or a birth
@@ -42,7 +42,7 @@ def in_query(name: str) -> str:
     return name.replace("%", "%%")
 
 
-class _OwnTable:
+class OwnTable:
     """One table of exactsink's own in a schema, through one session.
 
     All calls raise psycopg's errors; those that write belong into a transaction.
@@ -83,7 +83,7 @@ class _OwnTable:
         return bool(self.session.run(query, self.relation, column).fetchall())
 
 
-class Marks(_OwnTable):
+class Marks(OwnTable):
     """The marks of one job's one sink, whose journal is `lineage`."""
 
     name = "exactsink_epochs"
@@ -102,9 +102,9 @@ class Marks(_OwnTable):
             if not self._is_there("token"):
                 self.session.run(_UPGRADE.format(self.relation))
 
-    def newest(self) -> Mark | None:
+    def newest(self, tag: str = "") -> Mark | None:
         """Return the mark: of the highest epoch, else the birth. None where neither is, nor a table."""
-        rows = self._asked(_NEWEST, *self._key, *self._key, self._lineage)
+        rows = self._asked(tag + _NEWEST, *self._key, *self._key, self._lineage)
         if not rows:
             return None
         lineage, epoch, tokens, refs, count = rows[0]
@@ -139,8 +139,16 @@ class Marks(_OwnTable):
         return bool(self._asked(query, *self._key, lineage))
 
     def lock(self) -> None:
-        """Keep others who apply an epoch of this sink waiting until the transaction ends."""
-        self.session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink {'.'.join(self._key)}")
+        """Keep others who apply an epoch of this sink, or write for it, waiting until the transaction ends."""
+        self.session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", self._lock)
+
+    def lock_shared(self, tag: str) -> None:
+        """Keep those who apply an epoch of this sink waiting, and no others. `tag` begins the statement."""
+        self.session.run(f"{tag} SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 0))", self._lock)
+
+    @property
+    def _lock(self) -> str:
+        return f"exactsink {'.'.join(self._key)}"
 
     def trim(self) -> None:
         """Delete all below the highest epoch that stands when the statement runs; not durably, as they harm nobody."""
@@ -151,7 +159,7 @@ class Marks(_OwnTable):
         self._asked(statement, *self._key, *self._key)
 
 
-class Registry(_OwnTable):
+class Registry(OwnTable):
     """Who has voted with strategy `staged`, and where the rows wait.
 
     Unlogged tables have a registry that is unlogged, too: a crash of the server empties both.

@@ -66,6 +66,10 @@ _PUBLICATIONS = """
         WHERE pnpubid = pg_publication.oid AND nspname = %(space)s)) ORDER BY 1
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
+_PARENTS = """
+    SELECT 'foreign key ' || quote_ident(conname), confrelid::regclass::text FROM pg_constraint
+    WHERE conrelid = %(oid)s AND contype = 'f'
+"""
 _DEFERRED = """
     SELECT CASE contype WHEN 'f' THEN 'foreign key ' WHEN 'x' THEN 'exclusion constraint '
         WHEN 't' THEN 'constraint trigger ' ELSE 'deferrable constraint ' END || quote_ident(conname)
@@ -136,9 +140,13 @@ def table_findings(
         yield from _unfit(connection, table, role)
         yield from _rights(options, connection, table, schema, role)
         yield from _columns(options, table, schema, role)
+        parents: dict[str, str] = dict(connection.execute(_PARENTS, {"oid": table.oid}).fetchall())
         for constraint in deferred_constraints(connection, table) if staged else ():
             message = f"table {table}: {constraint} is checked only when a decided epoch is applied: a row "
             fix = 'strategy = "two_phase" in the config, which checks before the decision'
+            if (parent := parents.get(constraint)) is not None:
+                feeds = f'if another sink of this job feeds {parent}, set after = "..." (its name) on this one'
+                fix = f"{feeds}; else {fix}"
             yield Finding("warning", message + "that it refuses stops the job then", fix)
 
 

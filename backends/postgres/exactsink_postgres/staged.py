@@ -244,14 +244,8 @@ class StagingCommitter(PostgresCommitter):
             session.run(_IN_ORDER)
             if any(committable.version == UNMARKED for committable in given):
                 marks.create()
-            marks.lock()
-            stands = marks.newest()
-            done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
-            if done and stands is not None and stands.lineage == self._ctx.lineage:
+            if self._is_applied(marks, seen, epoch):
                 return AlreadyCommitted()
-            if done or stands != seen:
-                what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
-                raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
             try:
                 waiting = _waiting(session, given)
                 self.apply_rows(session, quoted(schema, self._options.name.name), waiting)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from exactsink.contract import Retryable
+from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from tests.integration.postgres.sinks import Branches, Staged, kinds, new_sink
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import PostgresServer, wait_until
@@ -15,10 +19,26 @@ from tests.servers.postgres import PostgresServer, wait_until
 MANY = 8
 
 
-@pytest.fixture
-def own(server: PostgresServer) -> Iterator[Staged]:
-    with new_sink(server.new_database("staged"), "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
-        yield sink
+class Upserts(Staged):
+    """The same table, upserted into."""
+
+    @property
+    def backend(self) -> Any:
+        place = conninfo_to_dict(self.conninfo)
+        database = place.pop("dbname")
+        given = {"url": f"postgresql:///{database}?{urlencode(place)}", "table": "t", "keys": ["id"]}
+        return UpsertBackend(UpsertOptions.model_validate({**given, "busy_timeout_seconds": 5, **dict(self.given)}))
+
+
+@pytest.fixture(params=["inserts", "staged", "direct"])
+def own(server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Staged]:
+    guard = ", exactsink_epoch bigint, exactsink_generation bigint" if request.param == "direct" else ""
+    with new_sink(server.new_database("staged"), f"CREATE TABLE t (id bigint PRIMARY KEY, v text{guard})") as sink:
+        if request.param == "inserts":
+            yield sink
+        else:
+            given = sink.given if request.param == "staged" else ()
+            yield Upserts(sink.conninfo, given=(*given, ("strategy", request.param))).bound()
 
 
 def test_a_crash_between_prepare_and_commit_and_one_in_the_middle_of_the_commit(server: PostgresServer) -> None:
@@ -61,8 +81,12 @@ def test_a_vote_whose_answer_was_cut_is_no_vote_and_is_swept(server: PostgresSer
     assert branches.prepared() == []
 
 
-def test_the_server_crashes_after_it_committed_and_before_it_answered(own: Staged, server: PostgresServer) -> None:
+def test_the_server_crashes_after_a_vote_and_between_a_commit_and_its_answer(
+    own: Staged, server: PostgresServer
+) -> None:
     votes = own.vote(1, [(1, "a")])
+    server.stop("immediate")
+    server.start()
     own.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")  # for whom it waits
     wait_until(lambda: own.run("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
     with ThreadPoolExecutor() as pool:

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -13,11 +14,20 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from exactsink.contract import Committed, Fatal, Finding, JobContext
+from exactsink.contract import (
+    Committed,
+    Fatal,
+    Finding,
+    JobContext,
+    LineageError,
+    Refused,
+    Retryable,
+    Writer,
+)
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
-from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check
+from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
@@ -86,6 +96,11 @@ def test_options_mean_what_they_do_on_a_dictionary(sink: Sink, case: Case) -> No
     check(case, Target(sink.session, sink.make, sink.read))
 
 
+@few_cases("direct")
+def test_options_of_direct_mean_the_same(sink: Sink, case: Case) -> None:
+    check(case, Target(sink.session, sink.make, sink.read))
+
+
 _ROWS = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
@@ -124,12 +139,10 @@ def test_check_names_what_an_upsert_needs_and_what_is_checked_too_late(sink: Sin
     assert _found(sink, "error") == []
     [warning] = _found(sink, "warning")
     assert "unique index t_v_key is checked only when a decided epoch is applied" in warning.message
-    with pytest.raises(ValueError, match="strategy direct is not available on PostgreSQL yet"):
-        sink.backend(strategy="direct")
 
 
-def _found(sink: Sink, severity: str) -> list[Finding]:
-    committer = sink.backend().committer(JobContext("j", "out", "", 1, "l1"))
+def _found(sink: Sink, severity: str, **given: Any) -> list[Finding]:
+    committer = sink.backend(**given).committer(JobContext("j", "out", "", 1, "l1"))
     try:
         return [finding for finding in committer.check(_ROWS, 1) if finding.severity == severity]
     finally:
@@ -151,3 +164,97 @@ def test_a_column_that_only_orders_is_not_stored(sink: Sink) -> None:
     rows = pa.table({"k": [1, 1, 1], "v": ["second", "third", "first"], "o": ["b", "c", None]})
     assert mine.commit_marked(1, mine.prepare(1, [rows])) == [Committed()]
     assert sink.run(f"SELECT * FROM {TABLE}") == [(1, "third")]
+
+
+def _direct(sink: Sink, **given: Any) -> Session:
+    return sink.session({"table": TABLE, "strategy": "direct", "busy_timeout_seconds": 0.5, **given})
+
+
+def _task(made: Session, epoch: int, *given: tuple[int | None, str]) -> Writer:
+    """Return a task that has taken its rows, and has not yet voted."""
+    ticket = made.open(epoch, _ROWS)
+    writer = made.backend.writer(made.txn(epoch, 0, 100 + made.ctx.generation), _ROWS, ticket)
+    writer.write(_rows(*given).to_batches()[0])
+    return writer
+
+
+_GUARDED = f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text, exactsink_epoch bigint, exactsink_generation bigint)"
+
+
+def test_a_late_task_keeps_nothing_nor_does_one_of_a_decided_epoch_whose_keys_are_gone(sink: Sink) -> None:
+    sink.run(_GUARDED)
+    first = _direct(sink)
+    late, later = (_task(first, 1, (1, "late"), (9, "of no newer row's key")) for _ in range(2))
+    second = replace(first, ctx=replace(first.ctx, generation=2))
+    votes = second.prepare(1, [_rows((1, "a"))])
+    with pytest.raises(Refused, match="epoch 1 of generation 2 is there, this task is of generation 1"):
+        late.pre_commit()
+    assert second.commit_marked(1, votes) == [Committed()]
+    sink.run(f"DELETE FROM {TABLE}")
+    with pytest.raises(Refused, match="the mark of epoch 1 is there"):
+        later.pre_commit()
+    assert sink.run(f"SELECT * FROM {TABLE}") == []
+
+
+def test_an_epoch_is_not_marked_while_a_task_writes_for_it(sink: Sink) -> None:
+    """The task has seen no mark: a row that somebody deletes after the mark would come back."""
+    sink.run(f"{_GUARDED}; INSERT INTO {TABLE} VALUES (2, 'theirs')")
+    mine = _direct(sink)
+    votes = mine.prepare(1, [_rows((1, "a"))])
+    late = _task(_direct(sink, busy_timeout_seconds=30), 1, (2, "b"))
+    with psycopg.connect(sink.conninfo) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(f"SELECT FROM {sink.schema}.{TABLE} FOR UPDATE".encode())
+        voting = pool.submit(late.pre_commit)
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%INSERT INTO%'"
+        wait_until(lambda: bool(sink.run(waits)), "the task to meet the other's lock")
+        with pytest.raises(Retryable, match="blocked by session"):
+            mine.commit_marked(1, votes)
+        other.rollback()
+        voting.result()
+    assert mine.commit_marked(1, votes) == [Committed()]
+
+
+def test_a_table_has_one_sink_that_writes_it_directly(sink: Sink) -> None:
+    sink.run(f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text)")
+    found = _found(sink, "error", strategy="direct")
+    assert ["no column exactsink_" in error.message for error in found] == [True, True]
+    sink.run(" ".join(error.fix.partition(";")[0] + ";" for error in found))
+    assert _found(sink, "error", strategy="direct") == []
+    late = _task(_direct(sink), 1, (1, "a"))
+    [error] = _found(sink, "error", strategy="direct")  # of another job
+    assert "belongs to sink out of job" in error.message
+    other = sink.backend(strategy="direct").committer(JobContext("other", "out", "", 1, "l2"))
+    with pytest.raises(LineageError, match="belongs to sink out of job"):
+        other.open_epoch(1, _ROWS, 1)
+    sink.run(error.fix.partition("run: ")[2])
+    with pytest.raises(Refused, match="set free by hand"):
+        late.pre_commit()
+    other.open_epoch(1, _ROWS, 1)
+    other.close()
+
+
+def test_a_row_that_is_refused_or_dropped_takes_its_task_with_it(sink: Sink) -> None:
+    sink.run(_GUARDED.replace("bigint PRIMARY KEY", "bigint UNIQUE"))
+    mine = _direct(sink)
+    with pytest.raises(Fatal, match=f"{sink.schema}.t, column k"):
+        mine.prepare(1, [_rows((1, "a"), (None, "b"))])
+    drop = "CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+    when = f"BEFORE INSERT ON {TABLE} FOR EACH ROW WHEN (NEW.k = 2) EXECUTE FUNCTION drops()"
+    sink.run(f"{drop}; CREATE TRIGGER drops {when}")
+    with pytest.raises(Fatal, match="it took 1 of 2 rows"):
+        mine.prepare(1, [_rows((1, "a"), (2, "b"))])
+    assert sink.run(f"SELECT * FROM {TABLE}") == []
+
+
+def test_check_names_the_other_table_of_a_foreign_key(sink: Sink) -> None:
+    sink.run(f"CREATE TABLE kinds (v text PRIMARY KEY); {_GUARDED.replace('v text', 'v text REFERENCES kinds')}")
+    sink.run(f"CREATE TABLE lines (k bigint REFERENCES {TABLE})")
+    staged = _found(sink, "warning", delete_when="v IS NULL")
+    parent = [finding for finding in staged if "foreign key t_v_fkey is checked only" in finding.message]
+    child = [finding for finding in staged if "lines has foreign key lines_k_fkey" in finding.message]
+    assert [finding.fix.partition(" on this")[0] for finding in parent + child] == [
+        f'if another sink of this job feeds {sink.schema}.kinds, set after = "..." (its name)',
+        f'delete from {sink.schema}.lines, too; if a sink of this job does, set after = "..." (its name)',
+    ]
+    direct = [finding.message for finding in _found(sink, "warning", strategy="direct")]
+    assert [f"foreign key t_v_fkey to {sink.schema}.kinds" in message for message in direct].count(True) == 1

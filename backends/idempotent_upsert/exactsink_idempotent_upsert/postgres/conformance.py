@@ -1,9 +1,9 @@
-"""A target of the `idempotent_upsert` backend in PostgreSQL for the kit: a database of its own for a scenario."""
+"""Targets of the `idempotent_upsert` backend in PostgreSQL for the kit: a database of its own for a scenario."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -12,13 +12,13 @@ import psycopg
 import sqlalchemy.dialects.postgresql  # noqa: F401 - here once, not in each process that the kit forks
 from psycopg.conninfo import conninfo_to_dict
 
-from exactsink.contract import Backend
+from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from exactsink_idempotent_upsert.postgres import staged as postgres  # noqa: F401 - the same
+from exactsink_idempotent_upsert.postgres import backend as postgres  # noqa: F401 - the same
 from exactsink_postgres.conformance import StagedTarget
 
-__all__ = ["UpsertTarget", "targets_on"]
+__all__ = ["DirectTarget", "UpsertTarget", "targets_on"]
 
 _TABLES = """
     CREATE TABLE keyed (id bigint PRIMARY KEY, kind text, amount float8, times int DEFAULT 1);
@@ -27,11 +27,12 @@ _TABLES = """
         $$ BEGIN INSERT INTO changes VALUES (NEW.id); RETURN NULL; END $$;
     CREATE TRIGGER changed AFTER INSERT OR UPDATE ON keyed FOR EACH ROW EXECUTE FUNCTION log();
 """
+_GONE = "DELETE FROM keyed USING exactsink_staged AS vote WHERE keyed.xmin = vote.xmin AND participant = ANY (%s)"
 
 
 def targets_on(conninfo: str) -> Mapping[str, ConformanceTarget]:
     """Return the targets by name, on this server."""
-    return {"postgres_staged": UpsertTarget("staged", conninfo)}
+    return {"postgres_staged": UpsertTarget("staged", conninfo), "postgres_direct": DirectTarget("direct", conninfo)}
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,39 @@ class UpsertTarget(StagedTarget):
     previous = ConformanceTarget.previous  # no release before had it
 
     def backend(self, folder: Path) -> Backend:
-        super().backend(folder)  # makes the database
+        StagedTarget("staged", self.conninfo).backend(folder)  # makes the database
         self.run(folder, _TABLES)
         place = conninfo_to_dict(self.there(folder))
         name = quote(str(place.pop("dbname")))
         url = f"postgresql:///{name}?{urlencode({key: str(value) for key, value in place.items()})}"
         # A driver that is stopped inside its transaction holds locks: don't wait for it.
         given = {"url": url, "table": "keyed", "keys": ["id"], "busy_timeout_seconds": 0.5}
-        return UpsertBackend(UpsertOptions.model_validate({**given, "set": {"times": "keyed.times + 1"}}))
+        return UpsertBackend(UpsertOptions.model_validate({**given, **self.more}))
+
+    @property
+    def more(self) -> Mapping[str, object]:
+        return {"set": {"times": "keyed.times + 1"}}
 
     def applied(self, folder: Path) -> Counter[int]:
         with psycopg.connect(self.there(folder)) as session:
             return Counter(row for (row,) in session.execute("SELECT id FROM changes"))
+
+
+@dataclass(frozen=True)
+class DirectTarget(UpsertTarget):
+    """The same with strategy `direct`, whose votes a failover can lose, together with their rows."""
+
+    destroy_evidence = (
+        ConformanceTarget.destroy_evidence
+    )  # without the marks, the journal stops before it asks for votes
+
+    @property
+    def more(self) -> Mapping[str, object]:
+        return {"strategy": "direct", "create": True, "on_schema_change": "add_columns"}
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Let them be gone, with the rows of their transactions, as after a failover to a standby that lags behind."""
+        with psycopg.connect(self.there(folder)) as session:
+            ids = [committable.txn.id for committable in committables]
+            session.execute(_GONE, [ids])
+            session.execute("DELETE FROM exactsink_staged WHERE participant = ANY (%s)", [ids])

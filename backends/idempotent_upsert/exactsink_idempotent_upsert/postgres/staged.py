@@ -6,84 +6,34 @@ Executors import this module: no SQLAlchemy here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from exactsink.contract import Backend, Committable, Committer, ConfigError, Finding, JobContext, Traits, Txn, Writer
+from exactsink.contract import Committable, Finding, JobContext
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.options import UpsertOptions
+from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
 from exactsink_idempotent_upsert.postgres.preflight import key_findings, reworded
 from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW, Source, Statements
 from exactsink_idempotent_upsert.table import DELETED, Table
 from exactsink_postgres.load import payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
-from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagedTicket, StagingCommitter, StagingWriter
+from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter
 from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
-from exactsink_postgres.tables import chosen_columns, ensure_table
-from exactsink_postgres.type_mapping import Column, column_type, matches
+from exactsink_postgres.type_mapping import Column, matches
 
-__all__ = ["PostgresUpserts"]
-
-_ROW_COLUMN = Column(ROW, "bigint", "int8", not_null=True, optional=False)
-_DELETED_COLUMN = Column(DELETED, "boolean", "bool", not_null=True, optional=False)
-
-
-class PostgresUpserts(Backend):
-    """The database's part of an upsert with strategy `staged`."""
-
-    options: UpsertOptions
-
-    def __init__(self, options: UpsertOptions, table: Table) -> None:
-        super().__init__(options)
-        self.table = replace(table, name=self._own.name.name, schema=self._own.name.schema)
-
-    @property
-    def strategy(self) -> str:
-        return self.options.strategy
-
-    @property
-    def target(self) -> str:
-        return f"{self.options.address}#{self._own.name}"
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)  # a failover may lose staged rows
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        staged = {column.name for column in StagedTicket.load(ticket).columns}
-        if ORDER in staged:  # what `order_by` names has no column of its own in the table
-            place = schema.get_field_index(self.table.order_by)
-            schema = schema.set(place, schema.field(place).with_name(ORDER))
-        return UpsertStagingWriter(self._own, txn, schema, ticket)
-
-    def committer(self, ctx: JobContext) -> Committer:
-        return UpsertStagingCommitter(self._own, ctx, self.table)
-
-    @cached_property
-    def _own(self) -> PostgresOptions:
-        options = self.options
-        given = {"conninfo": options.url.get_secret_value(), "table": options.table, "strategy": "staged"}
-        more: dict[str, Any] = {"create": options.create, "on_schema_change": options.on_schema_change}
-        if options.staging_schema is not None:
-            more["staging_schema"] = options.staging_schema
-        wait = max(options.busy_timeout_seconds, 0.001)
-        return PostgresOptions.model_validate({**given, **more, "lock_timeout_seconds": wait})
+__all__ = ["UpsertStagingCommitter", "UpsertStagingWriter"]
 
 
 class UpsertStagingWriter(StagingWriter):
     """Numbers a task's rows, as a key may come more than once in an epoch."""
 
-    own_columns = (ATTEMPT_COLUMN, _ROW_COLUMN)
+    own_columns = (ATTEMPT_COLUMN, ROW_COLUMN)
 
     def own_values(self, count: int) -> list[pa.Array]:
-        numbers = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=pa.scalar(self._rows, pa.int64()))
-        return [*super().own_values(count), numbers]
+        return [*super().own_values(count), numbered(self._rows, count)]
 
     def vote(self, rows: int) -> dict[str, Any]:
         own = {ATTEMPT, ROW, DELETED, ORDER}
@@ -99,7 +49,7 @@ class UpsertStagingCommitter(StagingCommitter):
         self._table = table
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        stored = self._stored(schema)
+        stored = held_in(self._table, schema)
         found = [reworded(finding) for finding in super().check(stored, participants)]
         if any(finding.severity == "error" for finding in found):
             return found
@@ -107,22 +57,13 @@ class UpsertStagingCommitter(StagingCommitter):
             return [*found, *key_findings(session, self._options, self._table, schema)]
 
     def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
-        stored = self._stored(schema)
-        table = ensure_table(session, self._options, self._ctx.sink, stored, self._table.keys)
-        chosen = dict(zip(stored.names, chosen_columns(table, stored), strict=True))
-        beside = [ATTEMPT_COLUMN, _ROW_COLUMN]
-        for field in schema:
-            if field.name == DELETED and self._table.deletes:
-                chosen[field.name] = _DELETED_COLUMN
-                beside.append(_DELETED_COLUMN)
-            elif field.name not in chosen and field.name == self._table.order_by:
-                chosen[field.name] = self._order_column(field)
-                beside.append(chosen[field.name])
-        columns = (ATTEMPT_COLUMN, _ROW_COLUMN, *(chosen[name] for name in schema.names))
-        declared = ", ".join(f"{quoted(own.name)} {own.type}{' NOT NULL' * own.not_null}" for own in beside)
-        keys = tuple(found[0].name for found in matches(self._table.keys, table.columns) if found)
-        names = tuple(chosen[name].name for name in stored.names)
-        return Form(table, names, declared, unique=False, required=keys), columns
+        chosen = choose(session, self._options, self._ctx.sink, self._table, schema)
+        columns = (ATTEMPT_COLUMN, ROW_COLUMN, *(chosen.columns[name] for name in schema.names))
+        own = (ATTEMPT_COLUMN, ROW_COLUMN, *chosen.beside)
+        declared = ", ".join(f"{quoted(one.name)} {one.type}{' NOT NULL' * one.not_null}" for one in own)
+        keys = tuple(found[0].name for found in matches(self._table.keys, chosen.table.columns) if found)
+        names = tuple(column.name for column in chosen.columns.values() if column not in chosen.beside)
+        return Form(chosen.table, names, declared, unique=False, required=keys), columns
 
     def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
@@ -141,17 +82,6 @@ class UpsertStagingCommitter(StagingCommitter):
             if self._table.deletes:
                 session.run(statements.deletes(number))
             session.run(statements.upserts(number))
-
-    def _stored(self, schema: pa.Schema) -> pa.Schema:
-        names = self._table.stored(schema.names)
-        return pa.schema([field for field in schema if field.name in names])
-
-    def _order_column(self, field: pa.Field) -> Column:
-        kind = column_type(field.type)
-        if kind is None:
-            what = f"`order_by` names column {field.name}, whose type {field.type} has no order in PostgreSQL"
-            raise ConfigError(what, next="cast it in the frame, or take another column")
-        return Column(ORDER, kind, kind)
 
 
 def _merge(session: Session, statements: Statements) -> int:
@@ -180,30 +110,9 @@ def _statements(
         Source(place.relation, tuple(c.txn.attempt for c in given), tuple(c.txn.partition for c in given))
         for place, given in waiting.items()
     )
-    named = _as_named(table, columns)
+    named = as_named(table, columns)
     ordered = ORDER if ORDER in held else named.ordered_by
     return Statements(named, target, columns, brought, ordered, sources)
-
-
-def _as_named(table: Table, columns: Sequence[str]) -> Table:
-    """Return the same with the names that the columns have in the table."""
-    as_columns = [Column(name, "", "") for name in columns]
-
-    def named(names: Iterable[str]) -> tuple[str, ...]:
-        given = list(names)
-        return tuple(
-            found[0].name if found else name for name, found in zip(given, matches(given, as_columns), strict=True)
-        )
-
-    expressions = dict(table.expressions)
-    return replace(
-        table,
-        keys=named(table.keys),
-        order_by=table.order_by and named([table.order_by])[0],
-        version=table.version and named([table.version])[0],
-        update_columns=None if table.update_columns is None else named(table.update_columns),
-        expressions=tuple(zip(named(expressions), expressions.values(), strict=True)),
-    )
 
 
 def _check_staged(session: Session, waiting: Mapping[Place, Sequence[Committable]], voted: int) -> None:

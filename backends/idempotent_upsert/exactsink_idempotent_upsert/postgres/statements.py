@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
-__all__ = ["ORDER", "ROUNDS", "ROW", "Source", "Statements"]
+__all__ = ["HELD", "ORDER", "ROUNDS", "ROW", "HeldRows", "Source", "Statements"]
 
 ROW = "exactsink_row"
 """The column of a staging table that numbers an attempt's rows."""
 
 ORDER = "exactsink_order"
 """The column of a staging table with what `order_by` names, where the sink's table has no such column."""
+
+HELD = "pg_temp.exactsink_held"
+"""A task's rows, until its transaction ends."""
 
 ROUNDS = "pg_temp.exactsink_rounds"
 _PLACE = "exactsink_place"
@@ -43,11 +46,25 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRows:
+    """The rows that a task holds, to be written as an epoch's and generation's."""
+
+    epoch: int
+    generation: int
+
+    def select(self, columns: str) -> str:
+        """Return a query for these columns, the guard's among them, beside those that say how the rows came."""
+        guard = f"{self.epoch}::bigint AS {GUARD[0]}, {self.generation}::bigint AS {GUARD[1]}"
+        return f"SELECT {columns}, {_PLACE}, {ROW} FROM (SELECT *, {guard}, 0 AS {_PLACE} FROM {HELD}) AS held"
+
+
+@dataclass(frozen=True, slots=True)
 class Statements:
     """What an epoch's rows do to one table.
 
     `target` is its name, quoted; `columns` are those that the staging tables have of it, `brought` those among them
-    that the rows bring; `ordered` is the column by which an epoch's rows are taken, None for their own order.
+    that the rows bring; `ordered` is the column by which an epoch's rows are taken, None for their own order. `rest`
+    are columns that mode replace sets to the table's default.
     """
 
     table: Table
@@ -55,7 +72,8 @@ class Statements:
     columns: tuple[str, ...]
     brought: tuple[str, ...]
     ordered: str | None
-    sources: tuple[Source, ...]
+    sources: tuple[Source | HeldRows, ...]
+    rest: tuple[str, ...] = ()
 
     @property
     def in_rounds(self) -> bool:
@@ -75,7 +93,9 @@ class Statements:
         """
         equal = " AND ".join(f"{quoted(self.table.name, key)} = excluded.{quoted(key)}" for key in self.table.keys)
         values = _listed(self.columns, "excluded.")
-        matched = f" WHEN MATCHED{self._guard('AND')} THEN UPDATE SET {', '.join(self._sets)}" if self._sets else ""
+        matched = (
+            f" WHEN MATCHED{self._unless_newer('AND')} THEN UPDATE SET {', '.join(self._sets)}" if self._sets else ""
+        )
         return (
             f"MERGE INTO {self.target} USING ({self._chosen()}) AS excluded ON {equal}{matched} "
             f"WHEN NOT MATCHED THEN INSERT ({_listed(self.columns)}) VALUES ({values})"
@@ -88,6 +108,15 @@ class Statements:
     def keys_count(self) -> str:
         """Return a query for the number of keys."""
         return f"SELECT count(*) FROM (SELECT DISTINCT {self._keys} FROM ({self._rows()}) AS staged) AS keys"
+
+    def newer(self, held: HeldRows) -> str:
+        """Return a query for the guard of the newest row that stands where one of these was to go, if it is newer."""
+        guard = _listed(GUARD, "stands.")
+        return (
+            f"SELECT {guard} FROM {self.target} AS stands WHERE ({guard}) > ({held.epoch}, {held.generation}) "
+            f"AND ({_listed(self.table.keys, 'stands.')}) IN (SELECT {self._keys} FROM {HELD}) "
+            f"ORDER BY ({guard}) DESC LIMIT 1"
+        )
 
     def number(self) -> list[str]:
         """Return the statements that number each key's rows, in a table that ends with the transaction."""
@@ -111,7 +140,7 @@ class Statements:
     def deletes(self, number: int) -> str:
         """Return the statement for a round's deletes."""
         name, equal = quoted(self.table.name), " AND ".join(self._equal())
-        guard = f" AND {self._newer('gone')}" if self.table.version else ""
+        guard = f" AND {self._not_above('gone')}" if self.table.version else ""
         return (
             f"DELETE FROM {self.target} USING {ROUNDS} AS gone "
             f"WHERE {_ROUND} = {number} AND {DELETED} AND {equal.replace('{}', name)}{guard}"
@@ -132,7 +161,7 @@ class Statements:
 
     def _insert(self, rows: str) -> str:
         sets = self._sets
-        action = f"DO UPDATE SET {', '.join(sets)}{self._guard('WHERE')}" if sets else "DO NOTHING"
+        action = f"DO UPDATE SET {', '.join(sets)}{self._unless_newer('WHERE')}" if sets else "DO NOTHING"
         return f"INSERT INTO {self.target} ({_listed(self.columns)}) {rows} ON CONFLICT ({self._keys}) {action}"
 
     @property
@@ -140,12 +169,20 @@ class Statements:
         """What is set where the key is there."""
         names = self.columns if self.table.mode == "replace" else self.brought
         sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in self.table.updated(names)]
+        sets += [f"{quoted(name)} = DEFAULT" for name in self.rest]
         return sets + [f"{quoted(name)} = {expression}" for name, expression in self.table.expressions]
 
-    def _guard(self, word: str) -> str:
-        return f" {word} {self._newer('excluded')}" if self.table.version else ""
+    def _unless_newer(self, word: str) -> str:
+        """Return what must hold for a row that is there to be changed."""
+        conditions = [self._not_above("excluded")] if self.table.version else []
+        if self.table.guarded:
+            epoch, generation = (f"{quoted(self.table.name)}.{name}" for name in GUARD)
+            own = f"{epoch} = excluded.{GUARD[0]} AND {generation} <= excluded.{GUARD[1]}"
+            older = f"({epoch} IS NULL OR ({epoch}, {generation}) <= ({_listed(GUARD, 'excluded.')}))"
+            conditions.append(own if self.table.mode == "insert_if_absent" else older)
+        return f" {word} {' AND '.join(conditions)}" if conditions else ""
 
-    def _newer(self, coming: str) -> str:
+    def _not_above(self, coming: str) -> str:
         assert self.table.version is not None
         stands = f"{quoted(self.table.name)}.{quoted(self.table.version)}"
         return f"({stands} IS NULL OR {coming}.{quoted(self.table.version)} >= {stands})"

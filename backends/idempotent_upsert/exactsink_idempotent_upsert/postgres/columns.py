@@ -1,0 +1,89 @@
+"""Which columns of a table in PostgreSQL an upsert's rows go into: the driver looks, tasks hear of it by the ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.contract import ConfigError
+from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
+from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
+from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.tables import Table as Found
+from exactsink_postgres.tables import chosen_columns, ensure_table
+from exactsink_postgres.type_mapping import Column, column_type, matches
+
+__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered"]
+
+ROW_COLUMN = Column(ROW, "bigint", "int8", not_null=True, optional=False)
+_DELETED_COLUMN = Column(DELETED, "boolean", "bool", not_null=True, optional=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The table that was found or made, and the column for each of the rows' that is held, those `beside` it, too."""
+
+    table: Found
+    columns: Mapping[str, Column]
+    beside: Sequence[Column]
+
+
+def choose(session: psycopg.Connection, options: PostgresOptions, sink: str, table: Table, schema: pa.Schema) -> Chosen:
+    """Make or widen the table as the options say, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
+    held = held_in(table, schema)
+    found = ensure_table(session, options, sink, held, table.keys)
+    columns = dict(zip(held.names, chosen_columns(found, held), strict=True))
+    beside = []
+    for field in schema:
+        if field.name == DELETED and table.deletes:
+            columns[field.name] = _DELETED_COLUMN
+            beside.append(_DELETED_COLUMN)
+        elif field.name not in columns and field.name == table.order_by:
+            columns[field.name] = _order_column(field)
+            beside.append(columns[field.name])
+    return Chosen(found, columns, beside)
+
+
+def held_in(table: Table, schema: pa.Schema) -> pa.Schema:
+    """Return what the table has to hold: those of the rows' columns that are stored, and the guard's."""
+    names = table.stored(schema.names)
+    guard = [pa.field(name, pa.int64()) for name in GUARD] if table.guarded else []
+    return pa.schema([*(field for field in schema if field.name in names), *guard])
+
+
+def as_named(table: Table, columns: Sequence[str]) -> Table:
+    """Return the same with the names that the columns have in the table."""
+    as_columns = [Column(name, "", "") for name in columns]
+
+    def named(names: Iterable[str]) -> tuple[str, ...]:
+        given = list(names)
+        return tuple(
+            found[0].name if found else name for name, found in zip(given, matches(given, as_columns), strict=True)
+        )
+
+    expressions = dict(table.expressions)
+    return replace(
+        table,
+        keys=named(table.keys),
+        order_by=table.order_by and named([table.order_by])[0],
+        version=table.version and named([table.version])[0],
+        update_columns=None if table.update_columns is None else named(table.update_columns),
+        expressions=tuple(zip(named(expressions), expressions.values(), strict=True)),
+    )
+
+
+def numbered(before: int, count: int) -> pa.Array:
+    """Return the numbers of so many rows of a task: a key may come more than once in an epoch."""
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=pa.scalar(before, pa.int64()))
+
+
+def _order_column(field: pa.Field) -> Column:
+    kind = column_type(field.type)
+    if kind is None:
+        what = f"`order_by` names column {field.name}, whose type {field.type} has no order in PostgreSQL"
+        raise ConfigError(what, next="cast it in the frame, or take another column")
+    return Column(ORDER, kind, kind)
