@@ -144,6 +144,19 @@ def test_a_table_that_is_refused(here: Here, tmp_path: Path, made: str) -> None:
         assert sink.run(1, [(1, "a")]) == [Committed()]
 
 
+def test_what_may_refuse_a_row_after_the_decision_is_a_warning(here: Here, tmp_path: Path) -> None:
+    here.sql(
+        "CREATE TABLE other (id BIGINT PRIMARY KEY)",
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9), o BIGINT, CONSTRAINT odd CHECK (o <> 1),"
+        " CONSTRAINT away FOREIGN KEY (o) REFERENCES other (id))",
+        "CREATE TRIGGER looks BEFORE INSERT ON t FOR EACH ROW SET @seen = 1",
+    )
+    found = here.sink(tmp_path, create=False).check()
+    assert {finding.severity for finding in found} == {"warning"}
+    said = sorted(" ".join(finding.message.split()[:3]) for finding in found)
+    assert said == ["CHECK odd of", "FOREIGN KEY away", "trigger looks of"]
+
+
 def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(here: Here, tmp_path: Path) -> None:
     here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9) UNIQUE, o BIGINT)")
     sink = here.sink(tmp_path, create=False)
@@ -166,7 +179,9 @@ def test_columns_that_the_table_lacks_are_added_when_an_epoch_is_opened(here: He
     here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, o BIGINT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     sink = here.sink(tmp_path, create=False, on_schema_change="add_columns")
     assert sink.check() == []
-    batch = pa.record_batch({"id": [2, 3], "v": ["b", None], "se`lect ü": pa.array([Decimal("1.5"), None]), "o": [3, 4]})
+    batch = pa.record_batch(
+        {"id": [2, 3], "v": ["b", None], "se`lect ü": pa.array([Decimal("1.5"), None]), "o": [3, 4]}
+    )
     sink.open(1, batch.schema)  # a driver that died here
     assert sink.run(1, batch) == [Committed()]
     assert here.sql("SELECT * FROM t ORDER BY id") == [

@@ -23,7 +23,7 @@ _PARTITIONS, _ROWS = 2, 60
 
 
 class Crash:
-    """Kills the server once, at a point of the first epoch. It starts again at once, or when the next driver run does."""
+    """Kills the server once, at a point of the first epoch. It is back at once, or when the next driver run begins."""
 
     def __init__(self, server: MariaDBServer, at: tuple[str, str], stays_down: bool, patch: pytest.MonkeyPatch) -> None:
         self.server, self.at, self.stays_down = server, at, stays_down
