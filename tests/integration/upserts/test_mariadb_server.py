@@ -27,7 +27,7 @@ class Crash:
 
     def __init__(self, server: MariaDBServer, at: tuple[str, str], stays_down: bool, patch: pytest.MonkeyPatch) -> None:
         self.server, self.at, self.stays_down = server, at, stays_down
-        self.left, self.down = True, False
+        self.left, self.down, self.in_commit = True, False, False
         store, commit = mysql._Session.store, pymysql.Connection.commit
 
         def crash_inside(session: mysql._Session, marker: Any) -> None:
@@ -40,7 +40,6 @@ class Crash:
                 self.probe(*at, 0)
                 raise pymysql.OperationalError(2013, "Lost connection to server during query")
 
-        self.in_commit = False
         patch.setattr(mysql._Session, "store", crash_inside)
         patch.setattr(pymysql.Connection, "commit", lose_the_answer)
 
