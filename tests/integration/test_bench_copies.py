@@ -16,6 +16,7 @@ from exactsink.bench.ways import Base, base_of, find_ways
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.testing.processes import FreshProcess
 from tests.servers.kafka import Kafka
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
@@ -52,6 +53,19 @@ def test_tables(postgres: Postgres, tmp_path: Path) -> None:
     found = _play(base_of(str(tmp_path / "job.toml")), lambda number: {"id": number, "kind": "k"})
     assert found == {"out two_phase": [0, 2, 2, 0], "out staged": [0, 2, 2, 0]}
     assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
+
+
+def test_upserted_tables(mariadb: MariaDB, tmp_path: Path) -> None:
+    name = mariadb.new_database("bench")
+    mariadb.execute("CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT)", database=name)
+    sink = f'backend = "idempotent_upsert"\nurl = "{mariadb.url(name)}"\ntable = "flights"\nkeys = ["id"]\n'
+    (tmp_path / "job.toml").write_text(_JOB.format(folder=tmp_path) + sink)
+    base = base_of(str(tmp_path / "job.toml"))
+    found = _play(base, lambda number: {"id": number, "kind": "k"})
+    assert found == {"out staged": [0, 2, 2, 0], "out direct": [0, 0, 0, 0]}
+    own = base.prefix.replace("-", "_")
+    assert [one for (one,) in mariadb.execute("SHOW DATABASES") if own in one] == []
+    assert mariadb.execute("SHOW TABLES", database=name) == [("flights",)]
 
 
 def test_topics(kafka: Kafka, tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
         {"version": "o", "set": {"o": "1"}},
     ],
     "which `set` sets": [{"set": {"v": "1"}, "exclude": ("v",)}],
+    "by portable SQL": [{"url": "duckdb:///shop.duckdb", "on_schema_change": "add_columns"}],
     "no staging tables": [{"staging_schema": "s"}],
     "has no schemas": [{"table": "sales.orders"}],
     "no table name": [{"table": "a.b.c"}, {"table": '"a'}],

@@ -115,7 +115,7 @@ class UpsertBackend(StagedBackend):
         if problem is not None:
             raise Fatal(
                 f"table {options.table}: a row can't be stored: {problem}",
-                why="SQLite could not take it after the decision, when it is too late to refuse",
+                why="the database could not take it after the decision, when it is too late to refuse",
                 next="cast the column, or filter such rows, before this sink",
             )
         for key in options.keys:  # SQLite stores NaN as NULL

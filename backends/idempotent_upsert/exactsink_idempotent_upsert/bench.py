@@ -1,13 +1,16 @@
-"""SQLite files for `exactsink bench`: one per strategy, with the form of a sink's own table where there is one."""
+"""Copies for `exactsink bench`, one per strategy, with the form of a sink's own table where there is one.
+
+SQLite files; on MariaDB and MySQL databases of their own, which the sink's user must be allowed to make.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that a bench forks
 
@@ -16,21 +19,33 @@ from exactsink.contract import BackendOptions, ConfigError
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertOptions
+from exactsink_idempotent_upsert.mysql.statements import quoted as in_backticks
+from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.urls import MYSQL
 
-__all__ = ["FileTarget", "targets"]
+if TYPE_CHECKING:
+    from exactsink_idempotent_upsert.mysql.database import MysqlDatabase
+
+__all__ = ["FileTarget", "ServerTarget", "targets"]
 
 _TABLE = "bench_rows"
 _FORM = (
     "SELECT sql FROM sqlite_master WHERE lower(tbl_name) = lower(?) AND sql IS NOT NULL AND type IN ('table', 'index')"
 )
+_COLUMNS_OF = "information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s"
 
 
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
     """Return both strategies."""
     assert options is None or isinstance(options, UpsertOptions)
+    if options is not None and options.product not in ("sqlite", *MYSQL):
+        why = "copies are made on SQLite, MariaDB and MySQL only"
+        raise ConfigError(f"a table on {options.product} is not measured", why=why)
     if options is not None and options.delete_when is not None:
         why = "rows that delete others can't be counted by a reader"
         raise ConfigError("a table with delete_when is not measured", why=why)
+    if options is not None and options.product in MYSQL:
+        return {strategy: ServerTarget(strategy, options) for strategy in ("staged", "direct")}
     return {strategy: FileTarget(strategy, options) for strategy in ("staged", "direct")}
 
 
@@ -97,6 +112,88 @@ class _TableReader(BenchReader):
             if "no such table" in str(error):
                 return 0
             raise
+        return int(count)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class ServerTarget(BenchTarget):
+    """A table of the sink's own name, in a database that the bench makes on its server."""
+
+    strategy: str
+    given: UpsertOptions
+
+    @property
+    def holds(self) -> str:
+        return "locks on rows, from the begin of the commit"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.given.keys
+
+    def make(self, place: Place) -> Mapping[str, Any]:
+        from sqlalchemy.engine import make_url
+
+        schema, table = self.given.name.schema, self.given.name.name
+        here = in_backticks(place.identifier, table)
+        url = make_url(self.given.url.get_secret_value()).set(database=place.identifier)
+        options: dict[str, Any] = {"url": url.render_as_string(hide_password=False), "table": in_backticks(table)}
+        options |= {"strategy": self.strategy, "keys": list(self.keys)}
+        there = self._run(f"SELECT COLUMN_NAME FROM {_COLUMNS_OF}", schema, table)
+        self._run(f"CREATE DATABASE `{place.identifier}` CHARACTER SET utf8mb4")
+        if not there:
+            return {**options, "create": True}
+        own = in_backticks(schema, table) if schema else in_backticks(table)
+        self._run(f"CREATE TABLE {here} LIKE {own}")
+        for name in GUARD if self.strategy == "direct" else ():
+            if (name,) not in there:
+                self._run(f"ALTER TABLE {here} ADD COLUMN {name} BIGINT")
+        return options
+
+    def reader(self, place: Place) -> BenchReader:
+        return _ServerReader(self, place)
+
+    def size(self, place: Place) -> int | None:
+        query = "SELECT sum(DATA_LENGTH + INDEX_LENGTH) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+        [(size,)] = self._run(query, place.identifier)
+        return int(size or 0)
+
+    def drop(self, place: Place) -> None:
+        self._run(f"DROP DATABASE IF EXISTS `{place.identifier}`")
+
+    @property
+    def database(self) -> MysqlDatabase:
+        from exactsink_idempotent_upsert.mysql.database import MysqlDatabase
+
+        given = self.given
+        table = Table(given.name.name, given.keys, None, False)
+        return MysqlDatabase(given.url.get_secret_value(), given.address, table, given.busy_timeout_seconds)
+
+    def _run(self, statement: str, *values: str | None) -> Sequence[tuple[Any, ...]]:
+        database = self.database
+        with (
+            database.explained("make, measure or drop a copy"),
+            closing(database.connect()) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(statement, values or None)
+            return tuple(cursor.fetchall())
+
+
+class _ServerReader(BenchReader):
+    def __init__(self, target: ServerTarget, place: Place) -> None:
+        self._connection = target.database.connect()
+        self._place = (place.identifier, target.given.name.name)
+
+    def rows(self) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT 1 FROM {_COLUMNS_OF}", self._place)
+            if not cursor.fetchall():
+                return 0
+            cursor.execute(f"SELECT count(*) FROM {in_backticks(*self._place)}")
+            [(count,)] = cursor.fetchall()
         return int(count)
 
     def close(self) -> None:

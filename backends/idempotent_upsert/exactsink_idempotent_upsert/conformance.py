@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
 __all__ = ["StagedTarget", "TableTarget", "targets"]
 
+_SERVER = "EXACTSINK_MYSQL_URL"
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 
 _TABLES = """
@@ -32,8 +34,13 @@ _TABLES = """
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Return the targets by name."""
-    return {"staged": StagedTarget("staged"), "direct": TableTarget("direct")}
+    """Return the targets by name; those in MariaDB or MySQL, too, where the environment names a server."""
+    in_files = {"staged": StagedTarget("staged"), "direct": TableTarget("direct")}
+    if not os.environ.get(_SERVER):
+        return in_files
+    from exactsink_idempotent_upsert.mysql.conformance import targets_on
+
+    return {**in_files, **targets_on(os.environ[_SERVER])}
 
 
 @dataclass(frozen=True)

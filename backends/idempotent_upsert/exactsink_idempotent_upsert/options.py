@@ -170,6 +170,10 @@ _SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
         "strategy direct needs a database whose conditional writes are known: take strategy staged",
     ),
     (
+        lambda o: o.on_schema_change == "add_columns" and o.product not in ("sqlite", *MYSQL, "postgresql"),
+        "columns can't be added to a table that is reached by portable SQL: leave out `on_schema_change`",
+    ),
+    (
         lambda o: o.product == "sqlite" and o.staging_schema is not None,
         "SQLite has no staging tables: leave out `staging_schema`",
     ),

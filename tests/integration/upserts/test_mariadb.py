@@ -12,10 +12,11 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
 from exactsink_idempotent_upsert.mysql import database as mysql
 from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.servers.mariadb import MariaDB
+from tests.unit.test_upsert_direct import task
 from tests.unit.upsert_sink import Sink, upsert
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
@@ -143,6 +144,19 @@ def test_a_table_that_is_refused(here: Here, tmp_path: Path, made: str) -> None:
         assert sink.run(1, [(1, "a")]) == [Committed()]
 
 
+def test_what_may_refuse_a_row_after_the_decision_is_a_warning(here: Here, tmp_path: Path) -> None:
+    here.sql(
+        "CREATE TABLE other (id BIGINT PRIMARY KEY)",
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9), o BIGINT, CONSTRAINT odd CHECK (o <> 1),"
+        " CONSTRAINT away FOREIGN KEY (o) REFERENCES other (id))",
+        "CREATE TRIGGER looks BEFORE INSERT ON t FOR EACH ROW SET @seen = 1",
+    )
+    found = here.sink(tmp_path, create=False).check()
+    assert {finding.severity for finding in found} == {"warning"}
+    said = sorted(" ".join(finding.message.split()[:3]) for finding in found)
+    assert said == ["CHECK odd of", "FOREIGN KEY away", "trigger looks of"]
+
+
 def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(here: Here, tmp_path: Path) -> None:
     here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9) UNIQUE, o BIGINT)")
     sink = here.sink(tmp_path, create=False)
@@ -159,6 +173,38 @@ def test_keys_are_equal_as_the_table_has_it(here: Here, tmp_path: Path) -> None:
     sink = here.sink(tmp_path, create=False, keys=("v",), set={"o": "t.o + excluded.o"}, exclude=("id",))
     assert sink.run(1, [(1, "a", 1), (2, "A", 2), (3, "ä ", 4)], [(4, "Ä", 8)]) == [Committed()] * 2
     assert here.sql("SELECT * FROM t") == [("a", 15)]
+
+
+def test_columns_that_the_table_lacks_are_added_when_an_epoch_is_opened(here: Here, tmp_path: Path) -> None:
+    here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, o BIGINT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    sink = here.sink(tmp_path, create=False, on_schema_change="add_columns")
+    assert sink.check() == []
+    batch = pa.record_batch(
+        {"id": [2, 3], "v": ["b", None], "se`lect ü": pa.array([Decimal("1.5"), None]), "o": [3, 4]}
+    )
+    sink.open(1, batch.schema)  # a driver that died here
+    assert sink.run(1, batch) == [Committed()]
+    assert here.sql("SELECT * FROM t ORDER BY id") == [
+        (1, 1, None, None),
+        (2, 3, "b", Decimal("1.5")),
+        (3, 4, None, None),
+    ]
+
+
+@pytest.mark.parametrize("later", ["newer rows", "decided"])
+def test_a_late_task_of_direct_keeps_nothing(here: Here, tmp_path: Path, later: str) -> None:
+    first = here.sink(tmp_path, strategy="direct")
+    first.run(1, [(1, "a"), (2, "b")])
+    late = task(first, 2, (9, "late, and of no newer row's key"), (1, "late"))
+    if later == "decided":
+        first.run(2, [(2, "c")])
+        here.sql("DELETE FROM t WHERE id = 1")
+    else:
+        first.at(2).vote(2, [(1, "newer")])
+    stands = here.sql("SELECT * FROM t ORDER BY id")
+    with pytest.raises(Refused, match="holds newer rows"):
+        late.pre_commit()
+    assert here.sql("SELECT * FROM t ORDER BY id") == stands
 
 
 def test_expressions_see_the_row_as_it_was(here: Here, tmp_path: Path) -> None:

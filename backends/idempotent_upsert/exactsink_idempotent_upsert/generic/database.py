@@ -86,8 +86,9 @@ class GenericDatabase(Database):
             yield from self._tried(schema)
         yield Finding(
             "warning",
-            f"table {table.name} is of a database that exactsink knows by its SQL only ({self.address})",
-            "see that the keys have a UNIQUE constraint: what the table refuses stops the job after the decision",
+            f"what columns and constraints of table {table.name} refuse stops the job after the decision:"
+            f" {self.address} is known by its SQL only",
+            "filter or cast such rows before this sink, and give the keys a UNIQUE constraint",
         )
 
     def _tried(self, schema: pa.Schema) -> Iterator[Finding]:

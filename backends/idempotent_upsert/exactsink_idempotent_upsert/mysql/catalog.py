@@ -34,6 +34,10 @@ _CONSTRAINTS = """
     SELECT CONSTRAINT_TYPE, CONSTRAINT_NAME FROM information_schema.TABLE_CONSTRAINTS
     WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s AND CONSTRAINT_TYPE IN ('CHECK', 'FOREIGN KEY')
 """
+_TRIGGERS = """
+    SELECT 'trigger', TRIGGER_NAME FROM information_schema.TRIGGERS
+    WHERE EVENT_OBJECT_SCHEMA = COALESCE(%s, DATABASE()) AND EVENT_OBJECT_TABLE = %s
+"""
 _WHOLE = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _TIMES = ("datetime", "timestamp", "time")
 _LAST_TIMESTAMP = 2**31 - 1
@@ -111,7 +115,7 @@ class Catalog:
             unique: dict[str, dict[str, int | None]] = {}
             for index, name, part in rows(_INDEXES):
                 unique.setdefault(index, {})[str(name).lower()] = part
-            engine, constraints = rows(_TABLE), rows(_CONSTRAINTS)
+            engine, constraints = rows(_TABLE), (*rows(_CONSTRAINTS), *rows(_TRIGGERS))
             cursor.execute("SELECT @@max_allowed_packet, VERSION()")
             [(packet, version)] = cursor.fetchall()
         exact = "utf8mb4_nopad_bin" if "mariadb" in version.lower() else "utf8mb4_0900_bin"

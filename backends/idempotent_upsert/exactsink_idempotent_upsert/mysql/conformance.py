@@ -1,12 +1,11 @@
 """Targets of the `idempotent_upsert` backend for the conformance kit: a table of MariaDB or MySQL, one per strategy.
 
-Each scenario gets a database of its own, on the server of `EXACTSINK_MYSQL_URL`.
+Each scenario gets a database of its own, and leaves it there: the server is one for tests.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy.dialects.mysql.pymysql  # noqa: F401 - here once, not in each process that the kit forks
 from sqlalchemy.engine import make_url
 
-from exactsink.contract import Backend, Committable, ConfigError
+from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.mysql import database as mysql
@@ -26,24 +25,15 @@ from exactsink_idempotent_upsert.table import Table
 if TYPE_CHECKING:
     import pymysql
 
-__all__ = ["ServerTarget", "StagedServerTarget", "targets", "targets_on"]
+__all__ = ["ServerTarget", "StagedServerTarget", "targets_on"]
 
-_RECORDINGS = Path(__file__).with_name("conformance.json")
-_VARIABLE = "EXACTSINK_MYSQL_URL"
+_RECORDINGS = Path(__file__).parents[1] / "conformance.json"  # what strategies stage is the same everywhere
 _TABLES = (
     "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, {0}_epoch INT, {0}_generation INT)",
     "CREATE TABLE changes (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT)",
     "CREATE TRIGGER inserted AFTER INSERT ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
     "CREATE TRIGGER updated AFTER UPDATE ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
 )
-
-
-def targets() -> Mapping[str, ConformanceTarget]:
-    """Return the targets by name, on the server that the environment names. Raises ConfigError when it names none."""
-    if not os.environ.get(_VARIABLE):
-        example = "mysql+pymysql://user@host/database, of a user who may make databases"
-        raise ConfigError("no MariaDB or MySQL server for the kit", next=f"set {_VARIABLE} to {example}")
-    return targets_on(os.environ[_VARIABLE])
 
 
 def targets_on(url: str) -> Mapping[str, ConformanceTarget]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -18,6 +17,7 @@ from exactsink.testing import Fault, Script, run_scenario
 from exactsink.testing.scenarios.matrix import Edge
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -45,11 +45,24 @@ def _play(job: int, url: str, folder: Path, faults: Sequence[Fault]) -> list[str
     return list(report.problems)
 
 
+@pytest.fixture(params=["postgres", "mariadb"])
+def place(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Iterable[Any]]]:
+    """A database's URL, and SQL there."""
+    server: Postgres | MariaDB = request.getfixturevalue(request.param)
+    if isinstance(server, MariaDB):
+        name = server.new_database("two_jobs")
+        return server.url(name), lambda statement: server.execute(statement, database=name)
+    url = server.create_database("two_upserting_jobs")
+    return url, lambda statement: server.execute(statement, "two_upserting_jobs")
+
+
 @pytest.mark.proof
-def test_two_jobs_with_killed_drivers_count_each_row_once(postgres: Postgres, tmp_path: Path) -> None:
-    url = postgres.create_database("two_upserting_jobs")
+def test_two_jobs_with_killed_drivers_count_each_row_once(
+    place: tuple[str, Callable[[str], Iterable[Any]]], tmp_path: Path
+) -> None:
+    url, sql = place
     faults = [[Fault(point, edge, "kill", epoch) for epoch, point in enumerate(_POINTS)] for edge in get_args(Edge)]
-    postgres.execute("CREATE TABLE totals (id bigint PRIMARY KEY, total bigint)", "two_upserting_jobs")
+    sql("CREATE TABLE totals (id bigint PRIMARY KEY, total bigint)")
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         played = [pool.submit(_play, job, url, tmp_path, faults[job]) for job in (0, 1)]
         assert [one.result() for one in played] == [[], []]
@@ -57,5 +70,4 @@ def test_two_jobs_with_killed_drivers_count_each_row_once(postgres: Postgres, tm
     for table in (table for job in (0, 1) for batch in _batches(job) for table in batch):
         for row in table.to_pylist():
             expected[row["id"]] += row["total"]
-    with psycopg.connect(postgres.conninfo("two_upserting_jobs")) as session:
-        assert dict(session.execute("SELECT id, total FROM totals").fetchall()) == dict(expected)
+    assert dict(sql("SELECT id, total FROM totals")) == dict(expected)
