@@ -23,14 +23,14 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 23, "idempotent_upsert": 40, "kafka": 21, "postgres": 22}
-MOST_LINES = {"files": 2350, "idempotent_upsert": 2800, "kafka": 2540, "postgres": 2300}
+MOST_FILES = {"files": 23, "idempotent_upsert": 43, "kafka": 21, "postgres": 22}
+MOST_LINES = {"files": 2350, "idempotent_upsert": 3000, "kafka": 2540, "postgres": 2300}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
-# idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,300 for MariaDB, PostgreSQL and any other
+# idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side
 # files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction,
 # 300 for SFTP, 90 for votes that name only their own files
-MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 400, "kafka": 400, "postgres": 400}
+MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 430, "kafka": 400, "postgres": 410}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
     33_500  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
