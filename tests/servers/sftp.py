@@ -42,7 +42,10 @@ class Sftp:
         self.folder = Path(tempfile.mkdtemp(prefix="exactsink-sftp-"))
         self.port = self._ports.numbers[0]
         self.user = "daemon" if os.getuid() == 0 else getpass.getuser()
-        self._program = Path(shutil.copy2(_program(), self.folder))  # it starts itself anew, by its whole path
+        program = _program()
+        self._program = Path(shutil.copy2(program, self.folder))  # it starts itself anew, by its whole path
+        for library in program.parents[2].glob("usr/lib/*/libwrap.so.0"):
+            shutil.copy2(library, self.folder)
         self.files, ssh = self.folder / "files", self.folder / "home" / ".ssh"
         ssh.mkdir(parents=True)
         self.files.mkdir()
@@ -75,7 +78,13 @@ class Sftp:
         command = [*tied, "--", str(self._program), "-D", "-e", "-f", str(self.folder / "config")]
         with open(self.folder / "log", "ab") as log:
             self._process = process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                env={**os.environ, "LD_LIBRARY_PATH": str(self.folder)},
             )
         wait_until(lambda: self._answers(process), f"the SFTP server in {self.folder} to answer")
 
@@ -115,19 +124,23 @@ def own_sftp() -> Iterator[Sftp]:
 
 
 def _program() -> Path:
-    """Return sshd; where none is installed, take it out of Debian's package, which is not installed: no service."""
+    """Return sshd; where none is installed, take it out of Debian's package, which is not installed: no service.
+
+    Its one library that other packages seldom bring comes along.
+    """
     for found in (shutil.which("sshd"), "/usr/sbin/sshd"):
         if found and os.access(found, os.X_OK):
             return Path(found)
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink" / "openssh-server"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink" / "openssh-server-libwrap0"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix="openssh-server.new-", dir=folder.parent))
-        wanted = ["apt-get", "-q", "download", "openssh-server"]
+        wanted = ["apt-get", "-q", "download", "openssh-server", "libwrap0"]
         if subprocess.run(wanted, cwd=new, capture_output=True).returncode != 0:
             subprocess.run(["apt-get", "-q", "update"], check=True, capture_output=True)
             subprocess.run(wanted, cwd=new, check=True, capture_output=True)
-        subprocess.run(["dpkg-deb", "-x", str(next(new.glob("*.deb"))), str(new)], check=True)
+        for package in new.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", str(package), str(new)], check=True)
         with suppress(OSError):  # another was faster
             new.rename(folder)
     return folder / "usr/sbin/sshd"
