@@ -98,32 +98,28 @@ def direct_findings(connection: psycopg.Connection, space: str, schema: pa.Schem
 def _references(connection: psycopg.Connection, table: Table, there: Found) -> Iterator[Finding]:
     """Find foreign keys that a row, or a delete, may break."""
     for key in ask(connection, _REFERENCES, oid=there.oid):
+        name, parent, child = key["name"], key["parent"], key["child"]
         if key["own"] and table.guarded:
             message = (
-                f"table {there}: foreign key {key['name']} to {key['parent']}: tasks may write before those of the"
+                f"table {there}: foreign key {name} to {parent}: tasks may write before those of the sink that feeds"
             )
-            fix = f'where a sink of this job feeds {key["parent"]}: strategy = "staged", and after = "..." (its name)'
-            yield Finding("warning", f"{message} sink that feeds it, and the epoch fails", fix)
+            fix = f'where a sink of this job feeds {parent}: strategy = "staged", and after = "..." (its name)'
+            yield Finding("warning", f"{message} it, and the epoch fails", fix)
         elif not key["own"] and table.deletes:
             message = (
-                f"table {key['child']} has foreign key {key['name']} to {there}: a delete that it refuses stops the"
+                f"table {child} has foreign key {name} to {there}: a delete that it refuses stops the job after the"
             )
-            fix = (
-                f'delete from {key["child"]}, too; if a sink of this job does, set after = "..." (its name) on this one'
-            )
-            yield Finding("warning", f"{message} job after the decision, and one that cascades goes unseen", fix)
+            fix = f'delete from {child}, too; if a sink of this job does, set after = "..." (its name) on this one'
+            yield Finding("warning", f"{message} decision, and one that cascades goes unseen", fix)
 
 
 def _rights(connection: psycopg.Connection, table: Table, oid: int, name: str) -> Iterator[Finding]:
     [may] = ask(connection, _RIGHTS, oid=oid)
     role = quoted(may["role"])
-    if not may["may_update"] and table.mode != "insert_if_absent":
+    if not may["may_update"] and (table.guarded or table.mode != "insert_if_absent"):
         yield Finding("error", f"role {role} may not update table {name}", grant("UPDATE", name, role))
     if table.guarded and not may["may_read"]:
-        yield Finding(
-            "error",
-            f"role {role} may not read table {name}: an upsert looks for the row there",
-            grant("SELECT", name, role),
-        )
+        message = f"role {role} may not read table {name}: an upsert looks for the row there"
+        yield Finding("error", message, grant("SELECT", name, role))
     if not may["may_delete"] and table.deletes:
         yield Finding("error", f"role {role} may not delete from table {name}", grant("DELETE", name, role))
