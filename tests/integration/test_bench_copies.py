@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from exactsink.bench.restarts import EPOCHS, Restarts
@@ -55,6 +56,7 @@ def test_tables(postgres: Postgres, tmp_path: Path) -> None:
     assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
 
 
+@pytest.mark.proof
 def test_upserted_tables(mariadb: MariaDB, tmp_path: Path) -> None:
     name = mariadb.new_database("bench")
     mariadb.execute("CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT)", database=name)
