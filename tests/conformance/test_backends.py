@@ -41,7 +41,7 @@ _OF_UPSERTS = {
 }
 
 
-_OF_SERVERS = {"killed-after-pre_commit", "killed-inside-commit", "stalled-inside-commit", "births-at-once"}
+_OF_SERVERS = {"killed-after-pre_commit", "killed-inside-commit", "births-at-once"}
 
 
 def chosen(names: Collection[str]) -> Callable[..., None]:
@@ -96,7 +96,7 @@ class TestMariaDB(ConformanceSuite):
 class TestDuckDB(ConformanceSuite):
     """The route of portable SQL: its marker is compared and replaced, without a lock."""
 
-    test_conformance = chosen({"killed-inside-commit", "commits-at-once"})
+    test_conformance = chosen({"killed-inside-commit"})
 
     @pytest.fixture
     def target(self) -> ConformanceTarget:
