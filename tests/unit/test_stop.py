@@ -29,10 +29,11 @@ def test_only_its_own_signals_and_requests_ask_a_driver_to_end(tmp_path: Path) -
             assert (stop.asked, stop.at_once, heard) == ("exactsink stop", False, [("exactsink stop", 40)])
     finally:
         signal.signal(signal.SIGUSR1, before)
+    interrupt = signal.getsignal(signal.SIGINT)  # Spark's own, where a session was started here
     with stopped_by_signals() as stop:
         stop.on_asked = lambda by, seconds: asked.set()
         asked.clear()
         os.kill(os.getpid(), signal.SIGINT)
         assert asked.wait(30)
         assert (stop.asked, stop.at_once) == ("SIGINT", True)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is interrupt
