@@ -91,7 +91,9 @@ def test_a_pooler_that_dies_leaves_a_session_that_the_sweep_ends(
         held = direct.prepare(0, 1)
         both = [held.txn.id, direct.txn(1).id]
         lost = pool.submit(through(dying, direct).with_(lock_timeout_seconds=60).prepare, 1, 1)
-        wait_until(lambda: direct.listed() == both, "the second task to write")
+        look = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, '{both[1]}') > 0"
+        wait_until(lambda: direct.run(look) != [], "the second task to wait for the first one's key")
+        assert direct.listed() == both
         dying.kill()
         with pytest.raises(Retryable):
             lost.result()
