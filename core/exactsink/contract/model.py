@@ -26,6 +26,8 @@ __all__ = [
     "Lost",
     "Mark",
     "Outcome",
+    "Prepared",
+    "Standing",
     "Traits",
     "Txn",
     "Undecided",
@@ -137,6 +139,14 @@ class Unknown:
 
 
 Outcome = Committed | AlreadyCommitted | Lost | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The store holds the participant, not committed: a commit makes its rows visible."""
+
+
+Standing = Prepared | AlreadyCommitted | Lost | Unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from exactsink.contract import (
     Mark,
     Marker,
     Outcome,
+    Standing,
     Traits,
     Txn,
     Undecided,
@@ -91,6 +92,12 @@ class WrappedCommitter(Committer):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         return self.real.commit(epoch, committables)
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        return self.real.assess(epoch, committables)
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        return self.real.blocks(participant)
 
     def abort(self, undecided: Undecided) -> None:
         self.real.abort(undecided)
