@@ -127,16 +127,16 @@ class Committer(ABC):
 
         Prepared where `commit` would make it visible now, else what `commit` would answer. Called at any time from any
         process, beside a driver at work, too. Raises Retryable when the store can't be asked. This one takes what
-        `in_doubt` does not list for Unknown; a job asks the mark first, where the target keeps one.
+        `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
-        gone = Unknown("the store does not list it, and this backend can't tell whether it was committed")
+        gone = Unknown("the store does not list it, and this backend does not say what became of it")
         return [Prepared() if committable.ref in held else gone for committable in committables]
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        """Say, a sentence each, what the participant holds up until it ends: readers, locks, VACUUM. Changes nothing.
+        """Return what the participant holds up until it ends, a sentence each: readers, locks, VACUUM.
 
-        Raises Retryable when the store can't be asked.
+        Changes nothing. Raises Retryable when the store can't be asked.
         """
         return ()
 
