@@ -58,7 +58,8 @@ class UpsertBackend(StagedBackend):
         if (own := self._postgres()) is not None:
             return own.traits
         if self.options.strategy == "direct":
-            return Traits(visible_early=True, needs_epoch_order=True, marks=True)
+            # A failover, or a file from a copy, may lose what tasks wrote.
+            return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
         return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:

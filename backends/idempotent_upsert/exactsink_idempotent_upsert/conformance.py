@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
 
@@ -17,7 +18,7 @@ from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
-__all__ = ["StagedTarget", "TableTarget", "targets"]
+__all__ = ["DirectTarget", "StagedTarget", "TableTarget", "lose_what_tasks_wrote", "targets"]
 
 _SERVER = "EXACTSINK_MYSQL_URL"
 _RECORDINGS = Path(__file__).with_name("conformance.json")
@@ -35,7 +36,7 @@ _TABLES = """
 
 def targets() -> Mapping[str, ConformanceTarget]:
     """Return the targets by name; those in MariaDB or MySQL, too, where the environment names a server."""
-    in_files = {"staged": StagedTarget("staged"), "direct": TableTarget("direct")}
+    in_files = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
     if not os.environ.get(_SERVER):
         return in_files
     from exactsink_idempotent_upsert.mysql.conformance import targets_on
@@ -62,6 +63,38 @@ class TableTarget(ConformanceTarget):
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
         with closing(sqlite3.connect(folder / "table.db")) as connection:
             return [[row[0] for row in connection.execute("SELECT id FROM changes ORDER BY n")]]
+
+
+@dataclass(frozen=True)
+class DirectTarget(TableTarget):
+    """The same with strategy `direct`, whose votes get lost together with their rows."""
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Let them be gone, as in a file from a copy."""
+        lose_what_tasks_wrote(lambda statement: self._run(folder, statement), committables)
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the votes, and the marker."""
+        self._run(folder, "DELETE FROM exactsink_epochs")
+        self._run(folder, "DELETE FROM exactsink_votes")
+
+    def _run(self, folder: Path, statement: str) -> Sequence[Any]:
+        with closing(sqlite3.connect(folder / "table.db", isolation_level=None)) as connection:
+            return connection.execute(statement).fetchall()
+
+
+def lose_what_tasks_wrote(run: Callable[[str], Sequence[Any]], committables: Sequence[Committable]) -> None:
+    """Remove votes, the rows that were written with them, and the log of those: tasks of the kit have as many rows
+    each, by their ids.
+    """
+    for vote in sorted(committables, key=lambda committable: committable.txn.partition, reverse=True):
+        where = (
+            f"exactsink_epoch = {vote.txn.epoch} ORDER BY id LIMIT {vote.rows} OFFSET {vote.txn.partition * vote.rows}"
+        )
+        ids = [str(found) for (found,) in run(f"SELECT id FROM flights WHERE {where}")]
+        run(f"DELETE FROM flights WHERE id IN ({', '.join(ids)})")
+        run(f"DELETE FROM exactsink_votes WHERE participant = '{vote.txn.id}'")
+    run("DELETE FROM changes WHERE id NOT IN (SELECT id FROM flights)")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
-from exactsink.contract import Finding, Marker
+from exactsink.contract import Finding, InDoubt, Marker
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.votes import Votes
 
 __all__ = [
     *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN"),
@@ -72,9 +73,14 @@ class Session(ABC):
     def owner(self) -> Owner | None:
         """Read who owns the table; a table of owners is there."""
 
+    @property
+    @abstractmethod
+    def votes(self) -> Votes:
+        """The votes of direct writes, in this transaction; their table is there."""
+
     @abstractmethod
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
-        """Take the table for direct writes and return the owner.
+        """Take the table for direct writes, make the tables that they need, and return the owner.
 
         That is another one where it has one, but for the journals that this one goes on from.
         """
@@ -128,6 +134,10 @@ class Database(ABC):
     @abstractmethod
     def last_owner(self) -> Owner | None:
         """Read who owns the table; None also where there is no table of owners. Changes nothing."""
+
+    @abstractmethod
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        """List the votes of direct writes that are kept; nothing where there is no table of them. Changes nothing."""
 
     def put_birth(self, birth: Marker) -> Marker:
         """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""

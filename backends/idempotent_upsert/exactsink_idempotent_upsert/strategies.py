@@ -1,7 +1,8 @@
 """The two ways of an epoch into a table, whatever the database.
 
 Staged: the driver applies rows and marker in one transaction, after the decision. Direct: each task upserts its own
-rows in one transaction, before the decision, and the driver stores the marker after it. Executors import this module.
+rows in one transaction together with its vote, before the decision, and the driver stores the marker after it, once it
+has found every vote. Executors import this module.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from exactsink.contract import (
     InDoubt,
     JobContext,
     LineageError,
+    Lost,
     Marker,
     MarkerCommitter,
     Outcome,
@@ -27,10 +29,13 @@ from exactsink.contract import (
     StagedCommitter,
     Txn,
     Undecided,
+    Unknown,
     Writer,
 )
+from exactsink.toolkit.payloads import check_version
 from exactsink_idempotent_upsert.database import STAGED, UNDECIDED, WRITTEN, Database, Owner
 from exactsink_idempotent_upsert.limits import Ticket
+from exactsink_idempotent_upsert.votes import VOTE_TABLE, VOTES
 
 __all__ = [
     *("DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"),
@@ -120,7 +125,8 @@ class DirectWriter(Writer):
             newer = session.write(held, txn.epoch, txn.generation)
             if newer is not None:
                 raise self._late(*newer)
-        return Committable(txn, held.total, b"")
+            session.votes.add(txn.id)
+        return Committable(txn, held.total, b"", VOTES)
 
     def abort(self) -> None:
         self._held.close()
@@ -160,19 +166,35 @@ class DirectCommitter(MarkerCommitter):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, committables)
+        for committable in committables:
+            check_version(committable, 1, VOTES)
         database = self._database
         with database.explained(f"mark epoch {epoch}", WRITTEN), database.transaction() as session:
             new = marker.must_apply(session.marker(marker.job, marker.sink))
             if new:
+                kept = [committable.txn.id for committable in committables if committable.version == VOTES]
+                there = {vote.ref for vote in session.votes.of(marker.job, marker.sink)} if kept else set()
+                if gone := [vote for vote in kept if vote not in there]:
+                    return [self._gone(gone, len(kept))] * len(committables)
                 session.store(marker)
+                session.votes.forget(kept)
         return [Committed() if new else AlreadyCommitted() for _ in committables]
 
+    def _gone(self, gone: Sequence[str], of: int) -> Lost | Unknown:
+        """Return what becomes of a set of which votes are gone, as their rows are; its marker is an earlier epoch's."""
+        evidence = f"of {of} votes {len(gone)} are in table {VOTE_TABLE} no more: {gone[0]}"
+        if not isinstance(self._expected, Marker):
+            return Unknown(evidence)
+        return Lost(f"{evidence}; the target stands at {self._expected.mark}")
+
     def abort(self, undecided: Undecided) -> None:
-        """Do nothing: an undecided epoch's rows are overwritten by its replay."""
+        """Forget votes: what they wrote is overwritten by the replay."""
+        with self._database.explained("forget votes"), self._database.transaction() as session:
+            session.votes.forget(participant.ref for participant in undecided)
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        """List nothing: a task's rows are in the table or were never."""
-        return ()
+        with self._database.explained("look for votes"):
+            return self._database.listed(self._ctx.job, self._ctx.sink)
 
     def close(self) -> None:
         """Do nothing: no connection outlives the call that opened it."""

@@ -14,13 +14,14 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, Finding, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
 from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.table import Table
+from exactsink_idempotent_upsert.votes import Votes
 
 __all__ = ["GenericDatabase"]
 
@@ -66,6 +67,9 @@ class GenericDatabase(Database):
 
     def last_owner(self) -> Owner | None:
         return None
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        return []
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         found = list(frame_findings(self.table, schema, "SQL", lambda kind: str(column_type(kind) or "") or None))
@@ -174,6 +178,10 @@ class _Session(Session):
 
     def owner(self) -> Owner | None:
         return None
+
+    @property
+    def votes(self) -> Votes:
+        raise NotImplementedError("strategy direct")
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         raise NotImplementedError("strategy direct")

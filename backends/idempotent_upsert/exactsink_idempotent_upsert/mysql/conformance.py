@@ -19,13 +19,14 @@ from sqlalchemy.engine import make_url
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.conformance import lose_what_tasks_wrote
 from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import Table
 
 if TYPE_CHECKING:
     import pymysql
 
-__all__ = ["ServerTarget", "StagedServerTarget", "targets_on"]
+__all__ = ["DirectServerTarget", "ServerTarget", "StagedServerTarget", "targets_on"]
 
 _RECORDINGS = Path(__file__).parents[1] / "conformance.json"  # what strategies stage is the same everywhere
 _TABLES = (
@@ -38,7 +39,7 @@ _TABLES = (
 
 def targets_on(url: str) -> Mapping[str, ConformanceTarget]:
     """Return the targets by name, on this server."""
-    return {"mysql_staged": StagedServerTarget("staged", url), "mysql_direct": ServerTarget("direct", url)}
+    return {"mysql_staged": StagedServerTarget("staged", url), "mysql_direct": DirectServerTarget("direct", url)}
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,19 @@ class ServerTarget(ConformanceTarget):
 
     def _connect(self, url: str) -> pymysql.Connection[Any]:
         return mysql.MysqlDatabase(url, url, Table("flights", ("id",), None, False), 10).connect()
+
+
+@dataclass(frozen=True)
+class DirectServerTarget(ServerTarget):
+    """The same with strategy `direct`, whose votes a failover can lose, together with their rows."""
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        lose_what_tasks_wrote(lambda statement: self.run(folder, statement), committables)
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the votes, and the marker."""
+        self.run(folder, "DELETE FROM exactsink_epochs")
+        self.run(folder, "DELETE FROM exactsink_votes")
 
 
 @dataclass(frozen=True)
