@@ -18,7 +18,7 @@ from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
-__all__ = ["DirectTarget", "StagedTarget", "TableTarget", "lose_what_tasks_wrote", "targets"]
+__all__ = ["DirectTarget", "StagedEvidence", "StagedTarget", "TableTarget", "lose_what_tasks_wrote", "targets"]
 
 _SERVER = "EXACTSINK_MYSQL_URL"
 _RECORDINGS = Path(__file__).with_name("conformance.json")
@@ -97,9 +97,14 @@ def lose_what_tasks_wrote(run: Callable[[str], Sequence[Any]], committables: Seq
     run("DELETE FROM changes WHERE id NOT IN (SELECT id FROM flights)")
 
 
-@dataclass(frozen=True)
-class StagedTarget(TableTarget):
-    """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
+class StagedEvidence(ConformanceTarget):
+    """What strategy `staged` adds to a table's target: staged files and a marker, evidence that can get lost."""
+
+    strategy: str
+
+    def remove_marker(self, folder: Path) -> None:
+        """Let the target forget which epochs it has."""
+        raise NotImplementedError
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, as a person may who takes them for rubbish."""
@@ -110,8 +115,7 @@ class StagedTarget(TableTarget):
         """Remove the staged files, and the marker."""
         for committable in committables:
             (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
-        with closing(sqlite3.connect(folder / "table.db")) as connection, connection:
-            connection.execute("DELETE FROM exactsink_epochs")
+        self.remove_marker(folder)
 
     def foreign(self, folder: Path) -> None:
         staging = folder / "staging"
@@ -123,4 +127,13 @@ class StagedTarget(TableTarget):
         return path.exists() and path.read_text() == "somebody's"
 
     def previous(self, folder: Path) -> Sequence[Committable]:
-        return recorded(_RECORDINGS, self.strategy, folder)
+        return recorded(_RECORDINGS, self.strategy, folder)  # what strategies stage is the same everywhere
+
+
+@dataclass(frozen=True)
+class StagedTarget(StagedEvidence, TableTarget):
+    """The same with strategy `staged`."""
+
+    def remove_marker(self, folder: Path) -> None:
+        with closing(sqlite3.connect(folder / "table.db")) as connection, connection:
+            connection.execute("DELETE FROM exactsink_epochs")

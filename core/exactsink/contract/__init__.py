@@ -60,6 +60,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
+from exactsink.contract.object_calls import s3_pages
 from exactsink.contract.object_checks import refused_store, store_findings
 from exactsink.contract.object_file import ObjectFile
 from exactsink.contract.objects import (
@@ -148,6 +149,7 @@ __all__ = [
     "refused_store",
     "remove_files",
     "replace_file",
+    "s3_pages",
     "storage_errors",
     "store_code",
     "store_errors",

@@ -86,15 +86,15 @@ class CommitCalls:
     """How a decision is committed: sink by sink, each until it has an answer.
 
     `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
-    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`. `after` names the sinks that are
-    committed before a sink: it isn't tried until they are.
+    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`. `before` names all sinks that
+    are committed before a sink: it isn't tried until they are.
     """
 
     events: Events
     retry: Retry
     check_mark: Callable[[str], None] = _no_mark
     resolved: Mapping[str, str] = field(default_factory=dict)
-    after: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    before: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def commit(
         self,
@@ -111,7 +111,7 @@ class CommitCalls:
         the epoch as done, which proves that all of it was committed once: an Unknown is then evidence that has expired,
         not a row in doubt.
         """
-        before = {name: all_before(name, self.after) for name in committers if name in decision.sinks}
+        before = {name: self.before.get(name, frozenset()) for name in committers if name in decision.sinks}
         results: list[SinkCommit] = []
         undone: set[str] = set()
         held_back: set[str] = set()
@@ -183,15 +183,19 @@ class CommitCalls:
         return AlreadyCommitted() if word == "committed" else lost
 
 
-def all_before(name: str, after: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the sinks that a sink comes after, by way of others, too; itself among them, if that is a circle."""
+def all_before(after: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[str]]:
+    """Return for each sink those that it comes after, by way of others, too; itself among them, if that is a circle."""
+    return {name: frozenset(_on_the_way(name, after)) for name in after}
+
+
+def _on_the_way(name: str, after: Mapping[str, Sequence[str]]) -> set[str]:
     found: set[str] = set()
-    look = list(after.get(name, ()))
+    look = list(after[name])
     while look:
         if (first := look.pop()) not in found:
             found.add(first)
             look += after.get(first, ())
-    return frozenset(found)
+    return found
 
 
 def _waves(before: Mapping[str, frozenset[str]]) -> Iterator[Sequence[str]]:

@@ -23,7 +23,7 @@ from exactsink.contract import (
     Refused,
     Retryable,
 )
-from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, in_threads
+from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
@@ -109,6 +109,7 @@ class Coordinator:
         self._parallel = parallel
         self._now = now
         self._identity = replace(identity or Identity(job), sinks=bound_sinks(sinks))
+        self._order = all_before({name: sink.after for name, sink in sinks.items()})
         self._claim: Claim | None = None
         self.last_claim: Claim | None = None
         """What `start` claimed, also after an error has taken the claim from this coordinator."""
@@ -301,9 +302,8 @@ class Coordinator:
 
     def _commit(self, decision: Decision, *, source_done: bool = False) -> CommitResult:
         bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
-        after = {name: sink.after for name, sink in self._sinks.items()}
-        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, after)
-        return calls.commit(decision, bound, self._parallel, source_done=source_done)
+        call = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, self._order)
+        return call.commit(decision, bound, self._parallel, source_done=source_done)
 
     def _complete(self, claim: Claim, batch: Batch) -> None:
         self._sweep.losers(self._committers, self._journal.log, claim)

@@ -17,9 +17,9 @@ import sqlalchemy.dialects.mysql.pymysql  # noqa: F401 - here once, not in each 
 from sqlalchemy.engine import make_url
 
 from exactsink.contract import Backend, Committable
-from exactsink.testing import ConformanceTarget, recorded
+from exactsink.testing import ConformanceTarget
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from exactsink_idempotent_upsert.conformance import lose_what_tasks_wrote
+from exactsink_idempotent_upsert.conformance import StagedEvidence, lose_what_tasks_wrote
 from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import Table
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectServerTarget", "ServerTarget", "StagedServerTarget", "targets_on"]
 
-_RECORDINGS = Path(__file__).parents[1] / "conformance.json"  # what strategies stage is the same everywhere
 _TABLES = (
     "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, {0}_epoch INT, {0}_generation INT)",
     "CREATE TABLE changes (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT)",
@@ -90,31 +89,11 @@ class DirectServerTarget(ServerTarget):
 
 
 @dataclass(frozen=True)
-class StagedServerTarget(ServerTarget):
-    """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
+class StagedServerTarget(StagedEvidence, ServerTarget):
+    """The same with strategy `staged`."""
 
-    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the staged files, as a person may who takes them for rubbish."""
-        for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink()
-
-    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the staged files, and the marker."""
-        for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
+    def remove_marker(self, folder: Path) -> None:
         self.run(folder, "DELETE FROM exactsink_epochs")
-
-    def foreign(self, folder: Path) -> None:
-        staging = folder / "staging"
-        staging.mkdir()
-        (staging / "somebody's own.arrow").write_text("somebody's")
-
-    def foreign_stands(self, folder: Path) -> bool:
-        path = folder / "staging" / "somebody's own.arrow"
-        return path.exists() and path.read_text() == "somebody's"
-
-    def previous(self, folder: Path) -> Sequence[Committable]:
-        return recorded(_RECORDINGS, self.strategy, folder)
 
 
 def _database(folder: Path) -> str:
