@@ -178,7 +178,7 @@ def _print(body: Mapping[str, Any], views: Sequence[SinkView]) -> None:
 
 
 def _lines(view: SinkView) -> Iterator[str]:
-    """Say what is left in a sink: why it can't be known, or each participant with its evidence."""
+    """Yield what is left in a sink: why it can't be known, or each participant with its evidence."""
     if view.problem is not None:
         indented = str(view.problem).replace("\n", "\n  ")
         yield f"{view.name}: {'' if view.asked else 'not asked: '}{indented}"

@@ -77,12 +77,12 @@ class JobHistory:
 
     @property
     def journal_place(self) -> str:
-        """Say where the journal is, without secrets."""
+        """Where the journal is, without secrets."""
         if self.journal_url is None:
             return str(self.folder / "journal")
-        from sqlalchemy.engine import make_url
+        from exactsink.protocol.journal.stores.database import Database
 
-        return f"{make_url(self.journal_url.get_secret_value()).set(query={}).render_as_string()}, job {self.job}"
+        return f"{Database(self.journal_url.get_secret_value()).place}, rows of job {self.job}"
 
     def make(self) -> None:
         """Make the folder. Idempotent. Raises OSError."""

@@ -86,7 +86,7 @@ def _gravity(view: SinkView) -> int:
 
 
 def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Commands) -> InDoubtError:
-    """Say how much is open in all, and of the gravest sink why, and what comes next."""
+    """Return how much is open in all, and of the gravest sink why, and what comes next."""
     decided = sum(len(view.committables) for view in views)
     left = decided - sum(view.count("committed") for view in views)
     epoch = log.decision.epoch if log.decision else None

@@ -1,7 +1,4 @@
-"""A job's batch runs, and how far each is, from their journals; of one that is decided and not complete, from its sinks.
-
-Only reads.
-"""
+"""A job's batch runs, and how far each is: by its journal, and of one that is decided, by its sinks. Only reads."""
 
 from __future__ import annotations
 
