@@ -60,6 +60,12 @@ class Marks:
         for name in self.sinks:
             self._hold(name, self._stands(name))
 
+    def problem(self, name: str, mark: Mark | None) -> ExactsinkError | None:
+        """Return what `check_start` would raise of a sink for this mark, which the caller has read."""
+        expected = self._expected(name)
+        fits = self._is_unbound(name, mark) if expected is None else self._stands(name)(mark, expected)
+        return None if fits else difference(self.log(), name, mark, expected.now if expected is not None else None)
+
     def check_committed(self, lost: Mapping[str, int], held_back: Collection[str] = ()) -> None:
         """Compare once the last decision is committed again: each sink stands there, but for so many that are lost.
 
@@ -219,7 +225,8 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
     if mark is None:
         return InDoubtError(what, why="the target was emptied, put back or replaced, and its mark with it", next=fix)
     if expected is None or mark.lineage != expected.lineage:
-        why = f"another journal fed this target (this one is {log.lineage}), or this journal lost its records"
+        mine = log.lineage or "empty"
+        why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
         return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
     if is_above(mark, expected) or expected.epoch is None:
         why = "the journal went back in time, and would decide epochs again that the target holds"
