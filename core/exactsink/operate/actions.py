@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark
+from exactsink.contract import ConfigError, Fenced, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
+from exactsink.operate.recovery import Recovery, votes_lost
 from exactsink.protocol.commit import OutcomeUnknown
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Action, Expected, Identity, Resolve
+from exactsink.protocol.journal.records import Action, Expected, Identity, Resolve, Settled
+from exactsink.protocol.reach import Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.toolkit.waiting import backoff
 
@@ -63,21 +65,26 @@ class Operator:
         """Let go of the journal. Idempotent."""
         self._journal.close()
 
-    def recover(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset()) -> None:
+    def recover(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), reason: str = "") -> Recovery:
         """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
 
-        `sweep_tokens` are foreign tokens whose work goes too. Idempotent. Raises InDoubtError when votes are lost: only
-        the job has their rows. Raises Fenced while a driver may live, unless `take_over`.
+        A sink that gives no answer is set aside, and then nothing is swept; `left` of the result says so, and which
+        votes are lost: only the job has their rows. `sweep_tokens` are foreign tokens whose work goes too. Idempotent.
+        Raises Fenced while a driver may live, unless `take_over`.
         """
         log = self._journal.read()
         if not log.claims:
-            return
+            return Recovery(None, (), {})
         self._refuse_live(take_over, log)
-        with self._claimed(log.query_id or "", sweep_tokens):
+        with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
+            decision = self._journal.log.decision
+            recovery = Recovery.of(decision.epoch if decision else None, self._sinks, start)
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
-            self._keep("recover", f"recovered by an operator{swept}")
+            said = f"recovered by an operator{'' if start.aside else swept}"
+            self._keep("recover", said, reason, recovery.settled)
+        return recovery
 
-    def adopt(self, *, take_over: bool) -> tuple[int, int]:
+    def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
 
         The last decision is committed first. Gives the next batch and the epoch that it will be.
@@ -94,13 +101,15 @@ class Operator:
             )
         self._refuse_live(take_over, log)
         batch = self._checkpoint.next_batch()
-        with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()):
+        with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()) as start:
             claim = self._journal.adopt(query_id, batch, self._journal.log.claims[-1].driver)
             self._events.report("adopted", query_id=query_id or "the next one", base=claim.base)
             self._keep(
                 "adopt",
                 f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
                 f"{claim.first_epoch}",
+                reason,
+                Recovery.of(None, self._sinks, start).settled,
             )
         return batch, claim.first_epoch
 
@@ -214,19 +223,15 @@ class Operator:
         return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))
 
     @contextmanager
-    def _claimed(self, query_id: str, sweep_tokens: frozenset[str]) -> Iterator[None]:
-        """Claim, commit again and sweep, then hold the claim. Raises InDoubtError when something is lost."""
+    def _claimed(self, query_id: str, sweep_tokens: frozenset[str], *, sets_aside: bool = False) -> Iterator[Start]:
+        """Claim, commit again and sweep, then hold the claim. Unless it `sets_aside`, raises InDoubtError for lost."""
         journal, events = self._journal, self._events
         coordinator = coordinator_of(self._history, self._sinks, journal, events, self._save, _ROLE)
         with closing(coordinator):
-            lost = coordinator.start(query_id, self._done(), sweep_tokens)
-            if lost:
-                raise InDoubtError(
-                    f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
-                    why="the store proves that they never became visible",
-                    next="start the job: exactsink run JOB.toml (for a batch run: call write again)",
-                )
-            yield
+            start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside)
+            if start.lost and not sets_aside:
+                raise votes_lost(start.lost)
+            yield start
             if self._history.run is None:  # a run's sinks never change
                 coordinator.leave()
 
@@ -241,8 +246,8 @@ class Operator:
         self._history.make()
         self._history.state().write(replace(state, heartbeat=0.0))
 
-    def _keep(self, command: str, outcome: str, reason: str = "") -> None:
-        self._journal.keep(Action(_user(), command, reason=reason, outcome=outcome))
+    def _keep(self, command: str, outcome: str, reason: str, settled: tuple[Settled, ...] = ()) -> None:
+        self._journal.keep(Action(_user(), command, reason=reason, outcome=outcome, settled=settled))
         self._events.report("noted", text=outcome)
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:

@@ -22,6 +22,7 @@ from exactsink.contract import (
 )
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
+from exactsink.protocol.reach import Reach
 
 __all__ = [
     "CommitCalls",
@@ -47,10 +48,11 @@ class SinkCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What is left of a decision: the committables that are lost, by sink, and the sinks that come after those."""
+    """What came of a decision, by sink: what is lost, the sinks that are held back by others, and every outcome."""
 
     lost: Mapping[str, Sequence[Committable]]
     held_back: frozenset[str] = frozenset()
+    outcomes: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)
 
 
 class OutcomeUnknown(InDoubtError):
@@ -101,19 +103,22 @@ class CommitCalls:
         decision: Decision,
         committers: Mapping[str, Committer],
         parallel: Parallel,
+        reach: Reach | None = None,
         *,
         source_done: bool = False,
     ) -> CommitResult:
-        """Commit every sink in `committers` and return what is lost.
+        """Commit every sink in `committers` that is not set aside, and return what is lost.
 
         All sinks get their turn before an error is raised, but for those that come after one that is not committed:
-        InDoubtError for an Unknown, else the gravest that a sink met. `source_done` says that the source has recorded
-        the epoch as done, which proves that all of it was committed once: an Unknown is then evidence that has expired,
-        not a row in doubt.
+        InDoubtError for an Unknown, else the gravest that a sink met and is not set aside for. `source_done` says that
+        the source has recorded the epoch as done, which proves that all of it was committed once: an Unknown is then
+        evidence that has expired, not a row in doubt.
         """
-        before = {name: all_before(name, self.after) for name in committers if name in decision.sinks}
+        reach = reach or Reach()
+        names = [name for name in reach.of(committers) if name in decision.sinks]
+        before = {name: all_before(name, self.after) for name in names}
         results: list[SinkCommit] = []
-        undone: set[str] = set()
+        undone = {name for name in reach.aside if decision.committables(name)}
         held_back: set[str] = set()
         for wave in _waves(before):
             waiting = {name: firsts for name in wave if (firsts := before[name] & undone)}
@@ -125,13 +130,15 @@ class CommitCalls:
             done = parallel(calls)
             undone.update(result.sink for result in done if not _is_committed(result, source_done=source_done))
             results += done
-        return CommitResult(self._lost(decision, results, source_done=source_done), frozenset(held_back))
+        lost = self._lost(decision, results, reach, source_done=source_done)
+        return CommitResult(lost, frozenset(held_back), {result.sink: result.outcomes for result in results})
 
     def _lost(
-        self, decision: Decision, results: Sequence[SinkCommit], *, source_done: bool
+        self, decision: Decision, results: Sequence[SinkCommit], reach: Reach, *, source_done: bool
     ) -> Mapping[str, Sequence[Committable]]:
         """Return the committables that are lost, by sink. Raises the gravest error."""
-        errors = [result.error for result in results if result.error is not None]
+        reach.aside.update({r.sink: r.error for r in results if r.error is not None and reach.may_set_aside(r.error)})
+        errors = [r.error for r in results if r.error is not None and r.sink not in reach.aside]
         unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
         if not source_done:
             errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]

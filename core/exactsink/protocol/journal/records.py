@@ -36,6 +36,7 @@ __all__ = [
     "Record",
     "Redecide",
     "Resolve",
+    "Settled",
     "decode",
     "has_sum",
     "sealed",
@@ -43,7 +44,7 @@ __all__ = [
 
 FORMAT_VERSION = 3
 _READS = (2, 3)
-_LATER = frozenset({"succeeds"})
+_LATER = frozenset({"succeeds", "settled"})
 """Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 _COPY = "bring that entry back from a copy of the journal; without it a decision may be forgotten"
@@ -184,13 +185,32 @@ class Clean(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What a command did in one sink, in participants; `left` says why it did not do all of it.
+
+    `committed` were made visible by it, `stood` before; `lost` only the job can write again; `swept` were undecided.
+    """
+
+    sink: str
+    committed: int = 0
+    stood: int = 0
+    lost: int = 0
+    swept: int = 0
+    left: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Action(_Placed):
-    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it."""
+    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it.
+
+    `settled` has an entry for every sink, where the command settles sinks.
+    """
 
     who: str
     command: str
     reason: str
     outcome: str
+    settled: tuple[Settled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +298,7 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
     if isinstance(value, Committable):
         return plain_committable(value)
-    if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark):
+    if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark | Settled):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
@@ -298,6 +318,8 @@ def _read(name: str, value: Any) -> Any:
         }
     if name in ("marks", "rebased") and value is not None:
         return tuple(Expected(b["sink"], b["target"], _mark(b["now"]), _mark(b["before"])) for b in value)
+    if name == "settled":
+        return tuple(Settled(**body) for body in value)
     if name == "identity" and value is not None:
         return Identity(**{**value, "sinks": tuple(BoundSink(**sink) for sink in value["sinks"])})
     return tuple(value) if isinstance(value, list) else value

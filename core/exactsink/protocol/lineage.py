@@ -1,0 +1,40 @@
+"""Hold a batch against the last decision: it is the same one again, or it begins where that one ended."""
+
+from __future__ import annotations
+
+from exactsink.contract import LineageError
+from exactsink.protocol.journal.log import Decision, Log
+
+__all__ = ["check_follows", "check_replay", "out_of_order"]
+
+
+def check_follows(log: Log, epoch: int, previous: str) -> None:
+    """Refuse a new batch that does not begin where the last decided one ended."""
+    decision = log.decision
+    if decision is None or epoch == log.claims[-1].first_epoch or decision.previous is None:
+        return  # the first one of this checkpoint, or after an older release
+    if previous != decision.fingerprint:
+        raise LineageError(
+            f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
+            why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+        )
+
+
+def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
+    if fingerprint != decision.fingerprint or decision.previous not in (None, previous):
+        raise LineageError(
+            f"epoch {decision.epoch} was decided for other input than this batch has",
+            why="the checkpoint went back in time, and the source cut its input anew",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+        )
+
+
+def out_of_order(epoch: int, expected: int) -> LineageError:
+    if epoch < expected:
+        why = "the checkpoint went back in time: these rows were decided before"
+        fix = "bring back the newest checkpoint, or give the job a new name and checkpoint"
+    else:
+        why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
+        fix = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
+    return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)
