@@ -145,7 +145,7 @@ class CommitCalls:
         if errors:
             raise max(errors, key=_gravity)
         lost = {}
-        for result in results:
+        for result in (result for result in results if result.error is None):
             for evidence in unknown[result.sink][:1]:
                 fields = {"sink": result.sink, "evidence": evidence}
                 self.events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)

@@ -309,7 +309,8 @@ class Coordinator:
             self._events.report("deadline_near", epoch=epoch, level=logging.WARNING, **fields, of=of)
 
     def _commit(self, decision: Decision, reach: Reach | None = None, *, source_done: bool = False) -> CommitResult:
-        bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
+        asked = [name for name in decision.sinks if name in self._committers]
+        bound = {name: self._committers[name] for name in asked if is_bound(self._sinks, decision, name)}
         after = {name: sink.after for name, sink in self._sinks.items()}
         calls = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, after)
         return calls.commit(decision, bound, self._parallel, reach, source_done=source_done)
