@@ -60,6 +60,12 @@ class Marks:
         """Compare before anything is committed or swept: each sink stands at the last decision, or just before it."""
         (reach or Reach()).asked(self.sinks, lambda name: self._hold(name, self._stands(name)))
 
+    def problem(self, name: str, mark: Mark | None) -> ExactsinkError | None:
+        """Return what `check_start` would raise of a sink for this mark, which the caller has read."""
+        expected = self._expected(name)
+        fits = self._is_unbound(name, mark) if expected is None else self._stands(name)(mark, expected)
+        return None if fits else difference(self.log(), name, mark, expected.now if expected is not None else None)
+
     def check_committed(
         self, lost: Mapping[str, int], held_back: Collection[str] = (), reach: Reach | None = None
     ) -> None:
