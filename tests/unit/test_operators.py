@@ -99,19 +99,6 @@ def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, 
     assert action.outcome.endswith("swept the tokens ffffffffffff")
 
 
-def test_dry_run_says_what_recover_would_do_and_changes_nothing(job: Job, command: Command) -> None:
-    claim, _ = job.decided()
-    foreign = f"lake: {job.vote(FOREIGN, 4, 9).ref}"
-    before = job.journal.read().last_seq
-    out = command("recover", job.file, "--dry-run").out
-    assert "would commit epoch 0 again" in out
-    assert out.count("would commit lake: ") == 2
-    assert f"would sweep lake: orders.lake.g1-{claim.token}.e0.p2.a2" in out
-    assert f"would refuse (--sweep-token ffffffffffff would sweep it) {foreign}" in out
-    assert f"would sweep {foreign}" in command("recover", job.file, "--dry-run", "--sweep-token", "ffffffffffff").out
-    assert (job.journal.read().last_seq, job.rows()) == (before, 0)
-
-
 def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Command) -> None:
     """The operator names a token that stands in the journal: its decided votes are committed all the same."""
     claim, _ = job.decided()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.simulation.backend import SinkBackend, SinkCommitter
 from tests.unit.conftest import Ended
-from tests.unit.manual_job import Job
+from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.test_coordinator import Bench
 
-from exactsink.contract import LineageError, Retryable
+from exactsink.contract import AlreadyCommitted, InDoubtError, JobContext, LineageError, Lost, Prepared, Retryable
+from exactsink.operate.plan import planned
+from exactsink.operate.views import SinkView
 from exactsink.protocol.coordinator import Coordinator
-from exactsink.protocol.journal.records import Action, Clean, Settled
+from exactsink.protocol.journal.records import Action, Clean, Identity, Settled
 from exactsink.protocol.reach import Start
 from exactsink.protocol.sinks import Sink
 
@@ -127,9 +132,7 @@ def test_what_comes_after_a_sink_that_is_away_is_held_back(bench: Bench, monkeyp
 
 
 def test_recover_reports_what_is_left_and_keeps_it_with_the_reason(job: Job, command: Command) -> None:
-    job.decided()
-    with open(job.file, "a") as file:
-        file.write('[sinks.far]\nbackend = "postgres"\nconninfo = "postgresql://localhost:1/x"\ntable = "t"\n')
+    _with_another_sink(job)
     ended = command("recover", job.file, "--reason", "night shift")
     assert (ended.code, job.rows()) == (75, 6), ended
     assert "not settled: far; every other sink is committed, nothing is swept" in ended.err
@@ -139,3 +142,91 @@ def test_recover_reports_what_is_left_and_keeps_it_with_the_reason(job: Job, com
     assert (first.reason, lake, "refused" in far.left) == ("night shift", Settled("lake", committed=2), True)
     assert again.settled[0] == Settled("lake", stood=2)
     assert isinstance(job.journal.read().anchors[-1], Action), "nothing says that sinks may change"
+
+
+def _with_another_sink(job: Job) -> None:
+    job.decided()
+    with open(job.file, "a") as file:
+        file.write('[sinks.far]\nbackend = "postgres"\nconninfo = "postgresql://localhost:1/x"\ntable = "t"\n')
+
+
+def _foreign(job: Job) -> None:
+    job.decided()
+    job.vote(FOREIGN, 4, 9)
+
+
+def _file_gone(job: Job) -> None:
+    job.decided()
+    for path in (job.folder / "lake" / "_exactsink").rglob("*.tmp"):
+        path.unlink()
+
+
+def _of_another_journal(job: Job) -> None:
+    job.decided()
+    committer = job.sink.backend.committer(JobContext("orders", "lake", "", 1, FOREIGN.lineage))
+    committer.put_birth()
+
+
+def _sink_renamed(job: Job) -> None:
+    job.decided()
+    path = Path(job.file)
+    path.write_text(path.read_text().replace("[sinks.lake]", "[sinks.pond]"))
+
+
+def _live(job: Job) -> None:
+    job.decided()
+    job.heartbeat(time.time())
+
+
+def _other_job(job: Job) -> None:
+    job.journal.claim("query-1", "host:17", Identity("other"))
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "options"),
+    [
+        (Job.decided, 0, ()),
+        (_with_another_sink, 75, ()),
+        (_foreign, 5, ()),
+        (_foreign, 0, ("--sweep-token", FOREIGN.token)),
+        (_file_gone, 3, ()),
+        (_of_another_journal, 5, ()),
+        (_sink_renamed, 2, ()),
+        (_live, 4, ()),
+        (_other_job, 5, ()),
+    ],
+)
+def test_a_dry_run_ends_as_the_real_one_and_changes_nothing(
+    job: Job, command: Command, state: Callable[[Job], object], code: int, options: tuple[str, ...]
+) -> None:
+    state(job)
+    before = _files(job)
+    dry = command("recover", job.file, "--dry-run", *options)
+    assert _files(job) == before
+    real = command("recover", job.file, *options)
+    assert (dry.code, real.code) == (code, code), (dry, real)
+    assert _words(dry.err) == _words(real.err)
+    assert _words(dry.out).splitlines()[1:] == _words(real.out).splitlines()
+
+
+def _words(text: str) -> str:
+    """Leave out what a backend says of its evidence, before a commit and in it, and how old a heartbeat is."""
+    return re.sub(r"in doubt: .*|\d+ s old", "", text)
+
+
+def _files(job: Job) -> list[tuple[str, bytes]]:
+    return [(str(path), path.read_bytes()) for path in sorted(job.folder.rglob("*")) if path.is_file()]
+
+
+def test_a_plan_leaves_lost_votes_to_the_job_and_holds_back_what_comes_after(bench: Bench) -> None:
+    _decide(bench, 1, "lake", "table")
+    log, sinks = bench.journal().read(), bench.sinks()
+    sinks = {**sinks, "lake": replace(sinks["lake"], after=("table",))}
+    assert log.decision is not None
+    votes = {name: log.decision.committables(name) for name in sinks}
+    view = SinkView("lake", "memory", "memory", "lake", committables=votes["lake"], standings=[Prepared(), Prepared()])
+    lost = replace(view, name="table", committables=votes["table"], standings=[Lost("gone"), AlreadyCommitted()])
+    plan = planned([view, lost], sinks, log, frozenset(), source_done=False)
+    assert (plan.lost, plan.held_back, list(plan.outcomes)) == ({"table": 1}, {"lake"}, ["table"])
+    with pytest.raises(InDoubtError, match="the source has gone on"):
+        planned([view, lost], sinks, log, frozenset(), source_done=True)

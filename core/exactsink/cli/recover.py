@@ -9,7 +9,7 @@ from contextlib import closing
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
 from exactsink.operate.recovery import Recovery
-from exactsink.operate.views import Holding, holdings
+from exactsink.operate.views import Holding
 from exactsink.protocol.journal.log import Log
 
 __all__ = ["print_recovery", "recover"]
@@ -28,10 +28,12 @@ def recover(
         if not log.claims:
             print("nothing to recover: the journal is empty")
             return
+        tokens = frozenset(sweep_tokens)
         if dry_run:
-            print_recovery(log, holdings(opened.history, opened.sinks, log, operator.whole), sweep_tokens)
-            return
-        recovery = operator.recover(take_over=take_over, sweep_tokens=frozenset(sweep_tokens), reason=reason)
+            print("nothing is changed; recover would come to:")
+            recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens)
+        else:
+            recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason)
     _print(recovery)
     if (left := recovery.left()) is not None:
         raise left

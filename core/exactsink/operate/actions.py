@@ -15,13 +15,14 @@ from exactsink.contract import ConfigError, Fenced, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
+from exactsink.operate.plan import planned
 from exactsink.operate.recovery import Recovery, votes_lost
-from exactsink.protocol.commit import OutcomeUnknown
+from exactsink.operate.views import assess
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Action, Expected, Identity, Resolve, Settled
-from exactsink.protocol.reach import Start
+from exactsink.protocol.reach import OutcomeUnknown, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.toolkit.waiting import backoff
 
@@ -29,6 +30,9 @@ __all__ = ["LIVE_SECONDS", "Operator", "RebasePlan", "in_words"]
 
 LIVE_SECONDS = 60.0
 """A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
+
+_PLAN_SECONDS = 60.0
+"""How long a store has to answer before a plan calls it away: as its own timeouts have it, but for one that hangs."""
 
 _ROLE = "operator on "
 
@@ -77,12 +81,25 @@ class Operator:
             return Recovery(None, (), {})
         self._refuse_live(take_over, log)
         with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
-            decision = self._journal.log.decision
-            recovery = Recovery.of(decision.epoch if decision else None, self._sinks, start)
+            recovery = self._recovery(start)
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
             said = f"recovered by an operator{'' if start.aside else swept}"
             self._keep("recover", said, reason, recovery.settled)
         return recovery
+
+    def recovery_plan(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset()) -> Recovery:
+        """Return what `recover` would do, and raise what it would. Changes nothing."""
+        log = self._journal.read()
+        if not take_over:
+            self._refuse_live(take_over, log)
+        check_identity(log, identity_of(self._history))
+        views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS)
+        done = log.decision is not None and self._done()(log.decision.epoch)
+        return self._recovery(planned(views, self._sinks, log, sweep_tokens, source_done=done))
+
+    def _recovery(self, start: Start) -> Recovery:
+        decision = self._journal.log.decision
+        return Recovery.of(decision.epoch if decision else None, self._sinks, start)
 
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.

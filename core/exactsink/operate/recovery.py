@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import UnionType
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -17,11 +18,9 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink.protocol.journal.records import Settled
-from exactsink.protocol.reach import Start
+from exactsink.protocol.reach import OutcomeUnknown, Start
 
 __all__ = ["Recovery", "votes_lost"]
-
-_EXPIRED = "the source has recorded the epoch as done: evidence has expired, no row is in doubt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,10 @@ class Recovery:
         return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside)
 
     def left(self) -> ExactsinkError | None:
-        """Return what a person has to do now, None when all is settled. The gravest comes first."""
+        """Return what a person has to do now, None when all is settled; of several, the gravest."""
+        for doubt in self.aside.values():
+            if isinstance(doubt, OutcomeUnknown):
+                return doubt
         lost = {sink.sink: sink.lost for sink in self.settled if sink.lost}
         unsettled = [sink.sink for sink in self.settled if sink.left and not sink.lost]
         why = "; ".join(f"{name}: {_cause(error)}" for name, error in self.aside.items())
@@ -68,7 +70,7 @@ def _settled(name: str, start: Start) -> Settled:
     return Settled(
         name,
         committed=_count(outcomes, Committed),
-        stood=_count(outcomes, AlreadyCommitted),
+        stood=_count(outcomes, AlreadyCommitted | Unknown),  # unknown only of an epoch that the source has done
         lost=start.lost.get(name, 0),
         swept=start.swept.get(name, 0),
         left=_left(name, start, outcomes),
@@ -82,10 +84,10 @@ def _left(name: str, start: Start, outcomes: Sequence[Outcome]) -> str:
         return "it comes after a sink that is not committed"
     if _count(outcomes, Lost):
         return "only the job has the rows of what is lost"
-    return _EXPIRED if _count(outcomes, Unknown) else ""
+    return ""
 
 
-def _count(outcomes: Sequence[Outcome], kind: type) -> int:
+def _count(outcomes: Sequence[Outcome], kind: type[Outcome] | UnionType) -> int:
     return sum(isinstance(outcome, kind) for outcome in outcomes)
 
 

@@ -22,7 +22,7 @@ from exactsink.contract import (
 )
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
-from exactsink.protocol.reach import Reach
+from exactsink.protocol.reach import OutcomeUnknown, Reach
 
 __all__ = [
     "CommitCalls",
@@ -32,6 +32,8 @@ __all__ = [
     "Retry",
     "SinkCommit",
     "all_before",
+    "gravity",
+    "in_doubt",
     "in_threads",
 ]
 
@@ -53,10 +55,6 @@ class CommitResult:
     lost: Mapping[str, Sequence[Committable]]
     held_back: frozenset[str] = frozenset()
     outcomes: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)
-
-
-class OutcomeUnknown(InDoubtError):
-    """A participant of the last decision is neither proven committed nor proven lost: a person may say which it is."""
 
 
 Parallel = Callable[[Sequence[Callable[[], SinkCommit]]], Sequence[SinkCommit]]
@@ -137,13 +135,13 @@ class CommitCalls:
         self, decision: Decision, results: Sequence[SinkCommit], reach: Reach, *, source_done: bool
     ) -> Mapping[str, Sequence[Committable]]:
         """Return the committables that are lost, by sink. Raises the gravest error."""
-        reach.aside.update({r.sink: r.error for r in results if r.error is not None and reach.may_set_aside(r.error)})
-        errors = [r.error for r in results if r.error is not None and r.sink not in reach.aside]
+        errors = {result.sink: result.error for result in results if result.error is not None}
         unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
         if not source_done:
-            errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]
-        if errors:
-            raise max(errors, key=_gravity)
+            errors |= {s: in_doubt(decision.epoch, s, evidence) for s, evidence in unknown.items() if evidence}
+        reach.aside.update({sink: error for sink, error in errors.items() if reach.may_set_aside(error)})
+        if raised := [error for sink, error in errors.items() if sink not in reach.aside]:
+            raise max(raised, key=gravity)
         lost = {}
         for result in (result for result in results if result.error is None):
             for evidence in unknown[result.sink][:1]:
@@ -217,7 +215,7 @@ def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
     return result.error is None and not any(isinstance(outcome, open_outcomes) for outcome in result.outcomes)
 
 
-def _gravity(error: Exception) -> int:
+def gravity(error: Exception) -> int:
     """Order errors by how much a person has to do about them."""
     if isinstance(error, InDoubtError):
         return 4
@@ -226,12 +224,13 @@ def _gravity(error: Exception) -> int:
     return 1 if isinstance(error, Retryable) else 2
 
 
-def _in_doubt(decision: Decision, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
+def in_doubt(epoch: int, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
+    """Return the error of participants that are neither proven committed nor proven lost, with evidence for each."""
     return OutcomeUnknown(
-        f"epoch {decision.epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
+        f"epoch {epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
         why=evidence[0],
         next="bring back what the evidence names, then start the job again; or look into the target, and say what came "
-        f"of it: exactsink resolve JOB.toml --epoch {decision.epoch} --sink {sink} --as committed (or lost)",
+        f"of it: exactsink resolve JOB.toml --epoch {epoch} --sink {sink} --as committed (or lost)",
     )
 
 

@@ -27,7 +27,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
 from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink, Identity, Redecide
-from exactsink.protocol.lineage import check_follows, check_replay, out_of_order
+from exactsink.protocol.lineage import check_follows, check_replay, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, check_kept_sinks, committer_of, is_bound
@@ -155,7 +155,7 @@ class Coordinator:
             kept = {} if done else lost  # a batch that is done never comes again
             self._marks.check_committed(kept, left.held_back, reach)
             if lost and done:
-                raise _nobody_has_its_rows(self._decision().epoch)
+                raise nobody_has_its_rows(self._decision().epoch)
         with self._events.point("sweep"), self._fenced_instead(claim):
             swept = self._sweep.older(self._committers, log, claim, sweep_tokens, reach)
         self._claim = None if reach.aside else claim
@@ -237,7 +237,7 @@ class Coordinator:
             raise out_of_order(batch.epoch, expected)
         check_follows(self._journal.log, batch.epoch, batch.previous)
         if self._unrepaired:
-            raise _nobody_has_its_rows(expected - 1)
+            raise nobody_has_its_rows(expected - 1)
         with self._events.point("open_epoch", batch.epoch):
             self._marks.open_epoch()
             plan = self._open(claim, batch, dict.fromkeys(self._sinks))
@@ -367,12 +367,3 @@ class Coordinator:
 
 def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
     return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
-
-
-def _nobody_has_its_rows(epoch: int) -> InDoubtError:
-    return InDoubtError(
-        f"epoch {epoch} has lost votes, and the source has gone on from it",
-        why="its rows have to be written again, and only that batch has them",
-        next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch; "
-        "`exactsink rebase` goes on without its rows",
-    )

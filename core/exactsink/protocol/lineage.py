@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from exactsink.contract import LineageError
+from exactsink.contract import InDoubtError, LineageError
 from exactsink.protocol.journal.log import Decision, Log
 
-__all__ = ["check_follows", "check_replay", "out_of_order"]
+__all__ = ["check_follows", "check_replay", "nobody_has_its_rows", "out_of_order"]
 
 
 def check_follows(log: Log, epoch: int, previous: str) -> None:
@@ -38,3 +38,13 @@ def out_of_order(epoch: int, expected: int) -> LineageError:
         why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
         fix = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
     return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)
+
+
+def nobody_has_its_rows(epoch: int) -> InDoubtError:
+    """Return the error of votes that are lost of an epoch that the source has recorded as done."""
+    return InDoubtError(
+        f"epoch {epoch} has lost votes, and the source has gone on from it",
+        why="its rows have to be written again, and only that batch has them",
+        next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch; "
+        "`exactsink rebase` goes on without its rows",
+    )

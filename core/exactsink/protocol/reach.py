@@ -1,7 +1,8 @@
 """Which of a job's sinks answer at a start, and what came of it in each.
 
 A driver needs all of them. An operator's recovery sets those aside that don't answer: it commits the decision in the
-others, and sweeps nowhere, as only the mark of a sink that was not seen may show that the journal went back.
+others, and sweeps nowhere, as only the mark of a sink that was not seen may show that the journal went back. What is
+unknown in one sink ends no other's part, either.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from typing import TypeVar
 
 from exactsink.contract import ExactsinkError, Fenced, InDoubtError, Outcome, Refused
 
-__all__ = ["Reach", "Start"]
+__all__ = ["OutcomeUnknown", "Reach", "Start"]
 
 T = TypeVar("T")
+
+
+class OutcomeUnknown(InDoubtError):
+    """A participant of the last decision is neither proven committed nor proven lost: a person may say which it is."""
+
+
 _STOPPING = (InDoubtError, Refused, Fenced)
 """What a sink's answer says of the whole job: no sink is set aside for it."""
 
@@ -42,7 +49,9 @@ class Reach:
             self.aside[sink] = error
 
     def may_set_aside(self, error: Exception) -> bool:
-        return self.sets_aside and isinstance(error, ExactsinkError | OSError) and not isinstance(error, _STOPPING)
+        if isinstance(error, _STOPPING) and not isinstance(error, OutcomeUnknown):
+            return False
+        return self.sets_aside and isinstance(error, ExactsinkError | OSError)
 
     def asked(self, names: Iterable[str], ask: Callable[[str], T]) -> dict[str, T]:
         """Ask each sink that is not set aside; return the answers of those that gave one."""
