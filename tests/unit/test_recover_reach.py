@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -157,8 +158,8 @@ def _foreign(job: Job) -> None:
 
 def _file_gone(job: Job) -> None:
     job.decided()
-    for path in (job.folder / "lake" / "_exactsink").rglob("*.tmp"):
-        path.unlink()
+    for folder in (job.folder / "lake" / "_exactsink").glob("*.e0.*"):
+        shutil.rmtree(folder)
 
 
 def _of_another_journal(job: Job) -> None:

@@ -36,7 +36,7 @@ def planned(
     lost = {name: count for name, count in lost.items() if name not in held_back}
     if lost and source_done:
         raise nobody_has_its_rows(epoch)
-    outcomes = {name: _outcomes(view) for name, view in mine.items() if name not in held_back and name not in aside}
+    outcomes = {name: _outcomes(view) for name, view in mine.items() if name not in held_back}
     swept = {} if aside else _swept(mine, log, sweep_tokens)
     return Start(lost, outcomes, swept, held_back, aside)
 

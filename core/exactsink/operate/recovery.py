@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -67,10 +66,11 @@ def votes_lost(lost: Mapping[str, int], why: str = "") -> InDoubtError:
 
 def _settled(name: str, start: Start) -> Settled:
     outcomes = start.outcomes.get(name, ())
+    expired = 0 if name in start.aside else _count(outcomes, Unknown)  # of an epoch that the source has done
     return Settled(
         name,
         committed=_count(outcomes, Committed),
-        stood=_count(outcomes, AlreadyCommitted | Unknown),  # unknown only of an epoch that the source has done
+        stood=_count(outcomes, AlreadyCommitted) + expired,
         lost=start.lost.get(name, 0),
         swept=start.swept.get(name, 0),
         left=_left(name, start, outcomes),
@@ -87,7 +87,7 @@ def _left(name: str, start: Start, outcomes: Sequence[Outcome]) -> str:
     return ""
 
 
-def _count(outcomes: Sequence[Outcome], kind: type[Outcome] | UnionType) -> int:
+def _count(outcomes: Sequence[Outcome], kind: type) -> int:
     return sum(isinstance(outcome, kind) for outcome in outcomes)
 
 

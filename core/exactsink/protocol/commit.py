@@ -143,7 +143,7 @@ class CommitCalls:
         if raised := [error for sink, error in errors.items() if sink not in reach.aside]:
             raise max(raised, key=gravity)
         lost = {}
-        for result in (result for result in results if result.error is None):
+        for result in (result for result in results if result.sink not in reach.aside):
             for evidence in unknown[result.sink][:1]:
                 fields = {"sink": result.sink, "evidence": evidence}
                 self.events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
