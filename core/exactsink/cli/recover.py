@@ -24,16 +24,16 @@ def recover(
     """
     opened = Opened.of(path, run)
     with closing(opened.operator()) as operator:
-        log = operator.read()
-        if not log.claims:
-            print("nothing to recover: the journal is empty")
-            return
+        is_empty = not operator.read().claims
         tokens = frozenset(sweep_tokens)
         if dry_run:
             print("nothing is changed; recover would come to:")
             recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens)
         else:
             recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason)
+    if is_empty and recovery.left() is None and not any(sink.swept for sink in recovery.settled):
+        print("nothing to recover: the journal is empty, and no sink holds work of this job")
+        return
     _print(recovery)
     if (left := recovery.left()) is not None:
         raise left

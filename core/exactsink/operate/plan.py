@@ -12,7 +12,7 @@ from exactsink.protocol.lineage import nobody_has_its_rows
 from exactsink.protocol.reach import Start
 from exactsink.protocol.sinks import Sink, check_kept_sinks
 
-__all__ = ["planned"]
+__all__ = ["planned", "planned_sweep"]
 
 
 def planned(
@@ -39,6 +39,13 @@ def planned(
     outcomes = {name: _outcomes(view) for name, view in mine.items() if name not in held_back}
     swept = {} if aside else _swept(mine, log, sweep_tokens)
     return Start(lost, outcomes, swept, held_back, aside)
+
+
+def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str]) -> Start:
+    """Return what a sweep for a journal without claims would come to, whatever the marks say. Raises what it would."""
+    aside: dict[str, Exception] = {v.name: v.problem for v in views if not v.asked and v.problem is not None}
+    swept = {} if aside else _swept({view.name: view for view in views}, log, sweep_tokens)
+    return Start({}, {}, swept, frozenset(), aside)
 
 
 def _outcomes(view: SinkView) -> Sequence[Outcome]:

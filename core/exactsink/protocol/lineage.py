@@ -7,6 +7,8 @@ from exactsink.protocol.journal.log import Decision, Log
 
 __all__ = ["check_follows", "check_replay", "nobody_has_its_rows", "out_of_order"]
 
+_REBASE = "or `exactsink rebase JOB.toml`, which goes on from what targets hold: what the source gives again comes twice"
+
 
 def check_follows(log: Log, epoch: int, previous: str) -> None:
     """Refuse a new batch that does not begin where the last decided one ended."""
@@ -17,7 +19,8 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
             why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
-            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; "
+            + _REBASE,
         )
 
 
@@ -26,17 +29,21 @@ def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
         raise LineageError(
             f"epoch {decision.epoch} was decided for other input than this batch has",
             why="the checkpoint went back in time, and the source cut its input anew",
-            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; "
+            + _REBASE,
         )
 
 
 def out_of_order(epoch: int, expected: int) -> LineageError:
     if epoch < expected:
         why = "the checkpoint went back in time: these rows were decided before"
-        fix = "bring back the newest checkpoint, or give the job a new name and checkpoint"
+        fix = f"bring back the newest checkpoint, or give the job a new name and checkpoint; {_REBASE}"
     else:
         why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
-        fix = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
+        fix = (
+            "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint; or, "
+            f"where it has decided nothing yet, `exactsink adopt JOB.toml`; {_REBASE}"
+        )
     return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)
 
 

@@ -21,6 +21,7 @@ from exactsink.contract import Committable, Fatal, LineageError, Mark
 from exactsink.protocol.wire import committable_from, plain_committable
 
 __all__ = [
+    "COPY",
     "FORMAT_VERSION",
     "Action",
     "BoundSink",
@@ -47,7 +48,11 @@ _READS = (2, 3)
 _LATER = frozenset({"succeeds", "settled"})
 """Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
-_COPY = "bring that entry back from a copy of the journal; without it a decision may be forgotten"
+COPY = (
+    "bring that entry back from a copy of the journal (`exactsink journal verify JOB.toml` lists what is damaged); "
+    "without one, move the journal away, and `exactsink rebase JOB.toml` begins another from what the targets hold"
+)
+"""What to do about an entry that is needed and can't be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +258,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         body = json.loads(data)
         version, kind = body.pop("version"), body.pop("kind")
     except (ValueError, KeyError, AttributeError) as error:
-        raise Fatal(f"journal entry {seq} is no record", why=f"{error!r} in {data[:60]!r}", next=_COPY) from error
+        raise Fatal(f"journal entry {seq} is no record", why=f"{error!r} in {data[:60]!r}", next=COPY) from error
     if version not in _READS or kind not in _KINDS:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",
@@ -270,7 +275,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         raise Fatal(
             f"journal entry {seq} is not the {kind} that it says it is",
             why=f"it has the fields {', '.join(sorted(body))}, and calls itself entry {body.get('seq')}",
-            next=_COPY,
+            next=COPY,
         )
     record: Record = _KINDS[kind](**{name: _read(name, value) for name, value in body.items()})
     return record
@@ -289,7 +294,7 @@ def _own_sum(data: bytes, seq: int | None) -> str:
         raise LineageError(
             f"journal entry {seq} was changed after it was written",
             why="its content does not have the sha256 at its end",
-            next="bring that entry back from a copy; or `exactsink rebase`, which starts from what the targets hold",
+            next=COPY,
         )
     return found[1].decode()
 
@@ -333,4 +338,4 @@ def _committables(bodies: list[Mapping[str, Any]]) -> tuple[Committable, ...]:
     try:
         return tuple(map(committable_from, bodies))
     except ValueError as error:
-        raise Fatal("the journal holds what is no committable", why=str(error), next=_COPY) from error
+        raise Fatal("the journal holds what is no committable", why=str(error), next=COPY) from error
