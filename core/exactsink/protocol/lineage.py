@@ -7,7 +7,7 @@ from exactsink.protocol.journal.log import Decision, Log
 
 __all__ = ["check_follows", "check_replay", "nobody_has_its_rows", "out_of_order"]
 
-_REBASE = "or `exactsink rebase JOB.toml`, which goes on from what targets hold: what the source gives again comes twice"
+_REBASE = "or `exactsink rebase JOB.toml`, which goes on from what targets hold: what is given again is doubled"
 
 
 def check_follows(log: Log, epoch: int, previous: str) -> None:
