@@ -116,9 +116,9 @@ class Driver:
             if journal.read().query_id:
                 raise LineageError("the checkpoint is gone")
             self.source.query = f"query of {name}"
-        lost = coordinator.start(self.source.query, lambda epoch: checkpoint.is_epoch_done(epoch, journal.log))
+        start = coordinator.start(self.source.query, lambda epoch: checkpoint.is_epoch_done(epoch, journal.log))
         if (
-            not lost
+            not start.lost
             and restored == world.restored
             and world.is_new(journal.log.claims[-1].token, journal.log.next_epoch)
         ):

@@ -146,17 +146,21 @@ def history(job: str, run: str | None, last: int, as_json: bool) -> None:
 @_dry_run
 @_take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
-def recover(job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...]) -> None:
-    """Commit what is decided and sweep what is not, without Spark."""
-    recover_command.recover(job, run, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
+@_reason
+def recover(
+    job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...], reason: str
+) -> None:
+    """Commit what is decided and sweep what is not, in every sink that answers, without Spark."""
+    recover_command.recover(job, run, reason, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
 
 
 @cli.command()
 @_job_file
 @_take_over
-def adopt(job: str, take_over: bool) -> None:
+@_reason
+def adopt(job: str, take_over: bool, reason: str) -> None:
     """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
-    adopt_command.adopt(job, take_over=take_over)
+    adopt_command.adopt(job, reason, take_over=take_over)
 
 
 @cli.command()

@@ -258,9 +258,9 @@ def _holdings(sink: str, log: Log, listed: Sequence[InDoubt]) -> Sequence[Holdin
 
 def _held_back(sinks: Mapping[str, Sink], views: Mapping[str, SinkView]) -> Sequence[SinkView]:
     """Add to what is not proven which sinks before it aren't either."""
-    after = {name: sink.after for name, sink in sinks.items()}
+    before = all_before({name: sink.after for name, sink in sinks.items()})
     behind = {name for name, view in views.items() if not view.is_proven}
-    waits = {name: tuple(sorted(all_before(name, after) & behind)) for name in behind}
+    waits = {name: tuple(sorted(before[name] & behind)) for name in behind}
     return [replace(view, held_back_by=waits.get(name, ())) for name, view in views.items()]
 
 

@@ -11,6 +11,7 @@ from exactsink.contract import Committer, InDoubt, Undecided
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, knows_all, undecided_before, undecided_losers
 from exactsink.protocol.journal.records import Claim
+from exactsink.protocol.reach import Reach
 
 __all__ = ["Sweep"]
 
@@ -30,17 +31,27 @@ class Sweep:
     _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def older(
-        self, committers: Mapping[str, Committer], log: Log, mine: Claim, sweep_tokens: frozenset[str] = frozenset()
-    ) -> None:
-        """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work.
+        self,
+        committers: Mapping[str, Committer],
+        log: Log,
+        mine: Claim,
+        sweep_tokens: frozenset[str] = frozenset(),
+        reach: Reach | None = None,
+    ) -> Mapping[str, int]:
+        """Abort what older generations left undecided in any sink; return how many, by sink.
 
-        An operator may have `sweep_tokens` of other journals: their work goes too.
+        Nothing is aborted while a sink is set aside: a journal that went back lacks decisions, and the mark that shows
+        it may be in that one. Raises LineageError on another journal's work; an operator may have `sweep_tokens` of
+        other journals: their work goes too.
         """
-        listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+        reach = reach or Reach()
+        listed = reach.asked(committers, lambda sink: list(committers[sink].in_doubt()))
+        if reach.aside:
+            return {}
         log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
         proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in listed.items()}
-        for sink, undecided in proven.items():
-            self._abort(sink, committers[sink], listed[sink], undecided)
+        aborted = reach.asked(proven, lambda sink: self._abort(sink, committers[sink], listed[sink], proven[sink]))
+        return {sink: count for sink, count in aborted.items() if count}
 
     def losers(self, committers: Mapping[str, Committer], log: Log, mine: Claim) -> None:
         """Abort my own generation's losing attempts, and what a fenced driver's tasks began after my start's sweep.
@@ -52,7 +63,7 @@ class Sweep:
             log = log if knows_all(log, listed) else self.whole()
             self._abort(sink, committer, listed, undecided_losers(log, mine, sink, listed))
 
-    def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> None:
+    def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> int:
         if len(undecided):
             committer.abort(undecided)
             self.events.report("swept", sink=sink, participants=len(undecided))
@@ -64,6 +75,7 @@ class Sweep:
             "in_doubt", level=logging.DEBUG, sink=sink, participants=len(left), oldest_age_seconds=oldest
         )
         self._report_long(sink, left)
+        return len(undecided)
 
     def _report_long(self, sink: str, left: Sequence[InDoubt]) -> None:
         """Warn, once, of each participant that is in doubt for several epochs."""

@@ -27,6 +27,7 @@ __all__ = [
     "fenced_by",
     "knows_all",
     "needed",
+    "other_journal",
     "rebased",
     "summed_up",
     "undecided_before",
@@ -289,7 +290,7 @@ def undecided_before(
             found.append(participant)
             continue
         if claim not in standing or participant.generation >= mine.generation:
-            raise _other_journal(sink, participant, mine)
+            raise other_journal(sink, participant, mine.generation)
         found.append(participant)
     return _proven(found)
 
@@ -318,11 +319,12 @@ def _proven(participants: Sequence[InDoubt]) -> Undecided:
     return undecided
 
 
-def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError:
+def other_journal(sink: str, participant: InDoubt, generation: int) -> LineageError:
+    """Return the error of a participant that this journal does not know, for a driver of this generation."""
     return LineageError(
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
-        f"(this driver is generation {mine.generation}-{mine.token})",
+        f"(this driver is generation {generation})",
         next="give this job another name; or, once no such job runs any more, drop its work: "
         f"exactsink recover JOB.toml --sweep-token {participant.token} (and --run NAME for a batch run)",
     )
