@@ -60,6 +60,12 @@ class Marks:
         for name in self.sinks:
             self._hold(name, self._stands(name))
 
+    def problem(self, name: str, mark: Mark | None) -> ExactsinkError | None:
+        """Return what `check_start` would raise of a sink for this mark, which the caller has read."""
+        expected = self._expected(name)
+        fits = self._is_unbound(name, mark) if expected is None else self._stands(name)(mark, expected)
+        return None if fits else difference(self.log(), name, mark, expected.now if expected is not None else None)
+
     def check_committed(self, lost: Mapping[str, int], held_back: Collection[str] = ()) -> None:
         """Compare once the last decision is committed again: each sink stands there, but for so many that are lost.
 
