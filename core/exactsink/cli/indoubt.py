@@ -13,7 +13,7 @@ import click
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.contract import ConfigError, InDoubtError, file_names
+from exactsink.contract import ConfigError, InDoubtError, Lost, Prepared, Unknown, file_names
 from exactsink.job.history import JobHistory
 from exactsink.operate.explain import explained, when
 from exactsink.operate.indoubt import Doubt, chosen, doubts
@@ -97,7 +97,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
     with _seen(job, run) as seen:
         doubt = chosen(seen.doubts, reference)
         opened = seen.opened
-        lines = explained(doubt, opened.history, opened.sinks[doubt.sink], seen.settler.whole(), path=job)
+        lines = explained(doubt, opened.history, opened.sinks.get(doubt.sink), seen.settler.whole(), path=job)
     for label, text in lines:
         print(f"{label + ':':<11}{text}")
 
@@ -184,12 +184,12 @@ def resolve(
     `committed` and `lost` (written again) are for what is unknown, `given-up` is for what is lost.
     """
     with _seen(job, run) as seen:
-        of_sink = [doubt for doubt in seen.doubts if doubt.sink == sink and doubt.is_decided]
+        of_sink = [doubt for doubt in seen.doubts if doubt.sink == sink]
         refs = frozenset(chosen(of_sink, reference).ref for reference in references)
         word = Word(epoch, sink, outcome, options["reason"], refs)
         seen.settler.check_word(word, take_over=options["take_over"])
         if not options["yes"]:
-            _print_word(seen, word, of_sink)
+            _print_word(seen, word)
             return
         on = seen.settler.resolve(word, take_over=options["take_over"])
     rows = sum(committable.rows for committable in on)
@@ -267,19 +267,19 @@ def _print_commit(seen: _Seen, names: Sequence[str], job: str) -> None:
     _say_yes()
 
 
-def _print_word(seen: _Seen, word: Word, of_sink: Sequence[Doubt]) -> None:
+def _print_word(seen: _Seen, word: Word) -> None:
     """Print what a word would be on, as it looks now."""
     _would_claim(seen)
-    for view in seen.views:
-        if view.name == word.sink and view.problem is not None:
-            raise view.problem
-    on = [d for d in of_sink if d.state in ("lost", "unknown") and word.is_on(d.ref, lost=d.state == "lost")]
-    for doubt in of_sink:
-        if doubt.state == "prepared":
-            print(f"would commit {doubt.sink}: {doubt.ref} ({doubt.rows} rows)")
-    for doubt in on:
-        print(f"would take as {word.outcome} {doubt.sink}: {doubt.ref} ({doubt.rows} rows): {doubt.evidence}")
-    rows = sum(doubt.rows or 0 for doubt in on)
+    on = []
+    for committable, standing in seen.settler.standings(word):
+        what = f"{word.sink}: {committable.ref} ({committable.rows} rows)"
+        if isinstance(standing, Prepared):
+            print(f"would commit {what}")
+        elif isinstance(standing, Lost | Unknown):
+            meant = word.is_on(committable.ref, lost=isinstance(standing, Lost))
+            print(f"{f'would take as {word.outcome}' if meant else 'would leave'} {what}: {standing.evidence}")
+            on += [committable] if meant else []
+    rows = sum(committable.rows for committable in on)
     deeds = {
         "committed": "nobody writes them again",
         "lost": "the job writes them again",

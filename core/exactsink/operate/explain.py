@@ -21,13 +21,12 @@ Line = tuple[str, str]
 """A label, and a sentence or command."""
 
 
-def explained(doubt: Doubt, history: JobHistory, sink: Sink, whole: Log, *, path: str) -> Sequence[Line]:
+def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log, *, path: str) -> Sequence[Line]:
     """Explain a participant. `whole` is the log back to its first claim, `path` the job's file, for commands."""
     job = f"{path} --run {history.run}" if history.run is not None else path
     live = _live(history)
-    lines = [
-        ("what", f"{doubt.ref} in sink {doubt.sink} ({sink.kind}, {sink.backend.strategy}, {sink.backend.target})")
-    ]
+    place = f"{sink.kind}, {sink.backend.strategy}, {sink.backend.target}" if sink else "not in the config as it was"
+    lines = [("what", f"{doubt.ref} in sink {doubt.sink} ({place})")]
     lines += [("state", doubt.state + (f": {doubt.evidence}" if doubt.evidence else ""))]
     lines += [("whose", _whose(doubt, history, whole)), ("decision", _decision(doubt, whole))]
     lines += [("since", _since(doubt)), ("until", _until(doubt))]
@@ -79,8 +78,8 @@ def _until(doubt: Doubt) -> str:
     return f"{when(doubt.deadline)}: its store may drop it " + (f"in {left:.0f} s" if left > 0 else "since then")
 
 
-def _blocks(doubt: Doubt, history: JobHistory, sink: Sink, whole: Log) -> Sequence[str]:
-    if doubt.state in ("lost", "not asked"):
+def _blocks(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) -> Sequence[str]:
+    if sink is None or doubt.state in ("lost", "not asked"):
         return ()
     with closing(committer_of(sink, history.job, whole)) as committer:
         try:
@@ -111,10 +110,7 @@ def _advice(doubt: Doubt, job: str, *, is_live: bool) -> Iterator[Line]:
     elif doubt.state == "unknown":
         yield "safe", "to bring back what the evidence names; then the job goes on by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
-        yield (
-            "or",
-            f"look into the target for its rows, and say what you found: {resolve} committed (or lost) --reason '...'",
-        )
+        yield "or", f"look into the target, and say what you found: {resolve} committed (or lost) --reason '...'"
         then = f"exactsink recover {job}"
     elif doubt.state == "not asked":
         yield "safe", "to wait: what is decided stays decided"

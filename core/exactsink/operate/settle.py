@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from exactsink.contract import (
@@ -19,6 +19,7 @@ from exactsink.contract import (
     Fenced,
     Lost,
     Retryable,
+    Standing,
     Unknown,
 )
 from exactsink.job.driver import identity_of, user_name
@@ -91,7 +92,7 @@ class Settler(Operator):
         for name in sinks:
             if decision is None or not decision.committables(name) or not is_bound(self._sinks, decision, name):
                 raise ConfigError(
-                    f"nothing is decided that could be committed in sink {name}",
+                    f"nothing is decided in sink {name} that could be in doubt",
                     why="the journal is empty, and only a journal knows what was decided"
                     if decision is None
                     else f"the last decided epoch, {decision.epoch}, has no rows there, or the config has changed it",
@@ -168,15 +169,22 @@ class Settler(Operator):
 
     def check_word(self, word: Word, *, take_over: bool) -> Decision:
         """Raise what `resolve` would before it claims; return the last decision."""
-        decision = self.check_allowed(take_over=take_over).decision
-        if decision is None or decision.epoch != word.epoch or not decision.committables(word.sink):
-            last = "none is decided" if decision is None else f"the last decided one is {decision.epoch}"
+        decision = self.decided([word.sink], take_over=take_over)
+        if decision.epoch != word.epoch:
             raise ConfigError(
                 f"there is nothing to resolve of epoch {word.epoch} in sink {word.sink}",
-                why=f"{last}, and only its sinks with rows can be in doubt",
+                why=f"the last decided one is {decision.epoch}, and all before it are committed",
                 next="exactsink indoubt list JOB.toml",
             )
         return decision
+
+    def standings(self, word: Word) -> Sequence[tuple[Committable, Standing]]:
+        """Return how what is decided in a word's sink stands, as a commit would find it. Changes nothing."""
+        name, log = word.sink, self._journal.log
+        sink, decided = self._sinks[name], log.decision.committables(name) if log.decision else ()
+        with closing(committer_of(sink, self._history.job, log)) as committer:
+            Marks.of({name: sink}, {name: committer}, lambda: log, backoff).check_start()
+            return list(zip(decided, committer.assess(word.epoch, decided), strict=True))
 
     @contextmanager
     def _claimed_for(self, sinks: Collection[str], take_over: bool, *, compared: bool = True) -> Iterator[_Claimed]:
