@@ -77,7 +77,7 @@ RECORDS: list[Record] = [
     Complete(12, **PLACE),
     Action("ada on host", "recover", "", "recovered", (Settled("lake", 1, 2, 3, 4, "away"),), **PLACE),
     Clean(**PLACE),
-    Resolve("ada on host", "seen in the log", 12, "lake", "committed", **PLACE),
+    Resolve("ada on host", "seen in the log", 12, "lake", "committed", ("t1", "t2"), 7, **PLACE),
 ]
 
 

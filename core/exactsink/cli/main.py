@@ -27,6 +27,7 @@ from exactsink.cli import recover as recover_command
 from exactsink.cli import runs as runs_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
+from exactsink.cli.indoubt import indoubt
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
@@ -178,20 +179,7 @@ def rebase(
     rebase_command.rebase(job, run, named, reason, confirmed=yes, dry_run=dry_run, take_over=take_over)
 
 
-@cli.command()
-@_job_file
-@_run
-@click.option("--epoch", required=True, type=int, help="The last decided epoch.")
-@click.option("--sink", required=True, help="The sink that is in doubt.")
-@click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost"]), help="What came of it.")
-@_reason
-@_dry_run
-@_take_over
-def resolve(
-    job: str, run: str | None, epoch: int, sink: str, outcome: str, reason: str, dry_run: bool, take_over: bool
-) -> None:
-    """Record what came of an epoch that is in doubt in a sink; the next start goes by it."""
-    rebase_command.resolve(job, run, epoch, sink, outcome, reason, dry_run=dry_run, take_over=take_over)
+cli.add_command(indoubt)
 
 
 @cli.command()

@@ -22,8 +22,8 @@ from exactsink.operate.views import assess
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Action, Clean, Expected, Identity, Resolve, Settled
-from exactsink.protocol.reach import OutcomeUnknown, Reach, Start
+from exactsink.protocol.journal.records import Action, Clean, Expected, Identity, Settled
+from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.protocol.sweep import Sweep
 from exactsink.toolkit.waiting import backoff
@@ -238,39 +238,6 @@ class Operator:
     @property
     def _shows_early(self) -> bool:
         return any(sink.backend.traits.visible_early for sink in self._sinks.values())
-
-    def resolve(self, epoch: int, sink: str, outcome: str, *, reason: str, take_over: bool) -> None:
-        """Take an operator's word, `committed` or `lost`, for what the last decision left in doubt in a sink.
-
-        The next start goes by it. Raises ConfigError when that epoch is not the last decided one, or nothing of it is
-        in doubt; Fenced while a driver may live.
-        """
-        self.check_resolvable(epoch, sink, take_over=take_over)
-        log = self._journal.log
-        self._refuse_live(take_over, log)
-        try:
-            with self._claimed(log.query_id or "", frozenset()):
-                pass
-        except OutcomeUnknown as doubt:
-            who = _user()
-            self._journal.keep(Resolve(who, f"{reason} ({doubt.what}: {doubt.why})", epoch, sink, outcome))
-            self._events.report("noted", text=f"epoch {epoch} of sink {sink} is {outcome}, says {who}")
-            return
-        raise ConfigError(f"nothing of epoch {epoch} is in doubt: it is committed", next="exactsink run JOB.toml")
-
-    def check_resolvable(self, epoch: int, sink: str, *, take_over: bool) -> None:
-        """Raise what `resolve` would before it claims. Whether a sink is in doubt only a commit shows."""
-        log = self._journal.read()
-        decision = log.decision
-        if decision is None or decision.epoch != epoch or not decision.committables(sink):
-            last = "none is decided" if decision is None else f"the last decided one is {decision.epoch}"
-            raise ConfigError(
-                f"there is nothing to resolve of epoch {epoch} in sink {sink}",
-                why=f"{last}, and only its sinks with rows can be in doubt",
-                next="exactsink status JOB.toml",
-            )
-        if not take_over:
-            self._refuse_live(take_over, log)
 
     def _identity(self) -> Identity:
         return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))

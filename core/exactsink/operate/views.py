@@ -192,9 +192,10 @@ def _ask(sink: Sink, job: str, log: Log) -> _Answer:
 def _standings(sink: Sink, log: Log, committer: Committer) -> Sequence[Standing]:
     """Ask how the decided committables stand; an operator's word takes the place of an Unknown, as in a commit."""
     assert log.decision is not None
-    word, committables = log.resolved.get(sink.name), _decided(sink, log)
+    words, committables = log.resolved.get(sink.name, {}), _decided(sink, log)
     resolved: list[Standing] = []
-    for standing, _ in zip(committer.assess(log.decision.epoch, committables), committables, strict=True):
+    for standing, committable in zip(committer.assess(log.decision.epoch, committables), committables, strict=True):
+        word = words.get(committable.ref)
         if word is not None and isinstance(standing, Unknown):
             lost = Lost(f"an operator resolved it as lost: {standing.evidence}")
             standing = AlreadyCommitted() if word == "committed" else lost

@@ -86,14 +86,14 @@ class CommitCalls:
     """How a decision is committed: sink by sink, each until it has an answer.
 
     `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
-    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`. `before` names all sinks that
-    are committed before a sink: it isn't tried until they are.
+    `resolved` is an operator's word on participants in doubt, by sink and ref: `committed` or `lost`. `before` names
+    all sinks that are committed before a sink: it isn't tried until they are.
     """
 
     events: Events
     retry: Retry
     check_mark: Callable[[str], None] = _no_mark
-    resolved: Mapping[str, str] = field(default_factory=dict)
+    resolved: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     before: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def commit(
@@ -176,12 +176,12 @@ class CommitCalls:
                 continue
             if len(outcomes) != len(committables) or not all(isinstance(o, Outcome) for o in outcomes):
                 raise TypeError(f"sink {name}: commit gave {outcomes!r:.200} for {len(committables)} committables")
-            return [self._resolved(name, outcome) for outcome in outcomes]
+            return [self._resolved(name, c, o) for c, o in zip(committables, outcomes, strict=True)]
         raise AssertionError("a commit is tried at least once")
 
-    def _resolved(self, name: str, outcome: Outcome) -> Outcome:
+    def _resolved(self, name: str, committable: Committable, outcome: Outcome) -> Outcome:
         """Return an operator's word in place of an Unknown."""
-        word = self.resolved.get(name)
+        word = self.resolved.get(name, {}).get(committable.ref)
         if word is None or not isinstance(outcome, Unknown):
             return outcome
         lost = Lost(f"an operator resolved it as lost: {outcome.evidence}")
@@ -234,7 +234,7 @@ def in_doubt(epoch: int, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
         f"epoch {epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
         why=evidence[0],
         next="bring back what the evidence names, then start the job again; or look into the target, and say what came "
-        f"of it: exactsink resolve JOB.toml --epoch {epoch} --sink {sink} --as committed (or lost)",
+        f"of it: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed (or lost)",
     )
 
 

@@ -146,7 +146,7 @@ class Marks:
         return self._stands(name) if self._is_resolved(name) else lambda mark, expected: is_at(mark, expected.now)
 
     def _is_resolved(self, name: str) -> bool:
-        return self.log().resolved.get(name) == "committed"
+        return "committed" in self.log().resolved.get(name, {}).values()
 
     def _stands(self, name: str) -> Callable[[Mark | None, Expected], bool]:
         return lambda mark, expected: is_at(mark, expected.now) or self._is_unfinished(mark, expected, name)

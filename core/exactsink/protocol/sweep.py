@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -62,6 +62,29 @@ class Sweep:
             listed = list(committer.in_doubt())
             log = log if knows_all(log, listed) else self.whole()
             self._abort(sink, committer, listed, undecided_losers(log, mine, sink, listed))
+
+    def chosen(
+        self,
+        committers: Mapping[str, Committer],
+        log: Log,
+        mine: Claim,
+        refs: Collection[tuple[str, str]],
+        sweep_tokens: frozenset[str],
+    ) -> Collection[tuple[str, str]]:
+        """Abort these alone, given by sink and ref, and return those that it were. Raises as `older` does: what else is
+        listed may show that this journal went back.
+        """
+        listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+        log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
+        for sink, found in listed.items():
+            undecided_before(log, mine, sink, found, sweep_tokens)
+        swept = []
+        for sink, found in listed.items():
+            wanted = [participant for participant in found if (sink, participant.ref) in refs]
+            undecided = undecided_before(log, mine, sink, wanted, sweep_tokens)
+            self._abort(sink, committers[sink], found, undecided)
+            swept += [(sink, participant.ref) for participant in undecided]
+        return swept
 
     def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> int:
         if len(undecided):

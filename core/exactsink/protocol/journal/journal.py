@@ -10,7 +10,7 @@ from itertools import chain, takewhile
 from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
-from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, rebased, summed_up
+from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, summed_up, with_words
 from exactsink.protocol.journal.records import (
     COPY,
     Claim,
@@ -116,7 +116,7 @@ class Journal:
         sums = dict(zip(record.names, record.name_sums, strict=False))
         for seq in sorted(record.names):
             log = extended(log, record if seq == newest else self._entry(seq, sums.get(seq, ""), newest))
-        return replace(rebased(log), last_seq=newest, last_sum=record.sha256)
+        return replace(with_words(log), last_seq=newest, last_sum=record.sha256)
 
     def _back_to(self, seq: int) -> Log:
         """Return the log as this handle has it, with all anchors from this seq on."""

@@ -45,7 +45,7 @@ __all__ = [
 
 FORMAT_VERSION = 3
 _READS = (2, 3)
-_LATER = frozenset({"succeeds", "settled"})
+_LATER = frozenset({"succeeds", "settled", "participants", "rows"})
 """Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 COPY = (
@@ -220,13 +220,19 @@ class Action(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Resolve(_Placed):
-    """An operator's word on what the last decision left in doubt in a sink: `committed` or `lost`."""
+    """An operator's word on what the last decision left in doubt in a sink: `committed`, `lost` or `given-up`.
+
+    It is on these `participants` (by their refs), which have so many `rows`; without any, as an older release wrote it,
+    on all of the sink. What is given up is proven lost, and leaves the decision: nobody writes it again.
+    """
 
     who: str
     reason: str
     epoch: int
     sink: str
     outcome: str
+    participants: tuple[str, ...] = ()
+    rows: int = 0
 
 
 Kept = Note | Complete | Clean | Action | Resolve
