@@ -20,6 +20,7 @@ import click
 from exactsink import __version__
 from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
+from exactsink.cli import barrier as barrier_command
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import rebase as rebase_command
@@ -165,6 +166,17 @@ def resolve(
 ) -> None:
     """Record what came of an epoch that is in doubt in a sink; the next start goes by it."""
     rebase_command.resolve(job, run, epoch, sink, outcome, reason, dry_run=dry_run, take_over=take_over)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this one; the last decided one by default.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
+@_as_json
+def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
+    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
+    barrier_command.barrier(job, run, epoch, timeout, as_json)
 
 
 @cli.command()

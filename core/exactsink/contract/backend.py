@@ -69,6 +69,12 @@ class Backend(ABC):
         """
         return None
 
+    def check_epoch_column(self, name: str) -> None:  # noqa: B027  # most take it as any other column
+        """Refuse a column with the epoch's number, which the core adds to the frame, where it makes no sense.
+
+        Raises ConfigError.
+        """
+
     @abstractmethod
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         """Open a task attempt's writer, on an executor, at its first batch with rows. Nothing becomes visible."""

@@ -244,7 +244,7 @@ class JobContext:
     `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
     epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
-    job: `make_folder` takes it.
+    job: `make_folder` takes it. `epoch_column` is the column of the rows that holds their epoch's number, if any.
     """
 
     job: str
@@ -257,6 +257,7 @@ class JobContext:
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     succeeds: frozenset[str] = frozenset()
     file_mode: FileMode = "private"
+    epoch_column: str | None = None
 
 
 class Undecided:
