@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -29,6 +30,7 @@ from exactsink.contract import (
 )
 from exactsink_files.marks import MarkFolder, Standing
 from exactsink_files.places import Place, explained
+from exactsink_files.snapshots import audited, feed_folder
 from exactsink_files.votes import Vote, own_txn
 
 __all__ = ["FilesCommitter"]
@@ -137,6 +139,12 @@ class FilesCommitter(Committer):
             return False
         place.withdraw(vote)
         return not self._marks.read().names(epoch, name) and not place.shows(vote)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        root, ctx = self._place.root, self._ctx
+        with explained(self._root):
+            voted = {epoch: [f for c in votes for f in Vote.load(c).files] for epoch, votes in epochs.items()}
+            return audited(root, feed_folder(root, ctx.job, ctx.sink), voted, deep=deep)
 
     def mark(self) -> Mark | None:
         with explained(self._root):

@@ -6,7 +6,7 @@ rows in one transaction, before the decision, and the driver stores the marker a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow as pa
 from exactsink.contract import (
     AlreadyCommitted,
     Applier,
+    Audit,
     Committable,
     Committed,
     Finding,
@@ -76,6 +77,15 @@ class UpsertApplier(Applier):
         """Do nothing: no connection outlives the call that opened it."""
 
 
+def _audit(ctx: JobContext, database: Database, epochs: Iterable[int]) -> Mapping[int, Audit]:
+    """Count the table's rows by the epoch that wrote each last; nothing where no column says it."""
+    epochs, column = list(epochs), ctx.epoch_column
+    if column is None:
+        return {}
+    with database.explained(f"count the rows of table {database.table.name} by {column}"):
+        return Audit.by_column(column, database.by_epoch(column, min(epochs)), epochs, at_most=True)
+
+
 class UpsertCommitter(StagedCommitter):
     """Commit staged rows; tasks get what the table's columns take, beside the staging folder."""
 
@@ -86,6 +96,9 @@ class UpsertCommitter(StagedCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         folder = super().open_epoch(epoch, schema, participants)
         return _ticket(folder.decode(), self._database, schema)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return _audit(self._ctx, self._database, epochs)
 
 
 class DirectWriter(Writer):
@@ -169,6 +182,9 @@ class DirectCommitter(MarkerCommitter):
 
     def abort(self, undecided: Undecided) -> None:
         """Do nothing: an undecided epoch's rows are overwritten by its replay."""
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return _audit(self._ctx, self._database, epochs)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         """List nothing: a task's rows are in the table or were never."""

@@ -89,7 +89,7 @@ class KafkaOptions(BackendOptions):
     """What a record's value is: the column `value`, or the whole row as JSON."""
     key: tuple[str, ...] = ()
     """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
-    epoch_header: str | None = Field(default=None, min_length=1, pattern="^[^\\0]*$")
+    epoch_header: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]+$")
     """A header that every record gets, after its own, with its epoch's number as text. Headers take the plain writer;
     with `value_format = "json"` the core's `epoch_column`, in the value, does not."""
     strategy: Literal["transactions"] = "transactions"

@@ -27,6 +27,7 @@ from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
+from exactsink.cli import verify as verify_command
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
@@ -177,6 +178,17 @@ def resolve(
 def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
     """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
     barrier_command.barrier(job, run, epoch, timeout, as_json)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--epochs", default="..", metavar="A..B", help="These; all that the journal speaks of by default.")
+@click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
+@_as_json
+def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
+    """Hold each decided epoch against what every target holds now: proven, differs, or can't be told."""
+    verify_command.verify_job(job, run, epochs, deep, as_json)
 
 
 @cli.command()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from exactsink.contract.model import (
+    Audit,
     Committable,
     Finding,
     InDoubt,
@@ -138,6 +139,14 @@ class Committer(ABC):
         held = {participant.ref for participant in self.in_doubt()}
         gone = Unknown("the store does not list it, and this backend can't tell whether it was committed")
         return [Prepared() if committable.ref in held else gone for committable in committables]
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        """Count what the target holds now of these epochs, all of which were committed once. Changes nothing.
+
+        An epoch that is left out can't be told; one that is in the answer alone has rows there that nobody decided.
+        `deep` reads all of them, where that proves more. Raises Retryable when the store can't be asked.
+        """
+        return {}
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
         """Say, a sentence each, what the participant holds up until it ends: readers, locks, VACUUM. Changes nothing.

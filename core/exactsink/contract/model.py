@@ -6,7 +6,7 @@ All are immutable, pickle, and carry no connection, so they travel between drive
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -15,6 +15,7 @@ __all__ = [
     "LONGEST_PAUSE_SECONDS",
     "NAME_PATTERN",
     "AlreadyCommitted",
+    "Audit",
     "BackendSpec",
     "Committable",
     "Committed",
@@ -147,6 +148,37 @@ class Prepared:
 
 
 Standing = Prepared | AlreadyCommitted | Lost | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What a target holds of one epoch now: so many rows, None where it can't be known.
+
+    `why` says what was counted, what is missing, or why nothing can be said. `at_most`: later epochs overwrite rows, so
+    that fewer than were decided prove nothing.
+    """
+
+    rows: int | None
+    why: str = ""
+    at_most: bool = False
+
+    @staticmethod
+    def by_column(
+        name: str, counted: Mapping[int | None, int], epochs: Iterable[int], *, at_most: bool = False
+    ) -> dict[int, Audit]:
+        """Make the audits of a table from the rows that it has for each value of its column with the epoch.
+
+        Rows from before it had that column have NULL there: then nothing is known of an epoch without rows.
+        """
+        whole, bare = dict(counted), counted.get(None, 0)
+        whole.pop(None, None)
+        found = {
+            epoch: Audit(rows, f"rows by column {name}", at_most) for epoch, rows in whole.items() if epoch is not None
+        }
+        gone = Audit(0, f"no row has it in column {name}", at_most)
+        if bare:
+            gone = Audit(None, f"{bare} rows have NULL in column {name}: they are older than it, or not this job's")
+        return {epoch: found.get(epoch, gone) for epoch in sorted({*epochs, *found})}
 
 
 @dataclass(frozen=True, slots=True)
