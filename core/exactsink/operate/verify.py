@@ -86,9 +86,9 @@ def verify(
     A sink that can't be asked says so, and holds up no other. Raises ConfigError when the journal speaks of none of the
     epochs, LineageError or Retryable where it can't be read.
     """
-    with storage_errors(history.folder, f"the journal in {history.folder} can't be read"):
-        with closing(history.journal(backoff)) as journal:
-            decided = _decided(journal.history())
+    what = f"the journal in {history.folder} can't be read"
+    with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
+        decided = _decided(journal.history())
     complete, log = look(history)
     check_identity(log, identity_of(history))
     if not decided:
@@ -147,14 +147,14 @@ class _Check:
             expected = expected_of(log, sink.name, sink.backend.target)
             if expected is None or expected.now is None:
                 return _Held()
-            mark = committer.mark()
+            mark, now = committer.mark(), expected.now
             settled = log.decision is not None and log.decision.epoch == complete
-            begun = is_at(mark, expected.before) or is_part(mark, expected.now)
-            if is_at(mark, expected.now) or (begun and (not settled or sink.name in log.resolved)):
+            begun = is_at(mark, expected.before) or is_part(mark, now)
+            if is_at(mark, now) or (begun and (not settled or sink.name in log.resolved)):
                 why = "its mark proves that it was committed once; rows of one epoch can't be counted: see epoch_column"
                 return _Held(f"holds {mark}", why_none=why)
             backoff(attempt)
-        return _Held(difference(log, sink.name, mark, expected.now).what, _highest(mark, expected.now))
+        return _Held(difference(log, sink.name, mark, now).what, _highest(mark, now))
 
     def _checked(self, epoch: int, part: DecidedSink, held: _Held, bound: Mapping[int, DecidedSink]) -> CheckedEpoch:
         verdict: Verdict = "unknown"
