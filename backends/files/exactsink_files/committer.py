@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -32,6 +33,7 @@ from exactsink.contract import (
 from exactsink_files.marks import MarkFolder
 from exactsink_files.marks import Standing as Stands
 from exactsink_files.places import Place, explained
+from exactsink_files.snapshots import audited, feed_folder
 from exactsink_files.votes import Vote, own_txn
 
 __all__ = ["FilesCommitter"]
@@ -170,6 +172,12 @@ class FilesCommitter(Committer):
         """Return whether something of a vote is gone, and none of its files was ever named."""
         gone = self._place.gone(vote)
         return isinstance(self._held, Mark) and gone and not (standing.names(epoch, name) or self._place.shows(vote))
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        root, ctx = self._place.root, self._ctx
+        with explained(self._root):
+            voted = {epoch: [f for c in votes for f in Vote.load(c).files] for epoch, votes in epochs.items()}
+            return audited(root, feed_folder(root, ctx.job, ctx.sink), voted, deep=deep)
 
     def mark(self) -> Mark | None:
         with explained(self._root):

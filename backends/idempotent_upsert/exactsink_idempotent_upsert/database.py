@@ -7,7 +7,7 @@ of a database. Executors import this module.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
@@ -149,6 +149,10 @@ class Database(ABC):
         return stored or birth
 
     @abstractmethod
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
+
+    @abstractmethod
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         """Find what keeps such rows from being upserted. Changes nothing."""
 
@@ -167,6 +171,11 @@ class Database(ABC):
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
         """Make what a task tries its rows on; `names` are their columns."""
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
+
+    def counting(self, column: str, first: int, table: str) -> str:
+        """Return the query of `by_epoch`; `table` is quoted."""
+        name = self.quoted(column)
+        return f"SELECT {name}, COUNT(*) FROM {table} WHERE {name} >= {first} OR {name} IS NULL GROUP BY {name}"
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""

@@ -7,7 +7,7 @@ has found every vote. Executors import this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from exactsink.contract import (
     AlreadyCommitted,
     Applier,
+    Audit,
     Committable,
     Committed,
     Finding,
@@ -81,6 +82,15 @@ class UpsertApplier(Applier):
         """Do nothing: no connection outlives the call that opened it."""
 
 
+def _audit(ctx: JobContext, database: Database, epochs: Iterable[int]) -> Mapping[int, Audit]:
+    """Count the table's rows by the epoch that wrote each last; nothing where no column says it."""
+    epochs, column = list(epochs), ctx.epoch_column
+    if column is None:
+        return {}
+    with database.explained(f"count the rows of table {database.table.name} by {column}"):
+        return Audit.by_column(column, database.by_epoch(column, min(epochs)), epochs, at_most=True)
+
+
 class UpsertCommitter(StagedCommitter):
     """Commit staged rows; tasks get what the table's columns take, beside the staging folder."""
 
@@ -91,6 +101,9 @@ class UpsertCommitter(StagedCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         folder = super().open_epoch(epoch, schema, participants)
         return _ticket(folder.decode(), self._database, schema)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return _audit(self._ctx, self._database, epochs)
 
 
 class DirectWriter(Writer):
@@ -191,6 +204,9 @@ class DirectCommitter(MarkerCommitter):
         """Forget votes: what they wrote is overwritten by the replay."""
         with self._database.explained("forget votes"), self._database.transaction() as session:
             session.votes.forget(participant.ref for participant in undecided)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return _audit(self._ctx, self._database, epochs)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._database.explained("look for votes"):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -29,6 +30,7 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
+from exactsink_kafka.audit import audited
 from exactsink_kafka.group import MarkKeeper, report_offsets
 from exactsink_kafka.messages import Cluster, Described, Topic
 from exactsink_kafka.options import KafkaOptions
@@ -127,6 +129,11 @@ class KafkaCommitter(Committer):
             listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
         now = time.time()
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        votes = {epoch: [Vote.load(committable) for committable in voted] for epoch, voted in epochs.items()}
+        with self._doing("count the records of its epochs", ""):
+            return audited(self._wire, votes)
 
     def mark(self) -> Mark | None:
         beside = [self._wire.about_topics(self._wanted)] if self._between_epochs else []

@@ -13,7 +13,20 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from exactsink.contract import Committer, Fatal, Finding, InDoubt, JobContext, Mark, Retryable, Txn, Undecided
+from exactsink.contract import (
+    Audit,
+    Committable,
+    Committer,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Mark,
+    Retryable,
+    Txn,
+    Undecided,
+)
+from exactsink.toolkit.sql import quoted
 from exactsink_postgres.blocks import held_by
 from exactsink_postgres.errors import AGAIN, shown
 from exactsink_postgres.locks import TAG, Waiting, end_session
@@ -66,6 +79,9 @@ _NO_PIPELINE = (
 class PostgresCommitter(Committer):
     """What the committers of all strategies do alike."""
 
+    _overwrites = False
+    """Whether later epochs go over rows of earlier ones."""
+
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         self._options = options
         self._ctx = ctx
@@ -93,6 +109,16 @@ class PostgresCommitter(Committer):
         refs = [participant.ref for participant in undecided]
         with self._using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
             self._roll_back(session, refs)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        column, table = self._ctx.epoch_column, self._options.name
+        if column is None:
+            return {}
+        name = quoted(column)
+        query = f"SELECT {name}, count(*) FROM {table.sql} WHERE {name} >= %s OR {name} IS NULL GROUP BY 1"
+        with self._using(f"count the rows of table {table} by {column}") as session:
+            counted = dict(session.run(query, min(epochs)).fetchall())
+        return Audit.by_column(column, counted, epochs, at_most=self._overwrites)
 
     def mark(self) -> Mark | None:
         with self._using("read its mark") as session:

@@ -20,6 +20,7 @@ import click
 from exactsink import __version__
 from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
+from exactsink.cli import barrier as barrier_command
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import rebase as rebase_command
@@ -27,6 +28,7 @@ from exactsink.cli import recover as recover_command
 from exactsink.cli import runs as runs_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
+from exactsink.cli import verify as verify_command
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
@@ -180,6 +182,28 @@ def rebase(
 
 
 cli.add_command(indoubt)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this one; the last decided one by default.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
+@_as_json
+def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
+    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
+    barrier_command.barrier(job, run, epoch, timeout, as_json)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--epochs", default="..", metavar="A..B", help="These; all that the journal speaks of by default.")
+@click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
+@_as_json
+def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
+    """Hold each decided epoch against what every target holds now: proven, differs, or can't be told."""
+    verify_command.verify_job(job, run, epochs, deep, as_json)
 
 
 @cli.command()

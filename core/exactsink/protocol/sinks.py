@@ -64,8 +64,8 @@ class Sink:
 
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
     a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times and
-    `file_mode` are the job's (see JobContext). `deferred` stands in for the backend where options are resolved by the
-    tasks.
+    `file_mode` are the job's (see JobContext); `epoch_column` is added to its rows. `deferred` stands in for the
+    backend where options are resolved by the tasks.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Sink:
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     deferred: DeferredBackend | None = None
     file_mode: FileMode = "private"
+    epoch_column: str | None = None
 
     @property
     def for_tasks(self) -> Backend | DeferredBackend:
@@ -102,6 +103,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         epoch_budget_seconds=sink.epoch_budget_seconds,
         succeeds=log.succeeds,
         file_mode=sink.file_mode,
+        epoch_column=sink.epoch_column,
     )
     return sink.backend.committer(context)
 

@@ -6,7 +6,7 @@ second of them finds it changed and rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,6 +70,13 @@ class GenericDatabase(Database):
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
         return []
+
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        name: sa.ColumnClause[int] = sa.column(column)
+        table = sa.table(self.table.name, name, schema=self.table.schema)
+        query = sa.select(name, sa.func.count()).select_from(table).where((name >= first) | name.is_(None))
+        with self._engine().connect() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(name))}
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         found = list(frame_findings(self.table, schema, "SQL", lambda kind: str(column_type(kind) or "") or None))

@@ -5,7 +5,7 @@ Executors import this module: the driver and SQLAlchemy only where it connects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -138,6 +138,11 @@ class MysqlDatabase(Database):
         with closing(self.connect()) as connection:
             session = self.session(connection)
             return list(session.votes.of(job, sink)) if session.has_table(VOTE_TABLE) else []
+
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(self.counting(column, first, Statements(self.table).name))
+            return dict(cursor.fetchall())
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.mysql.preflight import table_findings

@@ -189,6 +189,8 @@ class DirectUpsertWriter(LoadingWriter):
 class DirectUpsertCommitter(PostgresCommitter):
     """Marks an epoch that its tasks have written, once each of their votes is found in the registry."""
 
+    _overwrites = True
+
     def __init__(self, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
         super().__init__(options, ctx)
         self._table = table

@@ -44,6 +44,8 @@ class UpsertStagingWriter(StagingWriter):
 class UpsertStagingCommitter(StagingCommitter):
     """Applies an epoch by INSERT .. ON CONFLICT, each key's rows in their order, keys in theirs."""
 
+    _overwrites = True
+
     def __init__(self, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
         super().__init__(options, ctx)
         self._table = table

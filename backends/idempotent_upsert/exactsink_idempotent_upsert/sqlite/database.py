@@ -6,7 +6,7 @@ Executors import this module for the direct strategy: SQLAlchemy only where the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -126,6 +126,11 @@ class SqliteDatabase(Database):
         with closing(self.connect()) as connection:
             there = _has_table(connection, VOTE_TABLE)
             return list(_Session(connection, self.table, self.place).votes.of(job, sink)) if there else []
+
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        with closing(self.connect()) as connection:
+            query = self.counting(column, first, f"main.{self.quoted(self.table.name)}")
+            return dict(connection.execute(query).fetchall())
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.sqlite.preflight import file_findings
