@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -229,6 +230,15 @@ def test_a_job_that_never_ran_says_so_and_nothing_is_made(job: Job, command: Com
     shown = command("status", job.file, *WAIT)
     assert (shown.code, "state: this job has not run yet" in shown.out.splitlines()) == (0, True)
     assert (command("runs", job.file).code, os.listdir(job.folder)) == (0, ["job.toml"])
+
+
+def test_the_page_names_every_field(in_doubt: Shop, status: Callable[..., Ended]) -> None:
+    body = status(in_doubt, "--all").body
+    page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page[page.index("prints one object:") : page.index("## A plugin that listens")]))
+    sinks = body["sinks"].values()
+    listed = [item for sink in sinks for part in ("decided", "held") for item in sink[part]]
+    assert {key for part in (body, *sinks, *listed) for key in part} <= named
 
 
 def test_another_jobs_journal_and_one_that_is_gone_are_no_health(in_doubt: Shop, status: Callable[..., Ended]) -> None:
