@@ -44,7 +44,10 @@ FAMILIES = (
     changes.forgotten,
     batch_runs.batch_runs,
 )
-SEEDS = [range(first, first + 500) for first in range(0, 2000, 500)]
+SEEDS = [
+    pytest.param(range(first, first + 500), marks=pytest.mark.proof if first >= 1000 else ())
+    for first in range(0, 2000, 500)
+]
 
 
 @pytest.fixture(autouse=True)
