@@ -23,6 +23,7 @@ SAMPLED = (
     schedules.lost_and_crashed,
     schedules.interleaved,
     schedules.copies,
+    schedules.claims_in_holes,
     restored.restores,
     restored.failovers,
     restored.forks,
@@ -33,7 +34,6 @@ SAMPLED = (
 FAMILIES = (
     *SAMPLED,
     schedules.single_faults,
-    schedules.claims_in_holes,
     schedules.stale_listings,
     schedules.dropped_rows,
     schedules.expired_evidence,
