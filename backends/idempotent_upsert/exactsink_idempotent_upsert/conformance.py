@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
 
-from exactsink.contract import Backend, Committable
+from exactsink.contract import AnyPath, Backend, Committable, path_of
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
@@ -109,12 +109,12 @@ class StagedEvidence(ConformanceTarget):
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, as a person may who takes them for rubbish."""
         for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink()
+            self._staged(folder, committable.txn.id).unlink()
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, and the marker."""
         for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
+            self._staged(folder, committable.txn.id).unlink(missing_ok=True)
         self.remove_marker(folder)
 
     def foreign(self, folder: Path) -> None:
@@ -123,11 +123,14 @@ class StagedEvidence(ConformanceTarget):
         (staging / "somebody's own.arrow").write_text("somebody's")
 
     def foreign_stands(self, folder: Path) -> bool:
-        path = folder / "staging" / "somebody's own.arrow"
+        path = self._staged(folder, "somebody's own")
         return path.exists() and path.read_text() == "somebody's"
 
     def previous(self, folder: Path) -> Sequence[Committable]:
         return recorded(_RECORDINGS, self.strategy, folder)  # what strategies stage is the same everywhere
+
+    def _staged(self, folder: Path, name: str) -> AnyPath:
+        return path_of(self.staging(folder)) / f"{name}.arrow"
 
 
 @dataclass(frozen=True)
