@@ -33,7 +33,10 @@ class Source:
     partitions: tuple[int, ...]
 
     def select(self, columns: str, *, alone: bool) -> str:
-        """Return a query for these columns, beside those that say in which order the rows, all or some, came."""
+        """Return a query for these columns, beside those that say in which order the rows came.
+
+        `alone` says that no other source's rows are beside them.
+        """
         attempts, partitions = (f"'{{{','.join(map(str, numbers))}}}'::bigint[]" for numbers in self._voted)
         if alone and self._counts_up:
             rows = f"SELECT {columns}, exactsink_attempt AS {_PLACE}, {ROW} FROM {self.relation}"
