@@ -67,11 +67,7 @@ def test_every_way_that_needs_no_server(tmp_path: Path, jvm: WarmJvm) -> None:
     seen = {row[0]: row[1:] for row in tables["From the begin of an epoch"].rows}
     assert all(0 < first <= last for first, _, last, _, _ in seen.values())  # type: ignore[operator]
     in_doubt = {row[0]: row[2] for row in tables["Restarts"].rows}
-    assert in_doubt == {
-        f"{way}: {point}": 2 if point in _POINTS[1:3] and "direct" not in way else 0
-        for way in ways
-        for point in _POINTS
-    }
+    assert in_doubt == {f"{way}: {point}": 2 if point in _POINTS[1:3] else 0 for way in ways for point in _POINTS}
     assert [row[0] for row in tables["One job with several sinks, medians of the rounds"].rows] == [
         *(f"{number} x files parquet" for number in (1, 2, 4)),
         "files parquet and idempotent_upsert staged",

@@ -20,7 +20,7 @@ from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
 __all__ = ["DirectTarget", "StagedEvidence", "StagedTarget", "TableTarget", "lose_what_tasks_wrote", "targets"]
 
-_SERVER = "EXACTSINK_MYSQL_URL"
+_MYSQL, _POSTGRES = "EXACTSINK_MYSQL_URL", "EXACTSINK_POSTGRES_URL"
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 
 _TABLES = """
@@ -35,13 +35,17 @@ _TABLES = """
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Return the targets by name; those in MariaDB or MySQL, too, where the environment names a server."""
-    in_files = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
-    if not os.environ.get(_SERVER):
-        return in_files
-    from exactsink_idempotent_upsert.mysql.conformance import targets_on
+    """Return the targets by name; those on PostgreSQL, MariaDB and MySQL, too, where the environment names a server."""
+    found: dict[str, ConformanceTarget] = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
+    if url := os.environ.get(_MYSQL):
+        from exactsink_idempotent_upsert.mysql.conformance import targets_on
 
-    return {**in_files, **targets_on(os.environ[_SERVER])}
+        found |= targets_on(url)
+    if url := os.environ.get(_POSTGRES):
+        from exactsink_idempotent_upsert.postgres import conformance as postgres
+
+        found |= postgres.targets_on(url)
+    return found
 
 
 @dataclass(frozen=True)
