@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
-from exactsink.contract import Committable, Committer, Outcome, Retryable, Standing
+from exactsink.contract import Committable, Committer, ExactsinkError, Outcome, Retryable, Standing
 from exactsink.testing import Session
 from exactsink.testing.scenarios.standings import agree
 
@@ -13,14 +12,18 @@ __all__ = ["commit_assessed"]
 
 
 def commit_assessed(session: Session, epoch: int, committables: Sequence[Committable]) -> list[Outcome]:
-    """Assess and commit with one committer. What `assess` raises, `commit` may yet wait for."""
+    """Assess and commit with one committer. Where `assess` raises, `commit` does, or has waited for an answer."""
 
     def call(committer: Committer) -> list[Outcome]:
         said: Sequence[Standing] = ()
-        with suppress(Retryable):
+        refused: ExactsinkError | None = None
+        try:
             said = committer.assess(epoch, committables)
+        except ExactsinkError as error:
+            refused = error
         outcomes = list(committer.commit(epoch, committables))
-        assert not said or [agree(*pair) for pair in zip(said, outcomes, strict=True)] == [True] * len(outcomes), said
+        assert refused is None or isinstance(refused, Retryable)
+        assert refused or all(agree(*pair) for pair in zip(said, outcomes, strict=True)), (said, outcomes)
         return outcomes
 
     return session.with_committer(call)

@@ -28,7 +28,7 @@ _SAME_TO_A_BACKEND = {f"{fault}-before-{point}" for fault in ("killed", "stalled
 _SAME_TO_A_BACKEND |= {"killed-before-pre_commit", "stalled-before-pre_commit"}
 """Only reads come between these and the point before them, after which the same process is killed or stalled."""
 
-_OF_BACKENDS = SCENARIOS.keys() - _SAME_TO_A_BACKEND
+_OF_BACKENDS = SCENARIOS.keys() - _SAME_TO_A_BACKEND - {"assessed-inside-commit", "assessed-beside-commit"}
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "other-process", "previous-release"}
 _OF_WRITERS = {
     *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),

@@ -85,7 +85,7 @@ def test_every_holder_of_a_key_is_named_and_reported_how_it_ends(table: Branches
 def test_what_a_participant_holds_up_is_named_table_waiting_session_and_vacuum(table: Branches) -> None:
     """A prepared one, and one that still writes; what is not there holds up nothing."""
     prepared = table.prepare(0, 1)
-    waits = "SELECT FROM pg_stat_activity WHERE application_name = 'somebody' AND wait_event_type = 'Lock'"
+    waits = "SELECT pid FROM pg_stat_activity WHERE application_name = 'somebody' AND wait_event_type = 'Lock'"
     name = make_conninfo(table.conninfo, application_name="somebody")
     key = f"""INSERT INTO "{table.job}" VALUES (1) ON CONFLICT DO NOTHING""".encode()
     with live(table, 8, 8) as writing, psycopg.connect(name) as session, ThreadPoolExecutor(1) as pool:
