@@ -132,8 +132,9 @@ class Committer(ABC):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         """Return how each of these decided committables stands, in order, and change nothing.
 
-        Prepared where `commit` would make it visible now, else what `commit` would answer. Called at any time from any
-        process, beside a driver at work, too. Raises Retryable when the store can't be asked. This one takes what
+        Prepared where `commit` would make it visible now, else what `commit` would answer; what only the write shows
+        (a trigger that drops rows, say) is not seen. Called at any time from any process, beside a driver at work, too.
+        Raises Retryable when the store can't be asked, Fatal where `commit` would. This one takes what
         `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
