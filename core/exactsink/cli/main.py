@@ -22,6 +22,7 @@ from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
+from exactsink.cli import journal as journal_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import status as status_command
@@ -129,6 +130,37 @@ def recover(
 ) -> None:
     """Commit what is decided and sweep what is not, in every sink that answers, without Spark."""
     recover_command.recover(job, run, reason, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
+
+
+@cli.group()
+def journal() -> None:
+    """Look into a job's journal, wherever it is kept. Changes nothing."""
+
+
+@journal.command("verify")
+@_job_file
+@_run
+@_as_json
+def journal_verify(job: str, run: str | None, as_json: bool) -> None:
+    """Check every entry, its sum and its chain; say which damaged ones matter."""
+    journal_command.verify(job, run, as_json)
+
+
+@journal.command("show")
+@_job_file
+@click.argument("seq", type=int)
+@_run
+def journal_show(job: str, seq: int, run: str | None) -> None:
+    """Print one entry whole, as JSON; payloads of votes as sizes."""
+    journal_command.show(job, run, seq)
+
+
+@journal.command("export")
+@_job_file
+@_run
+def journal_export(job: str, run: str | None) -> None:
+    """Write every entry that stands to stdout, a JSON line each."""
+    journal_command.export(job, run)
 
 
 @cli.command()
