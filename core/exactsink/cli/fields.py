@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, get_args
 
 from exactsink.contract import Committable
 from exactsink.protocol.journal.entries import Entry
 from exactsink.protocol.journal.records import Action, Complete, DecidedSink, Record
 
-__all__ = ["all_fields", "main_fields", "when"]
+__all__ = ["all_fields", "kind_fields", "main_fields", "when"]
 
 _PLACE = frozenset(field.name for field in fields(Complete)) - {"epoch", "seq", "at"}
 """Where a record stands, for the journal itself."""
 _LONG = frozenset({"marks", *_PLACE})
+
+
+def kind_fields() -> Mapping[str, Sequence[str]]:
+    """Return the fields of each kind of record, as `main_fields` has them."""
+    found = {
+        kind.__name__.lower(): [field.name for field in fields(kind) if field.name not in {"seq", "at", *_LONG}]
+        for kind in get_args(Record)
+    }
+    found["redecide"] = [*(name for name in found["redecide"] if name != "committables"), "participants", "rows"]
+    found["action"] += ["user", "host"]
+    return found | {"damaged": ["problem"]}
 
 
 def when(record: Record) -> str:

@@ -7,7 +7,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from itertools import pairwise
+from typing import Any
 
 from exactsink.cli.fields import all_fields
 from exactsink.cli.opened import Opened
@@ -21,21 +23,17 @@ from exactsink.toolkit.waiting import backoff
 __all__ = ["export", "show", "verify"]
 
 
-def verify(path: str, run: str | None, as_json: bool) -> None:
+def verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
     """Print what is wrong with the journal's entries, and who reads those. Raises InDoubtError where anything is."""
     with _journal(path, run) as journal:
         stands, problems = checked(journal.entries())
     gaps = [[before + 1, after - 1] for before, after in pairwise((-1, *stands)) if after - before > 1]
-    if as_json:
-        wrong = [{"seq": p.seq, "problem": p.problem, "needed_by": p.needed_by} for p in problems]
-        print(json.dumps({"entries": len(stands), "gaps": gaps, "problems": wrong}, indent=1))
-    else:
-        deleted = f"; deleted or absent: {_ranges(gaps)}" if gaps else ""
-        print(f"{len(stands)} entries stand, {len(problems)} problems{deleted}")
-        if problems:
-            rows = [[p.seq, p.needed_by, p.problem] for p in problems]
-            print_table(("seq", "needed by", "problem"), rows, sys.stdout)
+    answer |= {"entries": len(stands), "gaps": gaps, "problems": [asdict(problem) for problem in problems]}
+    deleted = f"; deleted or absent: {_ranges(gaps)}" if gaps else ""
+    print(f"{len(stands)} entries stand, {len(problems)} problems{deleted}")
     if problems:
+        rows = [[p.seq, p.needed_by, p.problem] for p in problems]
+        print_table(("seq", "needed by", "problem"), rows, sys.stdout)
         matter = [problem for problem in problems if problem.needed_by == "every start"]
         raise InDoubtError(
             f"{len(problems)} journal entries are damaged or absent, {len(matter)} of them are needed by every start",
