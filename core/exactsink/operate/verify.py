@@ -88,7 +88,7 @@ def verify(
     """
     what = f"the journal in {history.folder} can't be read"
     with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
-        decided = _decided(journal.history())
+        decided = _decided([entry.record for entry in journal.entries() if entry.record is not None])
     complete, log = look(history)
     check_identity(log, identity_of(history))
     if not decided:
