@@ -179,7 +179,7 @@ def abort(
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any
 ) -> None:
-    """Give a person's word where nothing can be proven, or give up rows that nobody can write again.
+    """Take a person's word where nothing can be proven, or give up rows that nobody can write again.
 
     `committed` and `lost` (written again) are for what is unknown, `given-up` is for what is lost.
     """
