@@ -1,7 +1,7 @@
 """The `exactsink` command: its commands, and what an error's exit code is.
 
 0 ok, 1 failed (a person must act), 2 usage or config, 3 in doubt or lost remain, 4 fenced, 5 preflight or lineage
-refused, 70 bug, 75 try again later, 130 interrupted.
+refused, 6 foreign work, 70 bug, 75 try again later, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
+from exactsink.cli import runs as runs_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
 from exactsink.cli.indoubt import indoubt
@@ -31,6 +32,8 @@ from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
+from exactsink.operate.asking import exit_though_asking
+from exactsink.operate.views import ASKED_SECONDS
 
 __all__ = ["cli", "main"]
 
@@ -102,10 +105,30 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 @cli.command()
 @_job_file
 @_run
+@click.option("--all", "everything", is_flag=True, help="Former sinks and batch runs, too.")
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0.1),
+    default=ASKED_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each sink may take to answer.",
+)
 @_as_json
-def status(job: str, run: str | None, as_json: bool) -> None:
-    """Report how far a job is, who drives it, and what is in doubt."""
-    status_command.status(job, run, as_json)
+def status(job: str, run: str | None, everything: bool, within: float, as_json: bool) -> None:
+    """Report how far a job is, who drives it, and what of its last epoch is not proven committed.
+
+    Ends with 0 while nobody is needed: all is proven, or a driver is at work. Changes nothing.
+    """
+    status_command.status(job, run, as_json, within, everything=everything)
+
+
+@cli.command()
+@_job_file
+@_as_json
+def runs(job: str, as_json: bool) -> None:
+    """List a job's batch runs, and how far each is."""
+    runs_command.runs(job, as_json)
 
 
 @cli.command()
@@ -187,7 +210,17 @@ def script() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code. The next command stands behind every error."""
+    """Run the command line and give its exit code. The next command stands behind every error.
+
+    Without `arguments` those of this process are taken, and it may end here.
+    """
+    code = _run_command(arguments)
+    if arguments is None:
+        exit_though_asking(code)
+    return code
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -31,7 +31,7 @@ from exactsink.protocol.journal.records import BoundSink, Expected
 from exactsink.protocol.marks import Marks, difference, expected_of, is_at
 from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, lacking_sinks
 
-__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look"]
+__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look", "word_of"]
 
 ASKED_SECONDS = 1.5
 """How long each sink has to answer, all of them side by side."""
@@ -40,6 +40,7 @@ _LOOKS = 3
 """How often is looked again, while a driver appends to the journal."""
 
 _SOURCE = ""
+_NOT_ASKED = "not asked"
 _WORDS = {Prepared: "prepared", AlreadyCommitted: "committed", Lost: "lost", Unknown: "unknown"}
 
 
@@ -83,9 +84,9 @@ class SinkView:
 
     def count(self, word: str) -> int:
         """Count the committables that are committed, prepared, lost, unknown or not asked."""
-        if word == "not asked":
+        if word == _NOT_ASKED:
             return len(self.committables) - len(self.standings)
-        return sum(_WORDS[type(standing)] == word for standing in self.standings)
+        return sum(word_of(standing) == word for standing in self.standings)
 
     def holds(self, whose: str) -> int:
         """Count the participants that the store holds: decided, undecided or foreign ones."""
@@ -153,6 +154,11 @@ def holdings(history: JobHistory, sinks: Mapping[str, Sink], log: Log, whole: Ca
             listed[sink.name] = list(committer.in_doubt())
     log = log if knows_all(log, chain.from_iterable(listed.values())) else whole()
     return [holding for name, found in listed.items() for holding in _holdings(name, log, found)]
+
+
+def word_of(standing: Standing | None) -> str:
+    """Return what is to be said of a committable: committed, prepared, lost, unknown, or not asked."""
+    return _NOT_ASKED if standing is None else _WORDS[type(standing)]
 
 
 def _is_source_done(history: JobHistory, log: Log) -> bool:

@@ -225,7 +225,8 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
     if mark is None:
         return InDoubtError(what, why="the target was emptied, put back or replaced, and its mark with it", next=fix)
     if expected is None or mark.lineage != expected.lineage:
-        why = f"another journal fed this target (this one is {log.lineage}), or this journal lost its records"
+        mine = log.lineage or "empty"
+        why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
         return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
     if is_above(mark, expected) or expected.epoch is None:
         why = "the journal went back in time, and would decide epochs again that the target holds"
