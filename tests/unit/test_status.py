@@ -115,8 +115,8 @@ class Answering(WrappedCommitter):
 @pytest.mark.parametrize(
     ("standing", "age", "code", "then"),
     [
-        (Unknown("no trace"), 1.0, 3, "exactsink resolve {} --epoch 1 --sink lake --as committed (or lost)"),
-        (Unknown("no trace"), 61.0, 3, "exactsink resolve {} --epoch 1 --sink lake --as committed (or lost)"),
+        (Unknown("no trace"), 1.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed (or lost)"),
+        (Unknown("no trace"), 61.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed (or lost)"),
         (Lost("rolled back"), 61.0, 3, "exactsink run {} (it writes them again)"),
         (Lost("rolled back"), 1.0, 0, ""),
     ],
