@@ -249,7 +249,7 @@ def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_jso
 @click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
 @_as_json
 def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
-    """Hold each decided epoch against what every target holds now: proven, differs, or can't be told."""
+    """Hold each decided epoch against what every target holds now: proven, differs, or can't be known."""
     verify_command.verify_job(job, run, epochs, deep, as_json)
 
 

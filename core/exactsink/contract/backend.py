@@ -144,7 +144,7 @@ class Committer(ABC):
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         """Count what the target holds now of these epochs, all of which were committed once. Changes nothing.
 
-        An epoch that is left out can't be told; one that is in the answer alone has rows there that nobody decided.
+        An epoch that is left out can't be known; one that is in the answer alone has rows there that nobody decided.
         `deep` reads all of them, where that proves more. Raises Retryable when the store can't be asked.
         """
         return {}

@@ -98,7 +98,7 @@ def verify(
     chosen = {epoch: parts for epoch, parts in decided.items() if bounds[0] <= epoch <= bounds[1]}
     if not chosen:
         raise ConfigError(
-            f"nothing can be told of epochs {bounds[0]} to {bounds[1]}",
+            f"nothing can be known of epochs {bounds[0]} to {bounds[1]}",
             why=f"the journal speaks of epochs {known[0]} to {known[1]}: it keeps the last 1,000 decisions",
             next="choose --epochs among those",
         )
