@@ -82,7 +82,7 @@ def _gravity(view: SinkView) -> int:
     """Order what is open by how much a person has to do about it, the most first."""
     if view.problem is not None:
         return 0 if view.asked or not view.in_config else 2
-    return 1 if view.count("unknown") else 3 if view.count("lost") else 4
+    return 1 if view.count("unknown") else 3 if view.count("lost") else 5 if view.held_back_by else 4
 
 
 def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Commands) -> InDoubtError:
@@ -102,9 +102,8 @@ def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Co
     if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
         return InDoubtError(what, why=why, next=f"{commands.start} (it writes them again)")
-    held = f" ({worst.name} waits for {', '.join(worst.held_back_by)})" if worst.held_back_by else ""
     then = commands.of("recover") if commands.run is not None else f"{commands.start}, or {commands.of('recover')}"
-    return InDoubtError(what, why=f"no driver is at work on them{held}", next=then)
+    return InDoubtError(what, why="no driver is at work on them", next=then)
 
 
 def _foreign(views: Sequence[SinkView], commands: Commands) -> ForeignError:
