@@ -102,8 +102,9 @@ def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Co
     if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
         return InDoubtError(what, why=why, next=f"{commands.start} (it writes them again)")
+    held = f" ({worst.name} waits for {', '.join(worst.held_back_by)})" if worst.held_back_by else ""
     then = commands.of("recover") if commands.run is not None else f"{commands.start}, or {commands.of('recover')}"
-    return InDoubtError(what, why="no driver is at work on them", next=then)
+    return InDoubtError(what, why=f"no driver is at work on them{held}", next=then)
 
 
 def _foreign(views: Sequence[SinkView], commands: Commands) -> ForeignError:

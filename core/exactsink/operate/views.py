@@ -174,7 +174,7 @@ def _ask(sink: Sink, job: str, log: Log) -> _Answer:
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
-        if not sink.backend.traits.marks:
+        if not sink.backend.traits.marks and _decided(sink, log):
             standings = _standings(sink, log, committer)
         for _ in range(2 if sink.backend.traits.marks else 0):
             mark = committer.mark()
@@ -188,10 +188,9 @@ def _ask(sink: Sink, job: str, log: Log) -> _Answer:
 
 def _standings(sink: Sink, log: Log, committer: Committer) -> Sequence[Standing]:
     """Ask how the decided committables stand; an operator's word takes the place of an Unknown, as in a commit."""
+    assert log.decision is not None
     word, committables = log.resolved.get(sink.name), _decided(sink, log)
     resolved: list[Standing] = []
-    if log.decision is None or not committables:
-        return resolved
     for standing, _ in zip(committer.assess(log.decision.epoch, committables), committables, strict=True):
         if word is not None and isinstance(standing, Unknown):
             lost = Lost(f"an operator resolved it as lost: {standing.evidence}")
