@@ -49,7 +49,7 @@ class Recovery:
             return None
         later = all(isinstance(error, Retryable | OSError) for error in self.aside.values())
         return (Retryable if later else Fatal)(
-            f"not settled: {', '.join(unsettled)}; every other sink is committed, nothing is swept before all answer",
+            f"not settled: {', '.join(unsettled)}; the other sinks are committed, and sweeps wait until all answer",
             why=why,
             next=f"once {', '.join(self.aside)} answers: the same command again, or exactsink run JOB.toml",
         )
