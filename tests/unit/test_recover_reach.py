@@ -141,6 +141,7 @@ def test_recover_reports_what_is_left_and_keeps_it_with_the_reason(job: Job, com
     first, again = (kept for kept in job.journal.read().anchors if isinstance(kept, Action))
     lake, far = first.settled
     assert (first.reason, lake, "refused" in far.left) == ("night shift", Settled("lake", committed=2), True)
+    assert first.outcome == "recovered by an operator, but for far"
     assert again.settled[0] == Settled("lake", stood=2)
     assert isinstance(job.journal.read().anchors[-1], Action), "nothing says that sinks may change"
 
