@@ -128,7 +128,9 @@ class Site:
 def _rows_of(epoch: int, partition: int, sinks: Iterable[str]) -> SinkRows:
     ids = pa.array(range(epoch * ROWS + partition, (epoch + 1) * ROWS, 2), pa.int64())
     rows = pa.record_batch({"id": ids, "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), len(ids))})
-    shaped = {"topic": pa.record_batch({"value": ids.cast(pa.string())}), "bare": rows.select(["id"])}
+    place = pa.repeat(pa.scalar(partition, pa.int32()), len(ids))
+    values = pa.record_batch({"value": ids.cast(pa.string()), "partition": place})
+    shaped = {"topic": values, "bare": rows.select(["id"])}
     return {name: (shaped.get(name, rows), ids) for name in sinks}
 
 
