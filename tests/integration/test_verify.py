@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -173,6 +174,8 @@ def _tables(site: Site) -> None:
 
 
 def _topic(site: Site) -> None:
+    epochs = Counter(record.headers for record in site.kafka.rows(site.topic))
+    assert epochs == {(("epoch", str(epoch).encode()),): ROWS for epoch in range(3)}
     admin, place = site.kafka.admin(), TopicPartition(site.topic, 0, 2)
     admin.delete_records([place])[place].result(30)
     assert site.differs() == {"topic": [(0, 100, 98)]}, "the others begin after it"
