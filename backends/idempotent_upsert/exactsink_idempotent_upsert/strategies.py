@@ -180,7 +180,7 @@ class DirectCommitter(MarkerCommitter):
             new = marker.must_apply(session.marker(marker.job, marker.sink))
             if new:
                 kept = [committable.txn.id for committable in committables if committable.version == VOTES]
-                there = {vote.ref for vote in session.votes.of(marker.job, marker.sink)} if kept else set()
+                there = {vote.ref for vote in session.listed(marker.job, marker.sink)}
                 if gone := [vote for vote in kept if vote not in there]:
                     return [self._gone(gone, len(kept))] * len(committables)
                 session.store(marker)
