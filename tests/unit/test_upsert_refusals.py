@@ -23,6 +23,7 @@ REFUSED: dict[str, tuple[str, list[Any], str]] = {
     "index": ("(id PRIMARY KEY, v, o); CREATE UNIQUE INDEX u ON t (lower(v))", [(3, "X", 1), (4, "x", 1)], "4: UNIQUE"),
     "strict": ("(id INTEGER PRIMARY KEY, v INTEGER, o INTEGER) STRICT", [(3, "x", 1)], "id = 3: cannot store TEXT"),
     "ignored": ("(id PRIMARY KEY, v NOT NULL ON CONFLICT IGNORE, o)", [(3, None, 1)], "NOT NULL|dropped 1 rows"),
+    "failed": ("(id PRIMARY KEY, v NOT NULL ON CONFLICT FAIL DEFAULT 'd', o)", [(3, None, 1)], "column v is NOT NULL"),
     "an index's expression": ("(id PRIMARY KEY, v, o); CREATE INDEX j ON t (json(v))", [(3, "{", 1)], "3: malformed"),
 }  # fmt: skip
 

@@ -112,6 +112,10 @@ class Session(ABC):
         """The votes of direct writes, in this transaction; their table is there."""
 
     @abstractmethod
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        """List the votes of (job, sink) that are kept; nothing where there is no table of them."""
+
+    @abstractmethod
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         """Take the table for direct writes, make the tables that they need, and return the owner.
 
@@ -170,7 +174,7 @@ class Database(ABC):
 
     @abstractmethod
     def listed(self, job: str, sink: str) -> list[InDoubt]:
-        """List the votes of direct writes that are kept; nothing where there is no table of them. Changes nothing."""
+        """List the votes of direct writes that are kept. Changes nothing."""
 
     def put_birth(self, birth: Marker) -> Marker:
         """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""

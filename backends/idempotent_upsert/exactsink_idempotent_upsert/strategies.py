@@ -193,7 +193,7 @@ class DirectCommitter(MarkerCommitter):
         with database.explained(f"mark epoch {epoch}", WRITTEN), database.transaction() as session:
             new = marker.must_apply(session.marker(marker.job, marker.sink))
             if new:
-                there = {vote.ref for vote in session.votes.of(marker.job, marker.sink)} if kept else set()
+                there = {vote.ref for vote in session.listed(marker.job, marker.sink)} if kept else set()
                 if gone := [vote for vote in kept if vote not in there]:
                     return [self._gone(gone, len(kept))] * len(committables)
                 session.store(marker)

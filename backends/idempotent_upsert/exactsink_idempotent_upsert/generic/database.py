@@ -189,6 +189,9 @@ class _Session(Session):
     def votes(self) -> Votes:
         raise NotImplementedError("strategy direct")
 
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        return []
+
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         raise NotImplementedError("strategy direct")
 

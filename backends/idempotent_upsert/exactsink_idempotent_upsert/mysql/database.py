@@ -144,8 +144,7 @@ class MysqlDatabase(Database):
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
         with closing(self.connect()) as connection:
-            session = self.session(connection)
-            return list(session.votes.of(job, sink)) if session.has_table(VOTE_TABLE) else []
+            return self.session(connection).listed(job, sink)
 
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         with closing(self.connect()) as connection, connection.cursor() as cursor:
@@ -249,6 +248,9 @@ class _Session(Session):
     @property
     def votes(self) -> Votes:
         return Votes(self._rows)
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        return list(self.votes.of(job, sink)) if self.has_table(VOTE_TABLE) else []
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         self._define(OWNER_TABLE, _OWNERS)

@@ -70,13 +70,16 @@ class UpsertStagingCommitter(StagingCommitter):
     def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
         voted = sum(committable.rows for committables in waiting.values() for committable in committables)
-        check_staged(session, waiting)
         if not statements.in_rounds:
             changed = _merge(session, statements)
-            if statements.counted and changed != voted:  # keys came twice, or the table drops rows
+            if statements.counted and changed == voted:  # so all rows were there, each of another key
+                return
+            check_staged(session, waiting)
+            if statements.counted:  # keys came twice, or the table drops rows
                 ((keys,),) = session.run(statements.keys_count()).fetchall()
                 _check_changed(target, changed, keys)
             return
+        check_staged(session, waiting)
         for statement in statements.number():
             session.run(statement)
         ((rounds,),) = session.run(statements.last_round()).fetchall()

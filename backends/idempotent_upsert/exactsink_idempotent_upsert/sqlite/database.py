@@ -125,8 +125,7 @@ class SqliteDatabase(Database):
         if not self.path.exists():
             return []
         with closing(self.connect()) as connection:
-            there = _has_table(connection, VOTE_TABLE)
-            return list(_Session(connection, self.table, self.place).votes.of(job, sink)) if there else []
+            return _Session(connection, self.table, self.place).listed(job, sink)
 
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         with closing(self.connect()) as connection:
@@ -218,6 +217,9 @@ class _Session(Session):
     @property
     def votes(self) -> Votes:
         return Votes(lambda sql, *values: self._connection.execute(sql.replace("%s", "?"), values).fetchall())
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        return list(self.votes.of(job, sink)) if _has_table(self._connection, VOTE_TABLE) else []
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         target = self._table.target

@@ -39,6 +39,7 @@ _COMPUTED = """
 """
 _EXPRESSION = "an expression"
 _CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
+_FILLED = re.compile(r"\bNOT\s+NULL\s+ON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _SILENT = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", re.IGNORECASE)
 _STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
 _SAFE = "the epoch is not decided yet: SQLite would refuse the row after the decision, when it is too late"
@@ -53,8 +54,8 @@ def table_sql(connection: sqlite3.Connection, table: str) -> str:
 
 
 def limits_of(connection: sqlite3.Connection, table: Table, schema: pa.Schema) -> dict[str, Limit]:
-    """Return which columns, besides the keys, take no NULL; where conflicts have a clause, rows are tried."""
-    if "CONFLICT" in table_sql(connection, table.name).upper():
+    """Return which columns, besides the keys, take no NULL; where some make it their default, rows are tried."""
+    if _FILLED.search(table_sql(connection, table.name)):
         return {}
     required = {ascii_lower(name) for name, _, notnull, *_ in connection.execute(_COLUMNS, (table.name,)) if notnull}
     others = [name for name in table.stored(schema.names) if name not in table.keys]
