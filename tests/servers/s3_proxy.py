@@ -57,7 +57,25 @@ class Rule(Protocol):
         """Answer, with `ask` for what the server answers, or the rule behind; None cuts the connection."""
 
 
-class Trap:
+class _Counting:
+    """Counts the requests that `pattern` is found in; `sprung` when a rule has done its part."""
+
+    def __init__(self, pattern: str) -> None:
+        self.sprung = threading.Event()
+        self._pattern = re.compile(pattern)
+        self._seen = 0
+        self._lock = threading.Lock()
+
+    def _count(self, request: str) -> int:
+        """Return which of them this one is, from 1 on; 0 when it is none."""
+        if self._pattern.search(request) is None:
+            return 0
+        with self._lock:
+            self._seen += 1
+            return self._seen
+
+
+class Trap(_Counting):
     """Waits for the `nth` request that `pattern` is found in, and springs once.
 
     `before` is called before the server gets that request. Without it the server does the request, and its answer is
@@ -65,18 +83,12 @@ class Trap:
     """
 
     def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None) -> None:
+        super().__init__(pattern)
         self.before = before
-        self.sprung = threading.Event()
-        self._pattern = re.compile(pattern)
-        self._left = nth
-        self._lock = threading.Lock()
+        self._nth = nth
 
     def concerns(self, request: str) -> bool:
-        if self._pattern.search(request) is None:
-            return False
-        with self._lock:
-            self._left -= 1
-            return self._left == 0
+        return self._count(request) == self._nth
 
     def answer(self, request: str, ask: Ask) -> Answer | None:
         if self.before is None:
@@ -88,46 +100,38 @@ class Trap:
         return ask()
 
 
-class OneByOne:
+class OneByOne(_Counting):
     """Hands on one request at a time that `pattern` is found in; calls `then` before the `nth`: none is under way."""
 
     def __init__(self, pattern: str, nth: int, then: Callable[[], object]) -> None:
-        self.sprung = threading.Event()
-        self._pattern = re.compile(pattern)
-        self._left = nth
+        super().__init__(pattern)
+        self._nth = nth
         self._then = then
-        self._lock = threading.Lock()
+        self._turn = threading.Lock()
 
     def concerns(self, request: str) -> bool:
         return self._pattern.search(request) is not None
 
     def answer(self, request: str, ask: Ask) -> Answer | None:
-        with self._lock:
-            self._left -= 1
-            if self._left == 0:
+        with self._turn:
+            if self._count(request) == self._nth:
                 self._then()
                 self.sprung.set()
             return ask()
 
 
-class SlowDown:
+class SlowDown(_Counting):
     """Answers 503 SlowDown to the next `times` requests that `pattern` is found in; sprung when it has done so."""
 
     def __init__(self, pattern: str, times: int) -> None:
-        self.sprung = threading.Event()
-        self._pattern = re.compile(pattern)
-        self._left = times
-        self._lock = threading.Lock()
+        super().__init__(pattern)
+        self._times = times
 
     def concerns(self, request: str) -> bool:
-        if self._pattern.search(request) is None:
-            return False
-        with self._lock:
-            self._left -= 1
-            return self._left >= 0
+        return 0 < self._count(request) <= self._times
 
     def answer(self, request: str, ask: Ask) -> Answer:
-        if self._left <= 0:
+        if self._seen >= self._times:
             self.sprung.set()
         return Answer.error(503, "SlowDown")
 
