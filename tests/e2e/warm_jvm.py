@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -48,6 +48,11 @@ class WarmJvm:
     def reported(self) -> str:
         """Return what it logged."""
         return self._process.reported
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Return the process ids of the JVM, and of the workers that it started."""
+        return self._process.members()
 
     def wait_idle(self) -> None:
         """Wait until no task runs in it any more."""

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
@@ -109,10 +110,10 @@ class S3Server(S3):
         keys = ["--access", KEY, "--secret", SECRET, "--region", REGION]
         return ["--port", address, *keys, "--quiet", "--keep-alive", "posix"]
 
-    def stop(self) -> None:
-        """Kill it: what it had answered for stays, as in a crash. Idempotent."""
+    def stop(self, mode: Literal["kill", "term"] = "kill") -> None:
+        """Stop, and wait until it is gone. `kill` is a crash: what it had answered for stays. Idempotent."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.send_signal(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
             self._process.wait(PATIENCE)
             self._process = None
 
