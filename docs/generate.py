@@ -109,7 +109,7 @@ def exit_codes_page() -> str:
     table = _table(("code", "what it means"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
     return (
         "# Exit codes\n\nEvery error is printed as what happened, why, and the next command.\n\n" + table + "\n"
-        "A supervisor may start a job again after 70, 75, 130, 143 and a signal. After 1, 2, 3, 4 and 5 a person has "
+        "A supervisor may start a job again after 70, 75, 130, 143 and a signal. After 1 to 6 a person has "
         "to look first.\n"
     )
 

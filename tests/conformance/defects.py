@@ -15,6 +15,7 @@ from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.conformance import TableTarget
 from tests.conformance import defects_of_commits as commits
 from tests.conformance import defects_of_marks as marks
+from tests.conformance import defects_of_standings as standings
 from tests.conformance import defects_of_work as work
 from tests.conformance.reference_store import Defect, ReferenceTarget
 
@@ -94,6 +95,10 @@ _CAUGHT_BY: Mapping[Defect, str] = {
     marks.ForgetsTheClaim: "mark-follows",
     marks.MarksWhatItWasAskedFor: "mark-kept",
     marks.TrimsAll: "marks-trimmed",
+    standings.CommitsToKnow: "assessed",
+    standings.SeesAllLost: "assessed-lost",
+    standings.SeesAllPrepared: "assessed-inside-commit",
+    standings.LooksForEvidenceFirst: "assessed-beside-commit",
 }
 _UNSEEN_WITH_MARKS = (
     *("stalled-before-recommit", "stalled-before-open_epoch"),

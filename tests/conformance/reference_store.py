@@ -31,7 +31,9 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
     Retryable,
+    Standing,
     Traits,
     Txn,
     Undecided,
@@ -126,6 +128,22 @@ class ReferenceCommitter(Committer):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         with transaction(self.path) as connection:
             return [self.resolve(connection, self.name(committable)) for committable in committables]
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        return [self.standing(self.name(committable)) for committable in committables]
+
+    def standing(self, name: str) -> Standing:
+        found = self.state(name)
+        if found == "committed":
+            return AlreadyCommitted()
+        if found == "lost":
+            return Lost(f"the store dropped {name} at its deadline")
+        return Prepared() if found == "prepared" else Unknown(f"the store does not know {name}")
+
+    def state(self, name: str) -> str | None:
+        with closing(sqlite3.connect(self.path)) as connection:
+            row = connection.execute("SELECT state FROM work WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
 
     def resolve(self, connection: sqlite3.Connection, name: str) -> Outcome:
         found = connection.execute("SELECT state, ids FROM work WHERE name = ?", (name,)).fetchone()

@@ -21,7 +21,6 @@ from tests.servers.postgres import Postgres, PostgresServer
 
 Rows = Mapping[str, Counter[int]]
 FOREIGN = "ffffffffffff"
-pytestmark = pytest.mark.xfail(reason="until the commands of these states are merged", strict=False)
 
 
 @pytest.fixture

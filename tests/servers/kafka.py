@@ -11,12 +11,11 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +25,7 @@ from tests.servers.kafka_jars import jars, java
 from tests.servers.kafka_view import Kafka, Record
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.waiting import PATIENCE, wait_until
+from tests.servers.process import ServerProcess, owned
 
 __all__ = ["Kafka", "KafkaServer", "Record", "own_kafka", "shared_kafka"]
 
@@ -62,7 +61,7 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
-class KafkaServer(Kafka):
+class KafkaServer(ServerProcess, Kafka):
     """A broker with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end.
 
     `settings` are the broker's, beside those above. `listeners` are further ones, by name and security protocol; each
@@ -85,7 +84,6 @@ class KafkaServer(Kafka):
         self._numbers = dict(zip(protocols, self._ports.numbers, strict=True))
         super().__init__(self.address("PLAINTEXT"))
         self.folder = Path(tempfile.mkdtemp(prefix="exactsink-kafka-"))
-        self._process: subprocess.Popen[bytes] | None = None
         shown = {**SETTINGS, **self._network(protocols), "log.dirs": str(self.folder / "data"), **(settings or {})}
         (self.folder / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in shown.items()))
         (self.folder / "log4j2.properties").write_text(_LOGGING)
@@ -94,48 +92,23 @@ class KafkaServer(Kafka):
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", "server.properties"]
-        if self._run([*command, *formatting]).wait() != 0:
-            log = self.log()
-            self.remove()
-            raise RuntimeError(f"the broker's data folder could not be formatted:\n{log}")
+        self._prepare([*self._program, *command, *formatting])
 
     def address(self, listener: str) -> str:
         """Return a listener's host:port, the same after each restart."""
         return f"127.0.0.1:{self._numbers[listener]}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is stopped"
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start, and wait until it can begin transactions. Not in a thread that ends before the server may."""
-        self.launch()
-        self.wait_ready()
-
-    def launch(self) -> None:
-        """Start, and don't wait."""
-        assert self._process is None, "the server runs"
-        # Dies with this thread; setpriv becomes the server, so the process id is the server's.
-        self._process = self._run(["kafka.Kafka", "server.properties"], ["setpriv", "--pdeathsig", "KILL", "--"])
-
     def wait_ready(self) -> None:
         """Wait until it can begin transactions."""
-        process = self._process
-        assert process is not None, "the server is stopped"
-        wait_until(lambda: self._listens(process), f"the broker in {self.folder} to listen")
+        super().wait_ready()
         asking = Producer(
             {"bootstrap.servers": self.bootstrap, "transactional.id": "exactsink.tests.ready", "log_level": 0}
         )
-        wait_until(lambda: self._begins(process, asking), f"the broker in {self.folder} to begin transactions")
+        self._wait(lambda: _begins(asking), f"the broker in {self.folder} to begin transactions")
 
     def stop(self, mode: Literal["kill", "term"] = "term") -> None:
         """Stop, and wait until it is gone. `kill` is a crash: the next start recovers."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
-            self._process.send_signal(signal.SIGCONT)  # one that was stalled
-            self._process.wait(PATIENCE)
-            self._process = None
+        self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
     def stall(self) -> None:
         """Stop all its threads where they are: it keeps its connections and answers nothing, until `resume`."""
@@ -144,18 +117,6 @@ class KafkaServer(Kafka):
     def resume(self) -> None:
         """Go on after `stall`."""
         os.kill(self.pid, signal.SIGCONT)
-
-    def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
-        try:
-            self.stop("kill")
-        finally:
-            self._ports.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def log(self) -> str:
-        """Return the end of what the broker wrote: warnings and errors."""
-        return (self.folder / "log").read_text(errors="replace")[-6000:]
 
     def _take_copy(self, other: KafkaServer, node: str) -> None:
         """Have a data folder as if formatted for the same cluster: only the node's and the folder's ids differ."""
@@ -174,47 +135,29 @@ class KafkaServer(Kafka):
             "controller.quorum.voters": f"1@{self.address('CONTROLLER')}",
         }
 
-    def _listens(self, process: subprocess.Popen[bytes]) -> bool:
-        self._check(process)
+    def _command(self) -> Sequence[str]:
+        return [*self._program, "kafka.Kafka", "server.properties"]
+
+    def _answers(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self._numbers["PLAINTEXT"])) == 0
 
-    def _begins(self, process: subprocess.Popen[bytes], asking: Producer) -> bool:
-        self._check(process)
-        try:
-            asking.init_transactions(1)
-        except KafkaException as failure:
-            if not failure.args[0].retriable():
-                raise
-            return False
-        return True
 
-    def _check(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is not None:
-            self._process = None
-            raise RuntimeError(f"the broker ended with {process.returncode}:\n{self.log()}")
-
-    def _run(self, command: Sequence[str], before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(
-                [*before, *self._program, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,  # Ctrl-C is for pytest: it stops the server when it has torn down its tests
-            )
-
-
-@contextmanager
-def own_kafka(settings: Mapping[str, str] | None = None, jvm: Sequence[str] = JVM) -> Iterator[KafkaServer]:
-    """Return a started broker to one owner, who may stop it and start it again. It takes some seconds to make."""
-    server = KafkaServer(settings, jvm=jvm)
+def _begins(asking: Producer) -> bool:
     try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+        asking.init_transactions(1)
+    except KafkaException as failure:
+        if not failure.args[0].retriable():
+            raise
+        return False
+    return True
+
+
+def own_kafka(
+    settings: Mapping[str, str] | None = None, jvm: Sequence[str] = JVM
+) -> AbstractContextManager[KafkaServer]:
+    """Return a started broker to one owner, who may stop it and start it again. It takes some seconds to make."""
+    return owned(KafkaServer(settings, jvm=jvm))
 
 
 @contextmanager

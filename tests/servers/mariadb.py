@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import pymysql
 
 from tests.servers.keeper import keep, shared
-from tests.servers.waiting import PATIENCE, wait_until
+from tests.servers.process import ServerProcess, owned
 
 __all__ = ["MariaDB", "MariaDBServer", "own_mariadb", "shared_mariadb"]
 
@@ -63,91 +62,44 @@ class MariaDB:
         return name
 
 
-class MariaDBServer(MariaDB):
+class MariaDBServer(ServerProcess, MariaDB):
     """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-maria-")))
         self._settings = {**SETTINGS, **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
         if _server_user():
             shutil.chown(self.folder, "nobody", "nogroup")
-        program = _program("mariadb-install-db")
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        if self._run([program, "--no-defaults", *self._place, *options]).wait() != 0:
-            log = self._log()
-            self.remove()
-            raise RuntimeError(f"mariadb-install-db failed:\n{log}")
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is stopped"
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        assert self._process is None, "the server runs"
-        options = [f"--{name}={value}" for name, value in self._settings.items()]
-        there = [*self._place, f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", "--skip-networking"]
-        # Dies with this thread; setpriv becomes the server, so the process id is the server's.
-        tied = ["setpriv", "--pdeathsig", "KILL", "--"]
-        self._process = process = self._run([*tied, _program("mariadbd"), "--no-defaults", *there, *options])
-        wait_until(lambda: self._answers(process), f"the server in {self.folder} to answer")
+        self._prepare([_program("mariadb-install-db"), "--no-defaults", *self._place, *options])
 
     def stop(self, mode: Literal["fast", "kill"] = "fast") -> None:
         """Stop, and wait until it is gone. `kill` is a crash: the next start recovers."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
-            self._process.wait(PATIENCE)
-            self._process = None
-
-    def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
-        try:
-            self.stop("kill")
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
     @property
     def _place(self) -> list[str]:
         return [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
 
-    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        if process.poll() is not None:
-            self._process = None
-            raise RuntimeError(f"the server ended with {process.returncode}:\n{self._log()}")
+    def _command(self) -> Sequence[str]:
+        options = [f"--{name}={value}" for name, value in self._settings.items()]
+        there = [*self._place, f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", "--skip-networking"]
+        return [_program("mariadbd"), "--no-defaults", *there, *options]
+
+    def _user(self) -> Mapping[str, Any]:
+        return _server_user()
+
+    def _answers(self) -> bool:
         try:
             self.connect().close()
         except pymysql.OperationalError:
             return False
         return True
 
-    def _run(self, command: list[Any]) -> subprocess.Popen[bytes]:
-        with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(
-                [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,  # Ctrl-C is for pytest: it stops the server when it has torn down its tests
-                **_server_user(),
-            )
 
-    def _log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-4000:]
-
-
-@contextmanager
-def own_mariadb(settings: Mapping[str, str] | None = None) -> Iterator[MariaDBServer]:
+def own_mariadb(settings: Mapping[str, str] | None = None) -> AbstractContextManager[MariaDBServer]:
     """Return a started server to one owner, who may stop it and start it again. It takes some seconds to make."""
-    server = MariaDBServer(settings)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    return owned(MariaDBServer(settings))
 
 
 @contextmanager

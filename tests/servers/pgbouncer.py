@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
+import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from tests.servers.postgres import Postgres, server_user
-from tests.servers.waiting import PATIENCE, wait_until
+from tests.servers.process import ServerProcess, owned
 
 __all__ = ["PgBouncer", "own_pgbouncer"]
 
@@ -22,7 +22,7 @@ PORT = "6432"
 SETTINGS = {"max_client_conn": "500", "default_pool_size": "30", "server_idle_timeout": "1", "admin_users": "postgres"}
 
 
-class PgBouncer(Postgres):
+class PgBouncer(ServerProcess, Postgres):
     """A pooler with a folder of its own: `start` and `kill` it at will, `remove` it at the end."""
 
     def __init__(self, server: Postgres, pool_mode: str, **settings: str) -> None:
@@ -31,8 +31,7 @@ class PgBouncer(Postgres):
             raise RuntimeError(f"these tests need PgBouncer; run: {INSTALL}")
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pool-")), PORT)
         self.pool_mode = pool_mode
-        self._process: subprocess.Popen[bytes] | None = None
-        self._command = ["setpriv", "--pdeathsig", "KILL", "--", program, str(self.folder / "pgbouncer.ini")]
+        self._program = program
         given = {"unix_socket_dir": str(self.folder), "listen_port": PORT, "listen_addr": "", "pool_mode": pool_mode}
         given |= {"auth_type": "trust", "auth_file": str(self.folder / "users"), **SETTINGS, **settings}
         lines = ["[databases]", f"* = host={server.folder} port={server.port}", "[pgbouncer]"]
@@ -43,26 +42,9 @@ class PgBouncer(Postgres):
             if "user" in server_user():
                 shutil.chown(path, "postgres", "postgres")
 
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        assert self._process is None, "the pooler runs"
-        with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **server_user()
-            )
-        wait_until(self._answers, f"the pooler in {self.folder} to answer")
-
     def kill(self) -> None:
         """End it as a crash does: its clients and its server's sessions see a broken connection. Idempotent."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(PATIENCE)
-            self._process = None
-
-    def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._end(signal.SIGKILL)
 
     def show(self, what: str) -> list[dict[str, Any]]:
         """Ask its console."""
@@ -72,10 +54,13 @@ class PgBouncer(Postgres):
             cursor = psycopg.ClientCursor(console, row_factory=psycopg.rows.dict_row)  # it takes simple queries only
             return cursor.execute(f"SHOW {what}".encode()).fetchall()
 
+    def _command(self) -> Sequence[str | Path]:
+        return [self._program, self.folder / "pgbouncer.ini"]
+
+    def _user(self) -> Mapping[str, Any]:
+        return server_user()
+
     def _answers(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise RuntimeError(f"the pooler ended: {(self.folder / 'log').read_text(errors='replace')[-4000:]}")
         try:
             psycopg.connect(self.conninfo("pgbouncer")).close()
         except psycopg.OperationalError:
@@ -83,12 +68,6 @@ class PgBouncer(Postgres):
         return True
 
 
-@contextmanager
-def own_pgbouncer(server: Postgres, pool_mode: str, **settings: str) -> Iterator[PgBouncer]:
+def own_pgbouncer(server: Postgres, pool_mode: str, **settings: str) -> AbstractContextManager[PgBouncer]:
     """Return a started pooler to one owner, who may kill it and start it again."""
-    pooler = PgBouncer(server, pool_mode, **settings)
-    try:
-        pooler.start()
-        yield pooler
-    finally:
-        pooler.remove()
+    return owned(PgBouncer(server, pool_mode, **settings))

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,8 @@ import psycopg
 from psycopg import sql
 
 from tests.servers.keeper import keep, shared
-from tests.servers.waiting import PATIENCE, wait_until
+from tests.servers.process import ServerProcess, owned
+from tests.servers.waiting import wait_until
 
 __all__ = ["Postgres", "PostgresServer", "own_postgres", "programs", "server_user", "shared_postgres", "wait_until"]
 
@@ -69,50 +70,45 @@ class Postgres:
         return self.conninfo(name)
 
 
-class PostgresServer(Postgres):
+class PostgresServer(ServerProcess, Postgres):
     """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end.
 
     As a standby `of` another it begins as that one is now, and follows it once it is started.
     """
+
+    _crash = signal.SIGQUIT
 
     def __init__(self, settings: Mapping[str, str] | None = None, of: Postgres | None = None) -> None:
         self._programs = programs()
         # Not in pytest's folder: a socket's path is short, and the server's user must get there.
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
-        self._process: subprocess.Popen[bytes] | None = None
         if "user" in server_user():
             shutil.chown(self.folder, "postgres", "postgres")
-        initdb = [self._programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        initdb: list[str | Path] = [
+            self._programs / "initdb",
+            "-D",
+            self._data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+        ]
         initdb += ["--locale=C", "--no-sync", "--no-instructions"]
-        copy = [self._programs / "pg_basebackup", "-D", self._data, "--write-recovery-conf", "--checkpoint=fast"]
-        done = self._run([*copy, "--no-sync", "-d", of.conninfo()] if of is not None else initdb)
-        if done.wait() != 0:
-            log = self._log()
-            self.remove()
-            raise RuntimeError(f"initdb or pg_basebackup failed:\n{log}")
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is stopped"
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        assert self._process is None, "the server runs"
-        options = [f"--{name}={value}" for name, value in self._settings.items()]
-        # Dies with this process; setpriv becomes the server, so the process id is the server's.
-        tied = ["setpriv", "--pdeathsig", "QUIT", "--"]
-        command = [*tied, self._programs / "postgres", "-D", self._data, "--listen_addresses=", *options]
-        self._process = process = self._run(command)
-        wait_until(lambda: self._answers(process), f"the server in {self.folder} to answer")
+        copy: list[str | Path] = [
+            self._programs / "pg_basebackup",
+            "-D",
+            self._data,
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+        ]
+        self._prepare([*copy, "--no-sync", "-d", of.conninfo()] if of is not None else initdb)
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Stop, and wait until it is gone. `immediate` is a crash: the next start recovers."""
-        if self._process is not None:
-            self._process.send_signal(SIGNALS[mode])
-            self._process.wait(PATIENCE)
-            self._process = None
+        self._end(SIGNALS[mode])
 
     def save(self, name: str) -> None:
         """Stop, copy the data folder under this name, and start again."""
@@ -127,54 +123,30 @@ class PostgresServer(Postgres):
         subprocess.run(["cp", "-a", self.folder / name, self._data], check=True)
         self.start()
 
-    def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
-        try:
-            self.stop("immediate")
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
     @property
     def _data(self) -> Path:
         return self.folder / "data"
 
-    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        if process.poll() is not None:
-            self._process = None
-            raise RuntimeError(f"the server ended with {process.returncode}:\n{self._log()}")
+    def _command(self) -> Sequence[str | Path]:
+        options = [f"--{name}={value}" for name, value in self._settings.items()]
+        return [self._programs / "postgres", "-D", self._data, "--listen_addresses=", *options]
+
+    def _user(self) -> Mapping[str, Any]:
+        return server_user()
+
+    def _answers(self) -> bool:
         try:
             psycopg.connect(self.conninfo()).close()
         except psycopg.OperationalError:
             return False
         return True
 
-    def _run(self, command: list[Any]) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "LC_ALL": "C"}
-        with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(
-                [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for pytest: it stops the server when it has torn down its tests
-                **server_user(),
-            )
 
-    def _log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-4000:]
-
-
-@contextmanager
-def own_postgres(settings: Mapping[str, str] | None = None, of: Postgres | None = None) -> Iterator[PostgresServer]:
+def own_postgres(
+    settings: Mapping[str, str] | None = None, of: Postgres | None = None
+) -> AbstractContextManager[PostgresServer]:
     """Return a started server to one owner, who may stop it and start it again. It takes a second or two to make."""
-    server = PostgresServer(settings, of)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    return owned(PostgresServer(settings, of))
 
 
 @contextmanager

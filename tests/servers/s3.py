@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.waiting import PATIENCE, wait_until
+from tests.servers.process import ServerProcess, owned
 
 __all__ = ["MINIO", "PROGRAM", "VERSITYGW", "S3", "S3Server", "own_s3", "shared_s3"]
 
@@ -70,7 +68,7 @@ class S3:
         return name
 
 
-class S3Server(S3):
+class S3Server(ServerProcess, S3):
     """A server with a new folder of its own: `start` and `stop` it at will, `remove` it at the end."""
 
     def __init__(self) -> None:
@@ -79,72 +77,31 @@ class S3Server(S3):
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-s3-")), self._ports.numbers[0])
         for name in ("data", "iam"):
             (self.folder / name).mkdir()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is stopped"
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        assert self._process is None, "the server runs"
-        tied = ["setpriv", "--pdeathsig", "KILL", "--"]
-        command = [*tied, str(self._path), *self._arguments(), str(self.folder / "data")]
-        with open(self.folder / "log", "ab") as log:
-            self._process = process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **_MINIO_SETTINGS},
-                start_new_session=True,
-            )
-        wait_until(lambda: self._answers(process), f"the S3 server in {self.folder} to answer")
-
-    def _arguments(self) -> list[str]:
-        address = f"127.0.0.1:{self.port}"
-        if PROGRAM is MINIO:
-            return ["server", "--quiet", "--address", address]
-        keys = ["--access", KEY, "--secret", SECRET, "--region", REGION]
-        return ["--port", address, *keys, "--quiet", "--keep-alive", "posix"]
 
     def stop(self, mode: Literal["kill", "term"] = "kill") -> None:
         """Stop, and wait until it is gone. `kill` is a crash: what it had answered for stays. Idempotent."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
-            self._process.wait(PATIENCE)
-            self._process = None
+        self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
-    def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
-        try:
-            self.stop()
-        finally:
-            self._ports.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _command(self) -> Sequence[str | Path]:
+        address, data = f"127.0.0.1:{self.port}", self.folder / "data"
+        if PROGRAM is MINIO:
+            return [self._path, "server", "--quiet", "--address", address, data]
+        keys = ["--access", KEY, "--secret", SECRET, "--region", REGION]
+        return [self._path, "--port", address, *keys, "--quiet", "--keep-alive", "posix", data]
 
-    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        if process.poll() is not None:
-            self._process = None
-            log = (self.folder / "log").read_text(errors="replace")[-4000:]
-            raise RuntimeError(f"the server ended with {process.returncode}:\n{log}")
+    def _environment(self) -> Mapping[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **_MINIO_SETTINGS}
+
+    def _answers(self) -> bool:
         with suppress(OSError), closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)) as connection:
             connection.request("GET", "/")
             return connection.getresponse().status < 500  # MinIO listens before it can serve
         return False
 
 
-@contextmanager
-def own_s3() -> Iterator[S3Server]:
+def own_s3() -> AbstractContextManager[S3Server]:
     """Return a running server that the caller may stop, gone at the end."""
-    server = S3Server()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    return owned(S3Server())
 
 
 @contextmanager

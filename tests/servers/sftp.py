@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from tests.servers.ports import Ports
-from tests.servers.waiting import PATIENCE, wait_until
+from tests.servers.process import ServerProcess, owned
 
 __all__ = ["Sftp", "own_sftp"]
 
@@ -34,7 +34,7 @@ Subsystem sftp internal-sftp
 """
 
 
-class Sftp:
+class Sftp(ServerProcess):
     """A running server: `files` is the folder that `url` names. Its user is `daemon` where the tests are root's."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Sftp:
                 shutil.chown(path, self.user)
             for path in (ssh.parent, ssh):
                 path.chmod(0o755)
-        self._process: subprocess.Popen[bytes] | None = None
+            self._as_whom = ("--reuid", self.user, "--regid", "daemon", "--clear-groups")
 
     @property
     def url(self) -> str:
@@ -70,57 +70,30 @@ class Sftp:
         """What a process needs to come here: its home has the user's key, and the server's among those it knows."""
         return {"HOME": str(self.folder / "home"), "SSH_AUTH_SOCK": ""}
 
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        tied = ["setpriv", "--pdeathsig", "KILL"]
-        if os.getuid() == 0:
-            tied += ["--reuid", self.user, "--regid", "daemon", "--clear-groups"]
-        command = [*tied, "--", str(self._program), "-D", "-e", "-f", str(self.folder / "config")]
-        with open(self.folder / "log", "ab") as log:
-            self._process = process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,
-                env={**os.environ, "LD_LIBRARY_PATH": str(self.folder)},
-            )
-        wait_until(lambda: self._answers(process), f"the SFTP server in {self.folder} to answer")
-
     def stop(self) -> None:
         """Kill it, and what serves its connections. Idempotent."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(PATIENCE)
-            self._process = None
+        self._end(signal.SIGKILL)
 
-    def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
-        try:
-            self.stop()
-        finally:
-            self._ports.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _command(self) -> Sequence[str | Path]:
+        return [self._program, "-D", "-e", "-f", self.folder / "config"]
 
-    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        if process.poll() is not None:
-            log = (self.folder / "log").read_text(errors="replace")[-4000:]
-            raise RuntimeError(f"the server ended with {process.returncode}:\n{log}")
+    def _environment(self) -> Mapping[str, str]:
+        return {**os.environ, "LD_LIBRARY_PATH": str(self.folder)}
+
+    def _answers(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
             return True
         return False
 
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, number)
+        super()._end(number)
 
-@contextmanager
-def own_sftp() -> Iterator[Sftp]:
+
+def own_sftp() -> AbstractContextManager[Sftp]:
     """Return a running server that the caller may stop, gone at the end."""
-    server = Sftp()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    return owned(Sftp())
 
 
 def _program() -> Path:

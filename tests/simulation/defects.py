@@ -64,12 +64,12 @@ def _commit_before_decide(patch: Patch) -> None:
 def _sweep_before_claim(patch: Patch) -> None:
     real = Coordinator.start
 
-    def early(self: Any, query_id: str, source_done: Any) -> None:
+    def early(self: Any, *asked: Any, **options: Any) -> Any:
         found = self._journal.read()
         mine = coordinator.Claim(found.last_generation + 1, "", "", "", "")
         committers = {name: coordinator.committer_of(s, self._job) for name, s in self._sinks.items()}
         sweep.Sweep(self._events, self._journal.whole).older(committers, found, mine)
-        real(self, query_id, source_done)
+        return real(self, *asked, **options)
 
     patch.setattr(Coordinator, "start", early)
 
@@ -236,8 +236,8 @@ def _tokens_unread(patch: Patch) -> None:
 
 
 def _no_start_look(patch: Patch) -> None:
-    patch.setattr(Marks, "check_start", lambda self: None)
-    patch.setattr(Marks, "check_committed", lambda self, lost, held_back: None)
+    patch.setattr(Marks, "check_start", lambda self, *_: None)
+    patch.setattr(Marks, "check_committed", lambda self, *_: None)
 
 
 def _no_rewrite_look(patch: Patch) -> None:
@@ -358,7 +358,7 @@ def _tried_all_the_same(patch: Patch) -> None:
 
 def _held_back_taken_for_committed(patch: Patch) -> None:
     real = Marks.check_committed
-    patch.setattr(Marks, "check_committed", lambda self, lost, held_back: real(self, lost))
+    patch.setattr(Marks, "check_committed", lambda self, lost, held_back, reach: real(self, lost))
 
 
 def _nothing(patch: Patch) -> None:

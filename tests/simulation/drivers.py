@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from exactsink.contract import ExactsinkError, Fenced, InDoubtError, LineageError, Retryable, Txn
 from exactsink.protocol.commit import Retry, SinkCommit
-from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.coordinator import Batch, Coordinator, State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.records import Identity
@@ -116,9 +116,9 @@ class Driver:
             if journal.read().query_id:
                 raise LineageError("the checkpoint is gone")
             self.source.query = f"query of {name}"
-        lost = coordinator.start(self.source.query, lambda epoch: checkpoint.is_epoch_done(epoch, journal.log))
+        start = coordinator.start(self.source.query, lambda epoch: checkpoint.is_epoch_done(epoch, journal.log))
         if (
-            not lost
+            not start.lost
             and restored == world.restored
             and world.is_new(journal.log.claims[-1].token, journal.log.next_epoch)
         ):
@@ -135,7 +135,7 @@ class Driver:
         self._journal = Journal(
             Store(self.world, self.name, self.history), keep_epochs=1, most_anchors=2, wait=lambda _: None
         )
-        return coordinator_over(self._journal, self.sinks, self.name)
+        return coordinator_over(self._journal, self.sinks, self.name, save_state=self.world.states[self.history].append)
 
     def _batch(self, batch: int, checkpoint: SourceCheckpoint) -> Batch:
         rows = self.source.planned(batch)
@@ -178,7 +178,11 @@ def sinks_of(world: World, actor: str, hidden_defect: Callable[[SinkStore], None
 
 
 def coordinator_over(
-    journal: Journal, sinks: Mapping[str, Sink], actor: str, identity: Identity | None = None
+    journal: Journal,
+    sinks: Mapping[str, Sink],
+    actor: str,
+    identity: Identity | None = None,
+    save_state: Callable[[State], None] = lambda _: None,
 ) -> Coordinator:
     """Make the real coordinator, without threads, clocks and pauses."""
     job = identity.job if identity is not None else JOB
@@ -189,7 +193,7 @@ def coordinator_over(
         Events(job),
         driver=actor,
         retry=Retry(2, lambda _: None),
-        save_state=lambda _: None,
+        save_state=save_state,
         identity=identity,
         parallel=_one_by_one,
         now=_now,

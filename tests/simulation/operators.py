@@ -8,8 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from exactsink.cli.opened import Acting
 from exactsink.operate import actions
 from exactsink.operate.actions import Operator, in_words
+from exactsink.operate.refusals import Word
+from exactsink.operate.settle import Settler
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
@@ -33,7 +36,7 @@ class Person:
         with patch.object(actions, "coordinator_of", self._coordinator):
             self.end = ended(lambda: getattr(self, f"_{command}")())
 
-    def _operator(self) -> Operator:
+    def _operator(self, kind: type[Acting] = Operator) -> Acting:  # type: ignore[assignment]
         history = SimpleNamespace(
             job=JOB,
             run=None,
@@ -44,7 +47,7 @@ class Person:
             last_state=lambda: None,
         )
         checkpoint = SourceCheckpoint(self.world.source)
-        return Operator(history, self._sinks, checkpoint, Events(JOB))  # type: ignore[arg-type]
+        return kind(history, self._sinks, checkpoint, Events(JOB))  # type: ignore[arg-type]
 
     def _coordinator(self, history: Any, sinks: Any, journal: Journal, *_: object) -> Coordinator:
         return coordinator_over(journal, sinks, self.name)
@@ -77,7 +80,7 @@ class Person:
 
     def _resolve(self) -> None:
         """Look at what of the last decision shows in each sink, and give one's word on it."""
-        operator = self._operator()
+        operator = self._operator(Settler)
         decision = operator.read().decision
         for name in decision.sinks if decision is not None else ():
             if self.world.shows(name, decision.epoch) is not None:
@@ -86,5 +89,5 @@ class Person:
                 if with_doubt not in ("finished", "ConfigError"):
                     raise AssertionError(with_doubt)
 
-    def _word(self, operator: Operator, epoch: int, sink: str, outcome: Any) -> None:
-        operator.resolve(epoch, sink, outcome, reason="looked", take_over=True)
+    def _word(self, settler: Settler, epoch: int, sink: str, outcome: str) -> None:
+        settler.resolve(Word(epoch, sink, outcome, "looked"), take_over=True)

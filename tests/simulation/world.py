@@ -121,6 +121,8 @@ class World:
         self.first_batch = 0
         """The first batch whose rows are not among those."""
         self.decided: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        self.states: defaultdict[str, list[Any]] = defaultdict(list)
+        """What drivers saved, by history; the last one stands."""
         self.steps: Counter[str] = Counter()
         self.changes: defaultdict[str, list[int]] = defaultdict(list)
         self.commits: defaultdict[str, set[int]] = defaultdict(set)

@@ -66,4 +66,5 @@ def restarts(seed: int, seconds: float) -> Iterator[Restart]:
     drawn = random.Random(f"restarts {seed}")
     while True:
         for server in drawn.sample(["postgres", "kafka", "s3"], 3):
-            yield Restart(server, drawn.random() < 0.5, drawn.uniform(0.6, 1.4) * seconds, drawn.uniform(0, 4))  # type: ignore[arg-type]
+            crash = server != "s3" and drawn.random() < 0.5
+            yield Restart(server, crash, drawn.uniform(0.6, 1.4) * seconds, drawn.uniform(0, 4))  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink.protocol.commit import CommitCalls, OutcomeUnknown, Retry, in_threads
+from exactsink.protocol.commit import CommitCalls, OutcomeUnknown, Retry, all_before, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 from exactsink.protocol.journal.records import DecidedSink
@@ -64,7 +64,7 @@ class Run:
     """One commit, with what it waited and reported."""
 
     def __init__(self, attempts: int = 3, **after: tuple[str, ...]) -> None:
-        self.after = after
+        self.before = all_before(after)
         self.waits: list[int] = []
         self.reported: list[Event] = []
         self.retry = Retry(attempts, self.waits.append)
@@ -73,7 +73,7 @@ class Run:
         self, decision: Decision, *, source_done: bool = False, **committers: Committer
     ) -> Mapping[str, Sequence[Committable]]:
         events = Events("job", [self.reported.append])
-        calls = CommitCalls(events, self.retry, after=self.after)
+        calls = CommitCalls(events, self.retry, before=self.before)
         left = calls.commit(decision, committers, in_threads, source_done=source_done)
         self.held_back = left.held_back
         return left.lost

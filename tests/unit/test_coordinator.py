@@ -58,7 +58,14 @@ class Bench:
         query: str = "query",
         identity: Identity | None = None,
     ) -> Coordinator:
-        coordinator = Coordinator(
+        coordinator = self.unstarted(sinks, now, identity)
+        coordinator.start(query, lambda epoch: epoch <= done)
+        return coordinator
+
+    def unstarted(
+        self, sinks: dict[str, Sink] | None = None, now: float = 0.0, identity: Identity | None = None
+    ) -> Coordinator:
+        return Coordinator(
             "sim",
             sinks or self.sinks(),
             self.journal(),
@@ -70,8 +77,6 @@ class Bench:
             parallel=lambda calls: [call() for call in calls],
             now=lambda: now,
         )
-        coordinator.start(query, lambda epoch: epoch <= done)
-        return coordinator
 
     def batch(self, epoch: int, *, rows: str = "offsets", cut: int = 0, change: Change = lambda vote: vote) -> Batch:
         def write(plan: EpochPlan) -> Sequence[Vote]:

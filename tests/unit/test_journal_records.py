@@ -26,6 +26,7 @@ from exactsink.protocol.journal.records import (
     Record,
     Redecide,
     Resolve,
+    Settled,
     decode,
     sealed,
 )
@@ -74,9 +75,9 @@ RECORDS: list[Record] = [
     Redecide(12, "lake", 4, COMMITTABLES, **PLACE),
     Note("swept generation 2 manually", **PLACE),
     Complete(12, **PLACE),
-    Action("ada on host", "recover", "", "recovered by an operator", **PLACE),
+    Action("ada on host", "recover", "", "recovered", (Settled("lake", 1, 2, 3, 4, "away"),), **PLACE),
     Clean(**PLACE),
-    Resolve("ada on host", "seen in the log", 12, "lake", "committed", **PLACE),
+    Resolve("ada on host", "seen in the log", 12, "lake", "committed", ("t1", "t2"), 7, **PLACE),
 ]
 
 

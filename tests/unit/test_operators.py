@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -14,10 +15,11 @@ import pytest
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 
+from exactsink.contract import JobContext
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
-from exactsink.protocol.journal.records import Action, Clean, Complete
+from exactsink.protocol.journal.records import Action, Clean, Complete, Settled
 
 Command = Callable[..., Ended]
 
@@ -41,13 +43,14 @@ def test_recover_commits_what_is_decided_and_sweeps_the_rest(job: Job, command: 
     assert job.rows() == 0
     ended = command("recover", job.file)
     assert ended.code == 0
-    assert "epoch 0 is committed in every sink; 3 participants were in doubt, 0 are" in ended.out
+    assert "epoch 0 is committed in every sink" in ended.out
     assert job.rows() == 6
     assert [path.name for path in (job.folder / "lake" / "_exactsink").iterdir()] == ["orders.lake"]  # its marks
     log = job.journal.read()
     [action] = [kept for kept in log.anchors if isinstance(kept, Action)]
     assert (log.last_generation, action.command, action.outcome) == (2, "recover", "recovered by an operator")
     assert action.who.endswith(platform.node())
+    assert action.settled == (Settled("lake", committed=2, swept=1),)
     assert command("recover", job.file).code == 0
     assert job.rows() == 6
     body = command("status", job.file, "--json").body
@@ -98,19 +101,6 @@ def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, 
     assert action.outcome.endswith("swept the tokens ffffffffffff")
 
 
-def test_dry_run_says_what_recover_would_do_and_changes_nothing(job: Job, command: Command) -> None:
-    claim, _ = job.decided()
-    foreign = f"lake: {job.vote(FOREIGN, 4, 9).ref}"
-    before = job.journal.read().last_seq
-    out = command("recover", job.file, "--dry-run").out
-    assert "would commit epoch 0 again" in out
-    assert out.count("would commit lake: ") == 2
-    assert f"would sweep lake: orders.lake.g1-{claim.token}.e0.p2.a2" in out
-    assert f"would refuse (--sweep-token ffffffffffff would sweep it) {foreign}" in out
-    assert f"would sweep {foreign}" in command("recover", job.file, "--dry-run", "--sweep-token", "ffffffffffff").out
-    assert (job.journal.read().last_seq, job.rows()) == (before, 0)
-
-
 def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Command) -> None:
     """The operator names a token that stands in the journal: its decided votes are committed all the same."""
     claim, _ = job.decided()
@@ -144,6 +134,46 @@ def test_recover_of_an_empty_journal_does_nothing(job: Job, command: Command) ->
     assert not job.history.exists()
 
 
+def test_what_a_deleted_journal_left_is_shown_and_swept_by_its_tokens(job: Job, command: Command) -> None:
+    """Its marks stand in the target: they stop no sweep, but a start."""
+    job.decided()
+    token = job.journal.read().claims[-1].token
+    job.sink.backend.committer(JobContext("orders", "lake", "", 1, token)).put_birth()
+    shutil.rmtree(job.history)
+    for options in ((), ("--dry-run",)):
+        ended = command("recover", job.file, *options)
+        assert (ended.code, f"--sweep-token {token}" in ended.err, job.history.exists()) == (5, True, False)
+    dry = command("recover", job.file, "--sweep-token", token, "--dry-run")
+    assert (dry.code, job.history.exists()) == (0, False)
+    ended = command("recover", job.file, "--sweep-token", token, "--reason", "the folder was deleted")
+    assert (ended.code, ended.out) == (0, "\n".join(dry.out.splitlines()[1:]) + "\n")
+    _, action, clean = job.journal.read().anchors
+    assert isinstance(action, Action)
+    assert (action.reason, action.settled) == ("the folder was deleted", (Settled("lake", swept=3),))
+    assert (isinstance(clean, Clean), job.rows()) == (True, 0)
+    assert not list((job.folder / "lake" / "_exactsink").glob("*.e0.*"))
+    ended = command("recover", job.file)
+    assert (ended.code, "another journal fed this target" in ended.err, "exactsink rebase" in ended.err) == (
+        5,
+        True,
+        True,
+    )
+
+
+def test_the_message_of_a_damaged_entry_names_a_way_that_works(job: Job, command: Command) -> None:
+    claim, _ = job.decided()
+    entry = next(job.history.rglob("*1.json"))
+    entry.write_bytes(entry.read_bytes()[:-9])
+    for name in ("recover", "rebase"):
+        ended = command(name, job.file)
+        assert (ended.code, "journal entry 1 is no record" in ended.err) == (1, True)
+        assert "move the journal away, and `exactsink rebase JOB.toml` begins another" in ended.err
+    (job.history / "journal").rename(job.folder / "damaged")
+    assert command("rebase", job.file, "--sink", "lake=none", "--yes").code == 0
+    assert command("recover", job.file, "--sweep-token", claim.token).code == 0
+    assert command("status", job.file).code == 0
+
+
 @pytest.mark.parametrize("name", ["recover", "adopt"])
 def test_a_decided_file_that_is_gone_stops_with_the_evidence(job: Job, name: str, command: Command) -> None:
     _lose_a_decided_file(job)
@@ -175,8 +205,14 @@ def test_adopt_takes_the_checkpoint_that_stands_there_from_its_next_batch_on(job
     assert _bound(job) == ("query-3", 6, 7), "epochs never go back"
 
 
-def test_adopt_binds_an_empty_journal_to_a_query_that_runs_already(job: Job, command: Command) -> None:
+@pytest.mark.parametrize("refused_starts", [0, 1])
+def test_adopt_binds_an_empty_journal_to_a_query_that_runs_already(
+    job: Job, command: Command, refused_starts: int
+) -> None:
+    """A start claims before the first batch comes, and is refused."""
     job.checkpoint("query-1", 0, 1, 2)
+    for _ in range(refused_starts):
+        job.journal.claim("query-1", "host:17")
     assert command("adopt", job.file).code == 0
     assert _bound(job) == ("query-1", 0, 3)
 
@@ -186,6 +222,9 @@ def test_nothing_is_adopted_when_journal_and_checkpoint_belong_together(job: Job
     job.checkpoint("query-1", 0)
     ended = command("adopt", job.file)
     assert (ended.code, "there is nothing to adopt" in ended.err) == (2, True)
+    assert ended.err.endswith("next: exactsink run JOB.toml\n")
+    job.checkpoint("query-1", *range(7))
+    assert "exactsink rebase JOB.toml" in command("adopt", job.file).err, "the journal went back"
     assert job.journal.read().last_generation == 1
 
 

@@ -1,4 +1,4 @@
-"""An operator's word: rebase on what the targets hold, and resolve what is in doubt."""
+"""An operator's word: rebase on what the targets hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exactsink.contract import InDoubtError, JobContext, LineageError
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Expected, Resolve
+from exactsink.protocol.journal.records import Expected
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
@@ -128,27 +128,3 @@ def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job
     for word in ("--yes", "--dry-run"):
         again = command(*words[:4], "--sink", "lake=0", word)
         assert (again.code, "has nothing to go on with: its rows show in lake" in again.err) == (2, True)
-
-
-def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(job: Job, command: Command) -> None:
-    _, votes = job.decided()
-    words = ("resolve", job.file, "--epoch", "0", "--sink", "lake", "--as", "committed", "--reason", "seen in the log")
-    for path in (job.folder / "lake" / "_exactsink").glob(f"{votes[0].ref}/*"):
-        path.write_text("broken")
-    assert command("recover", job.file).code == 3
-    other = command("resolve", job.file, "--epoch", "1", "--sink", "lake", "--as", "lost")
-    assert (other.code, "the last decided one is 0" in other.err) == (2, True)
-    before = job.journal.read()
-    shown = command(*words, "--dry-run")
-    assert (shown.code, shown.out.count(f"would commit lake: {votes[0].ref}")) == (0, 1)
-    assert "would keep in the journal that epoch 0 of sink lake is committed, if that leaves it in doubt" in shown.out
-    assert command("resolve", job.file, "--epoch", "1", "--sink", "lake", "--as", "lost", "--dry-run").code == 2
-    assert job.journal.read() == before
-    assert command(*words).code == 0
-    [word] = [kept for kept in job.journal.read().anchors if isinstance(kept, Resolve)]
-    assert (word.epoch, word.sink, word.outcome) == (0, "lake", "committed")
-    assert word.reason.startswith("seen in the log (epoch 0 is decided, and 1 participants of sink lake are in doubt")
-    assert command("recover", job.file).code == 0
-    assert job.rows() == 3
-    again = command(*words)
-    assert (again.code, "nothing of epoch 0 is in doubt" in again.err) == (2, True)

@@ -14,7 +14,17 @@ import pyarrow as pa
 import pytest
 from tests.unit.upsert_sink import SCHEMA, Sink, commits_seen, rows_of, upsert
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, InDoubt, LineageError, Refused, Retryable, Writer
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    Fatal,
+    LineageError,
+    Lost,
+    Refused,
+    Retryable,
+    Unknown,
+    Writer,
+)
 
 GUARDED = "SELECT id, v, exactsink_epoch, exactsink_generation FROM t ORDER BY id"
 MARKERS = "SELECT epoch, generation FROM exactsink_epochs"
@@ -215,12 +225,41 @@ def test_a_database_that_an_executor_does_not_have(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_in_doubt_and_the_kind_is_reported(tmp_path: Path) -> None:
+def test_votes_are_kept_until_the_epoch_is_marked_and_one_that_is_gone_is_lost(tmp_path: Path) -> None:
+    sink, other = direct(tmp_path).logged(), upsert(tmp_path, sink="table-2", strategy="direct", table="u")
+    assert other.listed() == []
+    votes, others = sink.vote(1, [(1, "a")], [(2, "b")]), other.vote(1, [(1, "a")])
+    assert [[vote.ref for vote in one.listed()] for one in (sink, other)] == [
+        [vote.ref for vote in given] for given in (votes, others)
+    ]
+    sink.sql(f"DELETE FROM exactsink_votes WHERE participant = '{votes[1].ref}'")
+    (unknown, _) = sink.commit(1, votes)
+    assert isinstance(unknown, Unknown)
+    sink.put_birth()
+    (lost, _) = sink.commit_marked(1, votes)
+    assert lost == Lost(f"{unknown.evidence}; the target stands at the birth of journal L1")
+    assert votes[1].ref in unknown.evidence
+    assert sink.commit_marked(1, votes[:1]) == [Committed()]
+    assert sink.commit_marked(1, votes[:1]) == [AlreadyCommitted()]
+    assert (sink.listed(), len(other.listed())) == ([], 1)
+
+
+def test_votes_of_an_earlier_release_were_kept_nowhere_and_those_of_a_later_one_are_refused(tmp_path: Path) -> None:
+    sink = direct(tmp_path).logged()
+    (vote,) = sink.vote(1, [(1, "a")])
+    sink.sql("DROP TABLE exactsink_votes")
+    assert sink.listed() == []
+    with pytest.raises(Fatal, match="can't read a vote of version 3"):
+        sink.commit(1, [replace(vote, version=3)])
+    assert sink.commit(1, [replace(vote, version=1)]) == [Committed()]
+
+
+def test_an_abort_forgets_votes_and_leaves_rows_to_the_replay(tmp_path: Path) -> None:
     sink = direct(tmp_path)
     (vote,) = sink.vote(1, [(1, "a")])
-    assert sink.listed() == []
-    sink.abort(InDoubt.of(vote.txn))
-    assert sink.rows() == [(1, "a")]
+    sink.abort(*sink.listed())
+    assert (sink.listed(), sink.rows()) == ([], [(1, "a")])
+    assert isinstance(sink.commit(1, [vote])[0], Unknown)
     traits = sink.backend.traits
     assert (sink.backend.strategy, traits.guarantee) == ("direct", "effectively once")
     assert (traits.atomic_visibility, traits.needs_shared_staging, traits.needs_epoch_order) == (False, False, True)

@@ -111,6 +111,28 @@ def test_a_table_that_a_person_must_fix(tmp_path: Path, made: str, said: str) ->
     assert found.fix
 
 
+SILENT = [
+    ("t (id INTEGER PRIMARY KEY, v UNIQUE ON CONFLICT {}, o)", "t.v"),
+    ("t (id TEXT PRIMARY KEY, v, o, UNIQUE (v, o) ON CONFLICT {}) WITHOUT ROWID", "t.v, t.o"),
+    ("t (o INTEGER PRIMARY KEY ON CONFLICT {}, id UNIQUE, v)", "t.o"),
+    ("t (id TEXT PRIMARY KEY ON CONFLICT {}, v UNIQUE, o)", None),  # the keys' own: an upsert goes before it
+]
+
+
+@pytest.mark.parametrize("clause", ["REPLACE", "ignore", "FAIL", "ROLLBACK"])
+@pytest.mark.parametrize(("made", "of"), SILENT)
+def test_a_unique_constraint_that_makes_rows_vanish_is_refused(
+    tmp_path: Path, made: str, of: str | None, clause: str
+) -> None:
+    sink = upsert(tmp_path, create=False)
+    sink.sql(
+        f"CREATE TABLE {made.format(clause)}; CREATE TRIGGER r AFTER INSERT ON t BEGIN DELETE FROM t WHERE v < 0; END"
+    )
+    errors = [finding.message for finding in sink.check() if finding.severity == "error"]
+    silent = of is not None and clause in ("REPLACE", "ignore")
+    assert [error.partition(" has ")[0] for error in errors] == [f"UNIQUE ({of})"] * silent
+
+
 LARGE = pa.decimal128(38, 18)
 DECLARED: dict[tuple[str, pa.DataType], list[str]] = {("DECIMAL(38, 18)", LARGE): ["error"]}
 DECLARED |= {("INTEGER", pa.string()): ["warning"], ("VARCHAR(5)", pa.string()): [], ("INTEGER", pa.int64()): []}

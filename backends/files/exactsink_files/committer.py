@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -23,12 +24,16 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
     Retryable,
+    Standing,
     Undecided,
     Unknown,
 )
-from exactsink_files.marks import MarkFolder, Standing
+from exactsink_files.marks import MarkFolder
+from exactsink_files.marks import Standing as Stands
 from exactsink_files.places import Place, explained
+from exactsink_files.snapshots import audited, feed_folder
 from exactsink_files.votes import Vote, own_txn
 
 __all__ = ["FilesCommitter"]
@@ -64,9 +69,7 @@ class FilesCommitter(Committer):
 
         In what has a file missing nothing is named: should its rows be written again, none would come twice.
         """
-        votes = {committable.txn.id: Vote.load(committable) for committable in committables}
-        for committable in committables:
-            votes[committable.txn.id].check_own(self._ctx, committable.txn, self._place.root)
+        votes = self._votes(committables)
         with explained(self._root):
             found = self._place.look(votes)
             missing = found.missing
@@ -87,6 +90,32 @@ class FilesCommitter(Committer):
                     self._marks.finish(manifest)
             return self._settled(epoch, votes, outcomes, missing)
 
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        votes = self._votes(committables)
+        with explained(self._root):
+            found = self._place.look(votes)
+            stands = self._check_held(epoch)  # in this order, as in `commit`
+            rest = {name: vote for name, vote in votes.items() if not stands.proves(epoch, name)}
+            whole = {name: vote for name, vote in rest.items() if name not in found.missing}
+            answers: dict[str, Standing] = dict.fromkeys(votes, AlreadyCommitted())
+            answers |= {name: _standing(files) for name, files in self._place.standings(whole, found).items()}
+            for name in rest.keys() - whole.keys():
+                lost = self._never_named(epoch, name, votes[name], stands)
+                answers[name] = Lost(found.missing[name]) if lost else Unknown(found.missing[name])
+            return list((answers | self._proven_since(epoch, answers)).values())
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        txn = own_txn(self._ctx, participant.ref)
+        with explained(self._root):
+            return [] if txn is None else self._place.holds(txn)
+
+    def _votes(self, committables: Sequence[Committable]) -> dict[str, Vote]:
+        """Read votes, by participant. Raises Fatal for one that is not its own participant's."""
+        votes = {committable.txn.id: Vote.load(committable) for committable in committables}
+        for committable in committables:
+            votes[committable.txn.id].check_own(self._ctx, committable.txn, self._place.root)
+        return votes
+
     def _settled(
         self, epoch: int, votes: Mapping[str, Vote], outcomes: Mapping[str, Outcome], missing: Mapping[str, str]
     ) -> Sequence[Outcome]:
@@ -95,18 +124,21 @@ class FilesCommitter(Committer):
         What is left of an Unknown is evidence.
         """
         final = {name: outcomes.get(name, Unknown(missing.get(name, ""))) for name in votes}
-        if any(isinstance(outcome, Unknown) for outcome in final.values()):
-            standing = self._marks.read()
-            proven = [n for n in votes if isinstance(final[n], Unknown) and standing.proves(epoch, n)]
-            if proven:
-                self._marks.sync()
-                final |= dict.fromkeys(proven, AlreadyCommitted())
+        if proven := self._proven_since(epoch, final):
+            self._marks.sync()
+            final |= proven
         self._place.drop(
             [votes[n] for n, outcome in final.items() if isinstance(outcome, Committed | AlreadyCommitted)]
         )
         return list(final.values())
 
-    def _check_held(self, epoch: int) -> Standing:
+    def _proven_since(self, epoch: int, found: Mapping[str, Outcome | Standing]) -> dict[str, AlreadyCommitted]:
+        """Return those found Unknown that are proven by now: named since they were looked at, and moved by a user."""
+        unknown = [name for name, one in found.items() if isinstance(one, Unknown)]
+        stands = self._marks.read() if unknown else None
+        return {name: AlreadyCommitted() for name in unknown if stands is not None and stands.proves(epoch, name)}
+
+    def _check_held(self, epoch: int) -> Stands:
         """Return what stands; unless it is what was held against the journal before, that is to be done again."""
         standing = self._marks.read()
         mark = standing.mark
@@ -125,18 +157,27 @@ class FilesCommitter(Committer):
             )
         return standing
 
-    def _lost(self, epoch: int, name: str, vote: Vote, standing: Standing) -> bool:
+    def _lost(self, epoch: int, name: str, vote: Vote, standing: Stands) -> bool:
         """Return whether none of a vote's files was ever named, nor can be: what is left of them is removed first.
 
         The proof is a mark that the journal knows, in which the participant is not: before marks were kept, there was
         none to be in. A file that is there, but is not what was voted for, is no loss.
         """
-        place = self._place
-        gone = place.gone(vote)
-        if not isinstance(self._held, Mark) or not gone or standing.names(epoch, name) or place.shows(vote):
+        if not self._never_named(epoch, name, vote, standing):
             return False
-        place.withdraw(vote)
-        return not self._marks.read().names(epoch, name) and not place.shows(vote)
+        self._place.withdraw(vote)
+        return not self._marks.read().names(epoch, name) and not self._place.shows(vote)
+
+    def _never_named(self, epoch: int, name: str, vote: Vote, standing: Stands) -> bool:
+        """Return whether something of a vote is gone, and none of its files was ever named."""
+        gone = self._place.gone(vote)
+        return isinstance(self._held, Mark) and gone and not (standing.names(epoch, name) or self._place.shows(vote))
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        root, ctx = self._place.root, self._ctx
+        with explained(self._root):
+            voted = {epoch: [f for c in votes for f in Vote.load(c).files] for epoch, votes in epochs.items()}
+            return audited(root, feed_folder(root, ctx.job, ctx.sink), voted, deep=deep)
 
     def mark(self) -> Mark | None:
         with explained(self._root):
@@ -167,7 +208,14 @@ class FilesCommitter(Committer):
 
 def _outcome(files: Sequence[Outcome]) -> Outcome:
     """Fold a participant's files into its outcome."""
-    unknown = [outcome.evidence for outcome in files if isinstance(outcome, Unknown)]
-    if unknown:
-        return Unknown("; ".join(unknown))
-    return Committed() if Committed() in files else AlreadyCommitted()
+    return _unknown(files) or (Committed() if Committed() in files else AlreadyCommitted())
+
+
+def _standing(files: Sequence[Standing]) -> Standing:
+    """Fold how a participant's files stand."""
+    return _unknown(files) or (Prepared() if Prepared() in files else AlreadyCommitted())
+
+
+def _unknown(files: Sequence[Outcome | Standing]) -> Unknown | None:
+    unknown = [file.evidence for file in files if isinstance(file, Unknown)]
+    return Unknown("; ".join(unknown)) if unknown else None

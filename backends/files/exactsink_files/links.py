@@ -27,6 +27,8 @@ from exactsink.contract import (
     InDoubt,
     JobContext,
     Outcome,
+    Prepared,
+    Standing,
     SyncFailed,
     Txn,
     Unknown,
@@ -34,7 +36,7 @@ from exactsink.contract import (
     make_folder,
     sync_folders,
 )
-from exactsink_files.places import Found, Place, contended, foreign_file
+from exactsink_files.places import Found, Place, contended, foreign_file, hidden
 from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
 
 __all__ = ["Links", "remove_folder", "sync_finals"]
@@ -90,6 +92,17 @@ class Links(Place):
         unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
         sync_finals([vote for name, vote in votes.items() if name not in unknown])
         return outcomes
+
+    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+        return {name: [_stands(vote, file) for file in vote.files] for name, vote in votes.items()}
+
+    def holds(self, txn: Txn) -> Sequence[str]:
+        folder = temp_folder(self._root, txn)
+        sizes = []
+        with suppress(FileNotFoundError):  # it has ended
+            for entry in list(os.scandir(folder)):
+                sizes.append(entry.stat(follow_symlinks=False).st_size)
+        return [hidden(folder, sizes)] if sizes else []
 
     def drop(self, votes: Sequence[Vote]) -> None:
         for vote in votes:
@@ -163,9 +176,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
     """Link one file to its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
     temp, final = _temp(vote, file), _final(vote, file)
     for _ in range(_TRIES):
-        sealed = None
-        with suppress(FileNotFoundError):  # looked at before the final name: that is given before the temp is dropped
-            sealed = os.lstat(temp)
+        sealed = _sealed(temp)
         if sealed is not None:
             os.makedirs(final.parent, exist_ok=True)
             try:
@@ -175,14 +186,27 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
                 continue
             except FileExistsError:
                 pass
-        same = _holds(final, file, sealed)
-        if same:
+        if _is_named(final, file, sealed):
             return AlreadyCommitted()
-        if same is not None:
-            raise foreign_file(final, file)
         if sealed is None:
             return Unknown(_gone(vote, file))
     raise contended(f"can't give {temp} its final name {final}")
+
+
+def _stands(vote: Vote, file: VotedFile) -> Standing:
+    """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
+    sealed = _sealed(_temp(vote, file))
+    if _is_named(_final(vote, file), file, sealed):
+        return AlreadyCommitted()
+    return Unknown(_gone(vote, file)) if sealed is None else Prepared()
+
+
+def _sealed(temp: Path) -> os.stat_result | None:
+    """Look at a temp name; always before the final name: that is given before the temp is dropped."""
+    try:
+        return os.lstat(temp)
+    except FileNotFoundError:
+        return None
 
 
 def _link(temp: Path, final: Path) -> None:
@@ -197,15 +221,17 @@ def _link(temp: Path, final: Path) -> None:
         os.rename(temp, final)  # two committers race for the one temp: the slower finds it gone
 
 
-def _holds(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool | None:
-    """Return whether `final` is the voted file: the same inode, or the same size and hash; None when it is absent."""
+def _is_named(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool:
+    """Return whether `final` is there: the same inode, or the same size and hash. Raises Fatal for a foreign file."""
     try:
         found = os.lstat(final)
         if sealed is not None and os.path.samestat(found, sealed):
             return True
-        return stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256
+        if stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256:
+            return True
     except FileNotFoundError:
-        return None
+        return False
+    raise foreign_file(final, file)
 
 
 def sync_finals(votes: Sequence[Vote], at: Callable[[str, str], AnyPath] = Path) -> None:

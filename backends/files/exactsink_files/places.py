@@ -21,12 +21,13 @@ from exactsink.contract import (
     JobContext,
     Outcome,
     Retryable,
+    Standing,
     Txn,
     path_of,
 )
 from exactsink_files.votes import Vote, VotedFile
 
-__all__ = ["Found", "Place", "contended", "explained", "foreign_file", "root_of"]
+__all__ = ["Found", "Place", "contended", "explained", "foreign_file", "hidden", "root_of"]
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
 _IN_THE_WAY = "move away what is no folder there, or set another path"
@@ -118,6 +119,14 @@ class Place(ABC):
         """
 
     @abstractmethod
+    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+        """Find, as `publish` does, which files have their final names, and give none: a standing per file."""
+
+    @abstractmethod
+    def holds(self, txn: Txn) -> Sequence[str]:
+        """Return what a participant takes until it ends, a sentence each."""
+
+    @abstractmethod
     def drop(self, votes: Sequence[Vote]) -> None:
         """Remove what committed participants leave behind. Idempotent."""
 
@@ -159,4 +168,12 @@ def foreign_file(final: object, file: VotedFile) -> Fatal:
         f"{final} is not the file that was voted for, and is not overwritten",
         why=f"its name is this epoch's, but {file.size} bytes of SHA-256 {file.sha256} were voted for",
         next="move that file away, then start the job again",
+    )
+
+
+def hidden(folder: object, sizes: Sequence[int]) -> str:
+    """Return what files that wait in a participant's folder take."""
+    return (
+        f"{len(sizes)} hidden files in {folder} take {sum(sizes):,} bytes until it ends; no reader sees them, and none "
+        "waits for them"
     )

@@ -21,7 +21,9 @@ from exactsink.contract import (
     JobContext,
     ObjectPath,
     Outcome,
+    Prepared,
     Retryable,
+    Standing,
     Txn,
     Unknown,
     file_sha256,
@@ -29,7 +31,7 @@ from exactsink.contract import (
     sync_folders,
 )
 from exactsink_files.links import sync_finals
-from exactsink_files.places import Found, Place, contended, foreign_file
+from exactsink_files.places import Found, Place, contended, foreign_file, hidden
 from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
 from exactsink_files.writer import HiddenFiles
 
@@ -80,6 +82,14 @@ class Renames(Place):
         unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
         sync_finals([vote for name, vote in votes.items() if name not in unknown], self._at)
         return outcomes
+
+    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+        return {name: [self._stands(vote, file) for file in vote.files] for name, vote in votes.items()}
+
+    def holds(self, txn: Txn) -> Sequence[str]:
+        folder = temp_folder(self._root, txn)
+        sizes = [info.size or 0 for info in folder.listed().values()]
+        return [hidden(folder, sizes)] if sizes else []
 
     def drop(self, votes: Sequence[Vote]) -> None:
         for vote in votes:
@@ -135,14 +145,18 @@ class Renames(Place):
                     continue
                 except FileExistsError:
                     pass
-            try:
-                if final.info().size == file.size and file_sha256(final) == file.sha256:
-                    return AlreadyCommitted()
-                raise foreign_file(final, file)
-            except FileNotFoundError:
-                if not waits:
-                    return Unknown(self._gone(vote, file))
+            if _is_named(final, file):
+                return AlreadyCommitted()
+            if not waits:
+                return Unknown(self._gone(vote, file))
         raise contended(f"can't give {temp} its final name {final}")
+
+    def _stands(self, vote: Vote, file: VotedFile) -> Standing:
+        """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
+        waits = self._temp(vote, file).exists()  # in this order, as above
+        if _is_named(self._final(vote, file), file):
+            return AlreadyCommitted()
+        return Prepared() if waits else Unknown(self._gone(vote, file))
 
 
 class SentFiles(HiddenFiles["SentFile"]):
@@ -230,6 +244,16 @@ class SentFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _is_named(final: ObjectPath, file: VotedFile) -> bool:
+    """Return whether a file has its final name. Raises Fatal when a foreign file has it."""
+    try:
+        if final.info().size == file.size and file_sha256(final) == file.sha256:
+            return True
+    except FileNotFoundError:
+        return False
+    raise foreign_file(final, file)
 
 
 def _path(place: ObjectPath) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from exactsink.contract import ObjectPath, store_code, store_errors
+from exactsink.contract import ObjectPath, s3_pages, store_code, store_errors
 from exactsink_files.votes import Part
 
 __all__ = ["S3", "Held", "Upload", "in_parallel", "open_s3"]
@@ -104,15 +104,14 @@ class S3:
     def parts(self, key: str, upload: str) -> list[Part] | None:
         """List an upload's parts; None when there is no such upload."""
         found: list[Part] = []
-        marker: dict[str, Any] = {}
-        while True:
-            page = self._found("list_parts", Key=key, UploadId=upload, **marker)
-            if page is None:
-                return None
-            found += [Part(part["PartNumber"], part["Size"], part["ETag"]) for part in page.get("Parts", ())]
-            if not page.get("IsTruncated"):
-                return found
-            marker = {"PartNumberMarker": page["NextPartNumberMarker"]}
+        try:
+            for page in s3_pages(self._call, "list_parts", Key=key, UploadId=upload):
+                found += [Part(part["PartNumber"], part["Size"], part["ETag"]) for part in page.get("Parts", ())]
+        except FileNotFoundError as absent:
+            if store_code(absent) not in _ABSENT:
+                raise
+            return None
+        return found
 
     def head(self, key: str) -> Held | None:
         """Look at an object; None when it is absent. Raises OSError for a bucket that is."""
@@ -139,26 +138,16 @@ class S3:
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
         """List unfinished uploads. Some servers find them by a whole key only, or without a prefix only."""
-        marker: dict[str, Any] = {}
-        while True:
-            page = self._call("list_multipart_uploads", Prefix=prefix, **marker)
+        for page in s3_pages(self._call, "list_multipart_uploads", Prefix=prefix):
             for found in page.get("Uploads", ()):
                 yield Upload(found["Key"], found["UploadId"], found["Initiated"].timestamp())
-            if not page.get("IsTruncated"):
-                return
-            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
         """List objects of a prefix, and when each was written, in Unix seconds; `deep`: also with a `/` behind it."""
         grouped = {} if deep else {"Delimiter": "/"}
-        marker: dict[str, Any] = {}
-        while True:
-            page = self._call("list_objects_v2", Prefix=prefix, **grouped, **marker)
+        for page in s3_pages(self._call, "list_objects_v2", Prefix=prefix, **grouped):
             for found in page.get("Contents", ()):
                 yield found["Key"], found["LastModified"].timestamp()
-            if not page.get("IsTruncated"):
-                return
-            marker = {"ContinuationToken": page["NextContinuationToken"]}
 
     def lifecycle(self) -> list[dict[str, Any]]:
         """Return the rules of the bucket's lifecycle. Raises OSError, with S3's own code where it has none."""

@@ -20,7 +20,9 @@ from exactsink.contract import (
     JobContext,
     ObjectPath,
     Outcome,
+    Prepared,
     Retryable,
+    Standing,
     Txn,
     Unknown,
     store_code,
@@ -103,6 +105,21 @@ class Uploads(Place):
             outcomes[name].append(outcome)
         return outcomes
 
+    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+        files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
+        named = in_parallel(lambda each: self._is_named(*each), files)
+        answers: dict[str, list[Standing]] = {name: [] for name in votes}
+        for (name, vote, file), is_named in zip(files, named, strict=True):
+            waits: Standing = Prepared() if file.temp in found.waiting else Unknown(_gone(vote, file))
+            answers[name].append(AlreadyCommitted() if is_named else waits)
+        return answers
+
+    def holds(self, txn: Txn) -> Sequence[str]:
+        noted = len(self._noted(self._own.key(record_name(txn.id))))
+        takes = f"{noted or 'its'} unfinished uploads below {self.root} take room in the store, until it ends or a "
+        rule = "lifecycle rule of the bucket (AbortIncompleteMultipartUpload) ends them; "
+        return [takes + rule + "no reader sees them, and none waits for them"]
+
     def drop(self, votes: Sequence[Vote]) -> None:
         """Remove the lists of uploads that are completed."""
         for root in {vote.root for vote in votes}:
@@ -181,12 +198,8 @@ class Uploads(Place):
                 if store_code(error) not in _LOOK:
                     raise
                 refusal = error
-        s3 = self._of(vote)
-        held = s3.head(s3.key(file.final))
-        if held is not None:
-            if _is_voted(held, name, file):
-                return Committed() if completed else AlreadyCommitted()
-            raise foreign_file(f"{vote.root}/{file.final}", file)
+        if self._is_named(name, vote, file):
+            return Committed() if completed else AlreadyCommitted()
         if completed:
             return Unknown(f"{_named(vote, file)} was completed, as the store answered, and it shows no object")
         code = store_code(refusal)
@@ -199,6 +212,14 @@ class Uploads(Place):
             why=str(refusal),
             next="start the job again: it looks anew",
         ) from refusal
+
+    def _is_named(self, name: str, vote: Vote, file: VotedFile) -> bool:
+        """Return whether an object has its final name. Raises Fatal when a foreign one has it."""
+        s3 = self._of(vote)
+        held = s3.head(s3.key(file.final))
+        if held is not None and not _is_voted(held, name, file):
+            raise foreign_file(f"{vote.root}/{file.final}", file)
+        return held is not None
 
     def _complete(self, s3: S3, file: VotedFile) -> None:
         key = s3.key(file.final)

@@ -58,7 +58,8 @@ class UpsertBackend(StagedBackend):
         if (own := self._postgres()) is not None:
             return own.traits
         if self.options.strategy == "direct":
-            return Traits(visible_early=True, needs_epoch_order=True, marks=True)
+            # A failover, or a file from a copy, may lose what tasks wrote.
+            return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
         return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
@@ -77,6 +78,23 @@ class UpsertBackend(StagedBackend):
         if DELETED in map(ascii_lower, kept):
             raise ConfigError(f"a column is named {DELETED}, which `delete_when` needs", next="rename it")
         return [*expressions, f"CASE WHEN (\n{options.delete_when}\n) THEN true ELSE false END AS {DELETED}"]
+
+    def check_epoch_column(self, name: str) -> None:
+        options, folded = self.options, ascii_lower(name)
+        for option, named in (("keys", options.keys), ("exclude", options.exclude), ("set", options.set)):
+            if folded in map(ascii_lower, named):
+                raise ConfigError(
+                    f"table {options.table}: epoch_column {name} is in `{option}`",
+                    why="it holds the number of the epoch that wrote the row last, and goes in as it comes",
+                    next=f"take it out of `{option}`, or name another column",
+                )
+        if options.update_columns is not None and folded not in map(ascii_lower, options.update_columns):
+            raise ConfigError(
+                f"table {options.table}: `update_columns` lacks epoch_column {name}",
+                why="a row would keep the number of the epoch that wrote it first, and changes of later ones would pass"
+                " for that one's",
+                next=f'add "{name}" to `update_columns`',
+            )
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         if (own := self._postgres()) is not None:

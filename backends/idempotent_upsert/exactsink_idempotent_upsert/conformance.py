@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
 
@@ -17,7 +18,7 @@ from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
-__all__ = ["StagedTarget", "TableTarget", "targets"]
+__all__ = ["DirectTarget", "StagedEvidence", "StagedTarget", "TableTarget", "lose_what_tasks_wrote", "targets"]
 
 _SERVER = "EXACTSINK_MYSQL_URL"
 _RECORDINGS = Path(__file__).with_name("conformance.json")
@@ -35,7 +36,7 @@ _TABLES = """
 
 def targets() -> Mapping[str, ConformanceTarget]:
     """Return the targets by name; those in MariaDB or MySQL, too, where the environment names a server."""
-    in_files = {"staged": StagedTarget("staged"), "direct": TableTarget("direct")}
+    in_files = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
     if not os.environ.get(_SERVER):
         return in_files
     from exactsink_idempotent_upsert.mysql.conformance import targets_on
@@ -65,8 +66,45 @@ class TableTarget(ConformanceTarget):
 
 
 @dataclass(frozen=True)
-class StagedTarget(TableTarget):
-    """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
+class DirectTarget(TableTarget):
+    """The same with strategy `direct`, whose votes get lost together with their rows."""
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Let them be gone, as in a file from a copy."""
+        lose_what_tasks_wrote(lambda statement: self._run(folder, statement), committables)
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove the votes, and the marker."""
+        self._run(folder, "DELETE FROM exactsink_epochs")
+        self._run(folder, "DELETE FROM exactsink_votes")
+
+    def _run(self, folder: Path, statement: str) -> Sequence[Any]:
+        with closing(sqlite3.connect(folder / "table.db", isolation_level=None)) as connection:
+            return connection.execute(statement).fetchall()
+
+
+def lose_what_tasks_wrote(run: Callable[[str], Sequence[Any]], committables: Sequence[Committable]) -> None:
+    """Remove votes, the rows that were written with them, and the log of those: tasks of the kit have as many rows
+    each, by their ids.
+    """
+    for vote in sorted(committables, key=lambda committable: committable.txn.partition, reverse=True):
+        where = (
+            f"exactsink_epoch = {vote.txn.epoch} ORDER BY id LIMIT {vote.rows} OFFSET {vote.txn.partition * vote.rows}"
+        )
+        ids = [str(found) for (found,) in run(f"SELECT id FROM flights WHERE {where}")]
+        run(f"DELETE FROM flights WHERE id IN ({', '.join(ids)})")
+        run(f"DELETE FROM exactsink_votes WHERE participant = '{vote.txn.id}'")
+    run("DELETE FROM changes WHERE id NOT IN (SELECT id FROM flights)")
+
+
+class StagedEvidence(ConformanceTarget):
+    """What strategy `staged` adds to a table's target: staged files and a marker, evidence that can get lost."""
+
+    strategy: str
+
+    def remove_marker(self, folder: Path) -> None:
+        """Let the target forget which epochs it has."""
+        raise NotImplementedError
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, as a person may who takes them for rubbish."""
@@ -77,8 +115,7 @@ class StagedTarget(TableTarget):
         """Remove the staged files, and the marker."""
         for committable in committables:
             (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
-        with closing(sqlite3.connect(folder / "table.db")) as connection, connection:
-            connection.execute("DELETE FROM exactsink_epochs")
+        self.remove_marker(folder)
 
     def foreign(self, folder: Path) -> None:
         staging = folder / "staging"
@@ -90,4 +127,13 @@ class StagedTarget(TableTarget):
         return path.exists() and path.read_text() == "somebody's"
 
     def previous(self, folder: Path) -> Sequence[Committable]:
-        return recorded(_RECORDINGS, self.strategy, folder)
+        return recorded(_RECORDINGS, self.strategy, folder)  # what strategies stage is the same everywhere
+
+
+@dataclass(frozen=True)
+class StagedTarget(StagedEvidence, TableTarget):
+    """The same with strategy `staged`."""
+
+    def remove_marker(self, folder: Path) -> None:
+        with closing(sqlite3.connect(folder / "table.db")) as connection, connection:
+            connection.execute("DELETE FROM exactsink_epochs")

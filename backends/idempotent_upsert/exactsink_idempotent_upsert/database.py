@@ -7,14 +7,15 @@ of a database. Executors import this module.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
-from exactsink.contract import Finding, Marker
+from exactsink.contract import Finding, InDoubt, Marker
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.votes import Votes
 
 __all__ = [
     *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN"),
@@ -72,9 +73,14 @@ class Session(ABC):
     def owner(self) -> Owner | None:
         """Read who owns the table; a table of owners is there."""
 
+    @property
+    @abstractmethod
+    def votes(self) -> Votes:
+        """The votes of direct writes, in this transaction; their table is there."""
+
     @abstractmethod
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
-        """Take the table for direct writes and return the owner.
+        """Take the table for direct writes, make the tables that they need, and return the owner.
 
         That is another one where it has one, but for the journals that this one goes on from.
         """
@@ -129,6 +135,10 @@ class Database(ABC):
     def last_owner(self) -> Owner | None:
         """Read who owns the table; None also where there is no table of owners. Changes nothing."""
 
+    @abstractmethod
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        """List the votes of direct writes that are kept; nothing where there is no table of them. Changes nothing."""
+
     def put_birth(self, birth: Marker) -> Marker:
         """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""
         with self.transaction(make=True) as session:
@@ -137,6 +147,10 @@ class Database(ABC):
             if stored is None:
                 session.store(birth)
         return stored or birth
+
+    @abstractmethod
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
 
     @abstractmethod
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
@@ -157,6 +171,11 @@ class Database(ABC):
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
         """Make what a task tries its rows on; `names` are their columns."""
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
+
+    def counting(self, column: str, first: int, table: str) -> str:
+        """Return the query of `by_epoch`; `table` is quoted."""
+        name = self.quoted(column)
+        return f"SELECT {name}, COUNT(*) FROM {table} WHERE {name} >= {first} OR {name} IS NULL GROUP BY {name}"
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""

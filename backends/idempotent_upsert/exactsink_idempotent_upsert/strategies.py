@@ -1,12 +1,13 @@
 """The two ways of an epoch into a table, whatever the database.
 
 Staged: the driver applies rows and marker in one transaction, after the decision. Direct: each task upserts its own
-rows in one transaction, before the decision, and the driver stores the marker after it. Executors import this module.
+rows in one transaction together with its vote, before the decision, and the driver stores the marker after it, once it
+has found every vote. Executors import this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -14,12 +15,14 @@ import pyarrow as pa
 from exactsink.contract import (
     AlreadyCommitted,
     Applier,
+    Audit,
     Committable,
     Committed,
     Finding,
     InDoubt,
     JobContext,
     LineageError,
+    Lost,
     Marker,
     MarkerCommitter,
     Outcome,
@@ -27,10 +30,13 @@ from exactsink.contract import (
     StagedCommitter,
     Txn,
     Undecided,
+    Unknown,
     Writer,
 )
+from exactsink.toolkit.payloads import check_version
 from exactsink_idempotent_upsert.database import STAGED, UNDECIDED, WRITTEN, Database, Owner
 from exactsink_idempotent_upsert.limits import Ticket
+from exactsink_idempotent_upsert.votes import VOTE_TABLE, VOTES
 
 __all__ = [
     *("DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"),
@@ -76,6 +82,15 @@ class UpsertApplier(Applier):
         """Do nothing: no connection outlives the call that opened it."""
 
 
+def _audit(ctx: JobContext, database: Database, epochs: Iterable[int]) -> Mapping[int, Audit]:
+    """Count the table's rows by the epoch that wrote each last; nothing where no column says it."""
+    epochs, column = list(epochs), ctx.epoch_column
+    if column is None:
+        return {}
+    with database.explained(f"count the rows of table {database.table.name} by {column}"):
+        return Audit.by_column(column, database.by_epoch(column, min(epochs)), epochs, at_most=True)
+
+
 class UpsertCommitter(StagedCommitter):
     """Commit staged rows; tasks get what the table's columns take, beside the staging folder."""
 
@@ -86,6 +101,9 @@ class UpsertCommitter(StagedCommitter):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         folder = super().open_epoch(epoch, schema, participants)
         return _ticket(folder.decode(), self._database, schema)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return _audit(self._ctx, self._database, epochs)
 
 
 class DirectWriter(Writer):
@@ -120,7 +138,8 @@ class DirectWriter(Writer):
             newer = session.write(held, txn.epoch, txn.generation)
             if newer is not None:
                 raise self._late(*newer)
-        return Committable(txn, held.total, b"")
+            session.votes.add(txn.id)
+        return Committable(txn, held.total, b"", VOTES)
 
     def abort(self) -> None:
         self._held.close()
@@ -160,19 +179,38 @@ class DirectCommitter(MarkerCommitter):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, committables)
+        for committable in committables:
+            check_version(committable, 1, VOTES)
         database = self._database
         with database.explained(f"mark epoch {epoch}", WRITTEN), database.transaction() as session:
             new = marker.must_apply(session.marker(marker.job, marker.sink))
             if new:
+                kept = [committable.txn.id for committable in committables if committable.version == VOTES]
+                there = {vote.ref for vote in session.votes.of(marker.job, marker.sink)} if kept else set()
+                if gone := [vote for vote in kept if vote not in there]:
+                    return [self._gone(gone, len(kept))] * len(committables)
                 session.store(marker)
+                session.votes.forget(kept)
         return [Committed() if new else AlreadyCommitted() for _ in committables]
 
+    def _gone(self, gone: Sequence[str], of: int) -> Lost | Unknown:
+        """Return what becomes of a set of which votes are gone, as their rows are; its marker is an earlier epoch's."""
+        evidence = f"of {of} votes {len(gone)} are in table {VOTE_TABLE} no more: {gone[0]}"
+        if not isinstance(self._expected, Marker):
+            return Unknown(evidence)
+        return Lost(f"{evidence}; the target stands at {self._expected.mark}")
+
     def abort(self, undecided: Undecided) -> None:
-        """Do nothing: an undecided epoch's rows are overwritten by its replay."""
+        """Forget votes: what they wrote is overwritten by the replay."""
+        with self._database.explained("forget votes"), self._database.transaction() as session:
+            session.votes.forget(participant.ref for participant in undecided)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return _audit(self._ctx, self._database, epochs)
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        """List nothing: a task's rows are in the table or were never."""
-        return ()
+        with self._database.explained("look for votes"):
+            return self._database.listed(self._ctx.job, self._ctx.sink)
 
     def close(self) -> None:
         """Do nothing: no connection outlives the call that opened it."""

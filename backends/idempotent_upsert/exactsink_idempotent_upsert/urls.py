@@ -29,6 +29,8 @@ _PLACES = ("unix_socket", "host", "port")  # of a query, what says which server 
 def checked_url(text: str, context: Any) -> str:
     """Return the URL as jobs use it; `context` is what the options are read with. Raises ValueError, ConfigError."""
     try:
+        if text.startswith(SQLITE) and not {"?", "%"} & set(text) and find_spec("sqlalchemy"):  # slow to import
+            return _sqlite_file(text.removeprefix(SQLITE), context)
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError as error:
@@ -39,7 +41,7 @@ def checked_url(text: str, context: Any) -> str:
     except (ArgumentError, ValueError):
         raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
     if given.get_backend_name() == "sqlite":
-        return _sqlite_file(given, context)
+        return _odd_sqlite_file(given, context)
     if given.get_backend_name() == "postgresql":
         try:
             from exactsink_idempotent_upsert.postgres.url import libpq_url
@@ -62,14 +64,18 @@ def address_of(text: str) -> str:
     return f"{parts.scheme.partition('+')[0]}://{server}{parts.path}{'?' if place else ''}{place}"
 
 
-def _sqlite_file(given: URL, context: Any) -> str:
+def _odd_sqlite_file(given: URL, context: Any) -> str:
     if given.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ValueError(f"{given.drivername} is not supported: write {SQLITE}path/to/file.db")
     if given.host or given.username or given.password or given.query:
         raise ValueError(f"a SQLite URL holds a path only: {SQLITE}path/to/file.db (four slashes: absolute)")
-    if not given.database or given.database.startswith((":memory:", "file:")):
+    return _sqlite_file(given.database, context)
+
+
+def _sqlite_file(path: str | None, context: Any) -> str:
+    if not path or path.startswith((":memory:", "file:")):
         raise ValueError(f"a database in memory ends with its process: name a file, {SQLITE}path/to/file.db")
-    return f"{SQLITE}{real_path(given.database, context)}"
+    return f"{SQLITE}{real_path(path, context)}"
 
 
 def _mysql_server(given: URL) -> str:

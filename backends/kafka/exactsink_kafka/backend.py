@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
+from exactsink.contract import Backend, Committer, ConfigError, JobContext, Traits, Txn, Writer
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.records import shaped
@@ -41,6 +41,13 @@ class KafkaBackend(Backend):
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make the record's columns. Raises ConfigError for rows that no record can be made of."""
         return shaped(self.options, schema)
+
+    def check_epoch_column(self, name: str) -> None:
+        if self.options.value_format != "json":
+            raise ConfigError(
+                f"epoch_column = {name!r}: a record of columns has no place for it",
+                next=f'set epoch_header = "{name}" in its stead; or value_format = "json"',
+            )
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return KafkaWriter(self.options, txn, schema, ticket)

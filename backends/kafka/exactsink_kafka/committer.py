@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -23,17 +24,20 @@ from exactsink.contract import (
     Mark,
     Outcome,
     Retryable,
+    Standing,
     Undecided,
     Unknown,
 )
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
+from exactsink_kafka.audit import audited
 from exactsink_kafka.group import MarkKeeper, report_offsets
 from exactsink_kafka.messages import Cluster, Described, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.remedies import Remedies
+from exactsink_kafka.standings import held_by, is_open, places_of, said_of, standings, state_of
 from exactsink_kafka.transactions import Marking, PoolId, Ticket, Transaction, Vote, prefix
 from exactsink_kafka.wire import Place, Wire, Writers
 
@@ -88,6 +92,19 @@ class KafkaCommitter(Committer):
         self._between_epochs = True
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        votes = [Vote.load(committable) for committable in committables]
+        with self._doing(f"look how epoch {epoch} stands", ""):
+            wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
+            here, known = self._wire.ask(self._wire.about_cluster(), wanted)
+            self._check_session()
+            found = standings(self._wire, [vote for vote in votes if vote.cluster == here], known)
+        return [found[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        with self._doing("look what a transaction holds up", ""):
+            return held_by(self._wire, self._ours(participant.ref))
+
     def abort(self, undecided: Undecided) -> None:
         wanted = [self._ours(participant.ref) for participant in undecided]
         with self._doing(f"abort {len(wanted)} undecided transactions", "they are undecided, and stay so"):
@@ -112,6 +129,11 @@ class KafkaCommitter(Committer):
             listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
         now = time.time()
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        votes = {epoch: [Vote.load(committable) for committable in voted] for epoch, voted in epochs.items()}
+        with self._doing("count the records of its epochs", ""):
+            return audited(self._wire, votes)
 
     def mark(self) -> Mark | None:
         beside = [self._wire.about_topics(self._wanted)] if self._between_epochs else []
@@ -142,13 +164,13 @@ class KafkaCommitter(Committer):
         self._wire.close()
 
     def _commit(self, votes: Sequence[Vote], before: Mapping[str, Described]) -> Mapping[Transaction, Outcome]:
-        were_open = {vote.transaction for vote in votes if _is_open(vote, before)}
+        were_open = {vote.transaction for vote in votes if is_open(vote, before)}
         self._marks.place = next((place for one in before.values() for place in one.offsets), self._marks.place)
         lacking = incomplete(self._wire, [vote for vote in votes if vote.transaction in were_open])
         whole = [vote for vote in votes if vote.transaction not in lacking]
         ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
-        places = {place for vote in whole for place in _places(vote)}
+        places = {place for vote in whole for place in places_of(vote)}
         seen = self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit", places)
         outcomes = {
             vote.transaction: self._outcome(vote, codes[vote.transaction], vote.transaction in were_open)
@@ -168,10 +190,10 @@ class KafkaCommitter(Committer):
         answer = f"{errors.named(code)} to a commit"
         if code == errors.INVALID_TXN_STATE:
             now = self._wire.describe([one.id]).get(one.id)
-            said = _said(one, now)
+            said = said_of(one, now)
             if said is not None:
                 return read_back(self._wire, vote)[0] or said
-            answer += f", and is at {'an unknown id' if now is None else f'{now.state} (now {now.transaction.ref})'}"
+            answer += f", and is at {state_of(now)}"
         elif code not in errors.MOVED_ON:
             raise self._refused(one, code)
         return resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
@@ -257,30 +279,9 @@ class KafkaCommitter(Committer):
             raise type(error)(what, why=why, next=error.next) from error.__cause__
 
 
-def _is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
-    found = known.get(vote.transaction.id)
-    return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
-
-
 def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSet[Transaction]) -> Ended:
     one = vote.transaction
-    return Ended(one, _places(vote), commit=not isinstance(outcomes[one], Lost), sure=one in sure)
-
-
-def _places(vote: Vote) -> tuple[Place, ...]:
-    """Return all partitions that the transaction's end has to reach."""
-    places = tuple((written.topic, number) for written in vote.written for number in written.first_offsets)
-    return places + ((vote.marked,) if vote.marked is not None else ())
-
-
-def _said(one: Transaction, known: Described | None) -> Outcome | None:
-    """Return a coordinator's word where it speaks of this very use."""
-    if known is None or not one.is_use_of(known.transaction):
-        return None
-    if known.state in ("CompleteAbort", "PrepareAbort"):
-        said = f"its coordinator says {known.state} ({known.transaction.ref})"
-        return Lost(f"transaction {one.ref} was aborted: {said}")
-    return AlreadyCommitted() if known.state in ("CompleteCommit", "PrepareCommit") else None
+    return Ended(one, places_of(vote), commit=not isinstance(outcomes[one], Lost), sure=one in sure)
 
 
 def _elsewhere(vote: Vote, here: str) -> Unknown:

@@ -26,6 +26,7 @@ __all__ = [
     "END_TXN_VERSION",
     "Cluster",
     "Described",
+    "LoggedBatch",
     "Offset",
     "OpenProducer",
     "Seen",
@@ -123,13 +124,32 @@ class OpenProducer:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """A batch of a partition: its offsets, its producer's id and epoch, how many rows it has.
+
+    `ends`: it is the end of a transaction of that producer's, and has no rows.
+    """
+
+    first: int
+    last: int
+    producer: tuple[int, int]
+    rows: int
+    ends: bool
+
+    def rows_from(self, offset: int) -> int:
+        """Count its rows from an offset on: deletion may begin within a batch."""
+        return max(0, self.rows - max(0, offset - self.first))
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a partition's leader shows at an offset to a reader with isolation.level=read_committed.
 
     `error` is the broker's code (0: none; 100 UNKNOWN_TOPIC_ID; 1 OFFSET_OUT_OF_RANGE). `log_start` and `stable` (the
     last stable offset) bound what is settled; -1 where the broker knows no such topic. `producer` is (id, epoch) of
     the transactional batch that holds the offset, None when none does or it is not settled. `aborted` are (producer
-    id, first offset) of aborted transactions that end at the offset or later; some may begin later, too.
+    id, first offset) of aborted transactions that end at the offset or later; some may begin later, too. `batch` is the
+    one that holds the offset, or the next one that stands.
     """
 
     error: int
@@ -137,6 +157,7 @@ class Seen:
     stable: int
     producer: tuple[int, int] | None
     aborted: frozenset[tuple[int, int]]
+    batch: LoggedBatch | None = None
 
 
 def cluster_of(id: str, brokers: tuple[int, ...], versions: Iterable[Any]) -> Cluster:
@@ -285,7 +306,10 @@ def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
 def seen(answer: Any, offset: int) -> Seen:
     """Read the partition's part of a Fetch answer."""
     aborted = frozenset((one.producer_id, one.first_offset) for one in answer.aborted_transactions or ())
-    return Seen(0, answer.log_start_offset, answer.last_stable_offset, _producer_at(answer.records, offset), aborted)
+    batch = _batch_at(answer.records, offset)
+    rows = batch is not None and batch.is_transactional and not batch.is_control_batch
+    producer = (batch.producer_id, batch.producer_epoch) if rows and batch.base_offset <= offset else None
+    return Seen(0, answer.log_start_offset, answer.last_stable_offset, producer, aborted, _logged(batch))
 
 
 def bounds_requests(topic: str, partition: int) -> list[Any]:
@@ -307,13 +331,14 @@ def seen_beyond(error: int, answers: Iterable[Any]) -> Seen:
     return Seen(error, log_start, stable, None, frozenset())
 
 
-def _producer_at(records: Any, offset: int) -> tuple[int, int] | None:
-    if not records:
+def _batch_at(records: Any, offset: int) -> Any:
+    """Return the batch that holds the offset, or the next one; None when there is none in the answer."""
+    batches = MemoryRecords(records) if records else ()
+    return next((batch for batch in batches if batch.magic >= 2 and offset <= batch.last_offset), None)
+
+
+def _logged(batch: Any) -> LoggedBatch | None:
+    if batch is None:
         return None
-    for batch in MemoryRecords(records):
-        if batch.base_offset > offset:
-            return None  # the batch that held it is gone
-        if batch.magic >= 2 and offset <= batch.last_offset:
-            rows = batch.is_transactional and not batch.is_control_batch
-            return (batch.producer_id, batch.producer_epoch) if rows else None
-    return None
+    ends, producer = bool(batch.is_control_batch), (batch.producer_id, batch.producer_epoch)
+    return LoggedBatch(batch.base_offset, batch.last_offset, producer, 0 if ends else batch.records_count, ends)

@@ -89,6 +89,9 @@ class KafkaOptions(BackendOptions):
     """What a record's value is: the column `value`, or the whole row as JSON."""
     key: tuple[str, ...] = ()
     """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
+    epoch_header: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]+$")
+    """A header that every record gets, after its own, with its epoch's number as text. Headers take the plain writer;
+    with `value_format = "json"` the core's `epoch_column`, in the value, does not."""
     strategy: Literal["transactions"] = "transactions"
     """How an epoch is committed: each task attempt writes in a transaction, which the driver ends."""
     writer: Literal["auto", "plain", "fast"] = "auto"
@@ -157,6 +160,8 @@ class KafkaOptions(BackendOptions):
             raise ValueError('key: only with value_format = "json"; rows of columns have a column `key`')
         if self.value_format == "json" and self.topic is None:
             raise ValueError('topic: needed with value_format = "json"')
+        if self.writer == "fast" and self.epoch_header is not None:
+            raise ValueError('epoch_header: the fast writer takes no headers: set writer = "auto"')
         self._check_login()
         return self
 

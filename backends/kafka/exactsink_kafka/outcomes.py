@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from exactsink.contract import AlreadyCommitted, Lost, Outcome, Retryable, Unknown
+from exactsink.contract import AlreadyCommitted, Lost, Retryable, Unknown
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka.errors import CLUSTER_NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, named
 from exactsink_kafka.messages import OpenProducer, Seen, Topic
@@ -26,7 +26,7 @@ MARKER_SECONDS = 3.0
 _LOG = logging.getLogger(__name__)
 
 
-def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Outcome]:
+def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
     """Find open transactions that lack rows of theirs: their coordinator would commit them all the same.
 
     `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from exactsink.contract import ConfigError
 from exactsink_kafka.errors import UNDECIDED, Failure, Failures
-from exactsink_kafka.records import Records
+from exactsink_kafka.records import Header, Records
 
 __all__ = ["Client", "PlainClient", "RowProducer", "refused_settings"]
 
@@ -76,8 +76,9 @@ class RowProducer:
     another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
     """
 
-    def __init__(self, client: Client, topic: str | None, doing: str) -> None:
+    def __init__(self, client: Client, topic: str | None, doing: str, header: Header | None = None) -> None:
         self._client: Client | None = client
+        self._header = header
         self._topic = topic
         self._doing = doing
 
@@ -103,7 +104,8 @@ class RowProducer:
         client, until = self._live(), time.monotonic() + seconds
         for start in range(0, batch.num_rows, _AT_ONCE):
             client.failures.check(client.failed)
-            client.queue(Records(batch.slice(start, _AT_ONCE), self._topic, self._doing), until)
+            records = Records(batch.slice(start, _AT_ONCE), self._topic, self._doing, self._header)
+            client.queue(records, until)
         client.hear(0)
         client.failures.check(client.failed)
 

@@ -16,7 +16,9 @@ from exactsink.toolkit.json_columns import JSON_OPTIONS, check_map_keys
 from exactsink.toolkit.spark_sql import quoted_name, text_map
 from exactsink_kafka.options import KafkaOptions
 
-__all__ = ["Records", "plain_only", "shaped"]
+__all__ = ["Header", "Records", "plain_only", "shaped"]
+
+Header = tuple[str, bytes | None]
 
 _is = pa.types
 
@@ -162,14 +164,15 @@ def _json(names: Sequence[str]) -> str:
 class Records:
     """The columns of a batch; None for those that are not there. Raises Fatal for a row that makes no record."""
 
-    def __init__(self, batch: pa.RecordBatch, topic: str | None, doing: str) -> None:
+    def __init__(self, batch: pa.RecordBatch, topic: str | None, doing: str, header: Header | None = None) -> None:
+        """Read a batch; `header` comes after each row's own."""
         self._doing = doing
         self.values = _bytes(batch.column("value"))
         self.keys = _bytes(batch.column("key")) if "key" in batch.schema.names else None
         self.topics = self._topics(batch) if topic is None else None
         self.partitions = self._partitions(batch)
         self.timestamps = self._timestamps(batch)
-        self.headers = self._headers(batch)
+        self.headers = self._headers(batch, [] if header is None else [header])
 
     def keys_or_none(self) -> Iterable[bytes | None]:
         return repeat(None) if self.keys is None else self.keys.to_pylist()
@@ -199,9 +202,9 @@ class Records:
         self._refuse(pc.less(millis, 1), "timestamp", "not after 1970-01-01", "fix it, or make it NULL for now")
         return millis.fill_null(0)
 
-    def _headers(self, batch: pa.RecordBatch) -> Sequence[list[tuple[str, bytes | None]] | None] | None:
+    def _headers(self, batch: pa.RecordBatch, more: list[Header]) -> Sequence[list[Header] | None] | None:
         if "headers" not in batch.schema.names:
-            return None
+            return [more] * batch.num_rows if more else None
         rows = batch.column("headers").to_pylist()
         headers = [row and [(header["key"], header["value"]) for header in row if header is not None] for row in rows]
         names = [name for row in headers if row for name, _ in row]
@@ -209,7 +212,7 @@ class Records:
             raise self._refusal("headers", "without a key", "give every header a key")
         if any("\0" in name for name in names):  # the client library would cut it there
             raise self._refusal("headers", "with a NUL in a key", "give the header another key")
-        return [row or None for row in headers]
+        return [[*(row or ()), *more] or None for row in headers]
 
     def _refuse(self, bad: pa.Array, column: str, how: str, next: str) -> None:
         if pc.any(bad).as_py():

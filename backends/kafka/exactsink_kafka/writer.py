@@ -17,7 +17,7 @@ from exactsink_kafka.group import group_of, mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
 from exactsink_kafka.options import KafkaOptions, producer_settings
 from exactsink_kafka.producer import Client, PlainClient, RowProducer
-from exactsink_kafka.records import plain_only
+from exactsink_kafka.records import Header, plain_only
 from exactsink_kafka.transactions import PAYLOAD_VERSION, Ticket, Vote, Written
 from exactsink_kafka.wire import Place, Wire
 
@@ -46,7 +46,8 @@ class KafkaWriter(Writer):
         self._rows = 0
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to {options.topic or 'the topics of its rows'}"
         client_id = f"exactsink.{txn.job}.{txn.sink}"
-        self._producer = row_producer(options, schema, self._id, client_id, self._doing)
+        header = None if options.epoch_header is None else (options.epoch_header, str(txn.epoch).encode())
+        self._producer = row_producer(options, schema, self._id, client_id, self._doing, header)
         self._wire = Wire(options, client_id)
         self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
         self._gone.atexit = False  # the process's end does as well
@@ -161,12 +162,20 @@ class KafkaWriter(Writer):
 
 
 def row_producer(
-    options: KafkaOptions, schema: pa.Schema, transactional_id: str, client_id: str, doing: str
+    options: KafkaOptions,
+    schema: pa.Schema,
+    transactional_id: str,
+    client_id: str,
+    doing: str,
+    header: Header | None = None,
 ) -> RowProducer:
-    """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it."""
+    """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it.
+
+    `header` is added to every record.
+    """
     given = producer_settings(options, transactional_id, client_id)
     failures = Failures(doing, options)
-    slow = plain_only(options, schema)
+    slow = ["headers"] if header is not None else plain_only(options, schema)
     why = "asked for" if options.writer == "plain" else f"rows have a column {slow[0]}" if slow else None
     if why is None:
         try:
@@ -182,7 +191,7 @@ def row_producer(
         fix = 'set writer = "auto", or give executors wheels: pip install --only-binary :all: confluent-kafka numpy'
         raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
     _LOG.debug("%s: the plain writer: %s", doing, why)
-    return RowProducer(PlainClient(given, options.topic, failures, doing), options.topic, doing)
+    return RowProducer(PlainClient(given, options.topic, failures, doing), options.topic, doing, header)
 
 
 def _let_go(producer: RowProducer, wire: Wire) -> None:

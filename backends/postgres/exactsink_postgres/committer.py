@@ -5,7 +5,7 @@ A sink holds participants in its database that prepared, and sessions that still
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Literal
 
@@ -13,7 +13,21 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from exactsink.contract import Committer, Fatal, Finding, InDoubt, JobContext, Mark, Retryable, Txn, Undecided
+from exactsink.contract import (
+    Audit,
+    Committable,
+    Committer,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Mark,
+    Retryable,
+    Txn,
+    Undecided,
+)
+from exactsink.toolkit.sql import quoted
+from exactsink_postgres.blocks import held_by
 from exactsink_postgres.errors import AGAIN, shown
 from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
@@ -21,7 +35,7 @@ from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
 from exactsink_postgres.server import KeptSession, Session
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "finish", "list_prepared"]
+__all__ = ["END_SECONDS", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
@@ -49,6 +63,8 @@ _END = f"""
     SELECT ref, pid, pg_terminate_backend(pid, {END_SECONDS * 1000}) FROM ({_WRITING}) AS writing
     WHERE ref = ANY (%(refs)s)
 """
+_ROLE = "SELECT current_user::text, rolsuper FROM pg_roles WHERE rolname = current_user"
+_STAYS = "{}: prepared transaction {} stays"
 _MAY_BE_LEFT = (
     psycopg.errors.UndefinedObject,  # somebody else ended it
     psycopg.errors.ObjectNotInPrerequisiteState,  # somebody else is about to
@@ -62,6 +78,9 @@ _NO_PIPELINE = (
 
 class PostgresCommitter(Committer):
     """What the committers of all strategies do alike."""
+
+    _overwrites = False
+    """Whether later epochs go over rows of earlier ones."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         self._options = options
@@ -79,10 +98,27 @@ class PostgresCommitter(Committer):
         with self._using("list what is in doubt") as session:
             return list({participant.ref: participant for participant in self._listed(session)}.values())
 
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        txn = Txn.parse(participant.ref)
+        if txn is None or not self._is_own(txn):
+            return []
+        with self._using(f"look what {txn.id} holds up") as session:
+            return self._held_by(session, txn.id)
+
     def abort(self, undecided: Undecided) -> None:
         refs = [participant.ref for participant in undecided]
         with self._using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
             self._roll_back(session, refs)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        column, table = self._ctx.epoch_column, self._options.name
+        if column is None:
+            return {}
+        name = quoted(column)
+        query = f"SELECT {name}, count(*) FROM {table.sql} WHERE {name} >= %s OR {name} IS NULL GROUP BY 1"
+        with self._using(f"count the rows of table {table} by {column}") as session:
+            counted = dict(session.run(query, min(epochs)).fetchall())
+        return Audit.by_column(column, counted, epochs, at_most=self._overwrites)
 
     def mark(self) -> Mark | None:
         with self._using("read its mark") as session:
@@ -124,8 +160,12 @@ class PostgresCommitter(Committer):
         return marks, mark
 
     def _is_applied(self, marks: Marks, seen: Mark | None, epoch: int) -> bool:
-        """Take the marks' lock; return whether the epoch is marked. Raises Retryable for another mark than was seen."""
+        """Take the marks' lock; return what `_is_marked` does."""
         marks.lock()
+        return self._is_marked(marks, seen, epoch)
+
+    def _is_marked(self, marks: Marks, seen: Mark | None, epoch: int) -> bool:
+        """Return whether the epoch is marked. Raises Retryable for another mark than was seen."""
         stands = marks.newest()
         done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
         if done and stands is not None and stands.lineage == self._ctx.lineage:
@@ -188,6 +228,11 @@ class PostgresCommitter(Committer):
         own = [(txn, age) for ref, age in rows if (txn := Txn.parse(ref)) is not None and self._is_own(txn)]
         return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in own]
 
+    def _held_by(self, session: Session, ref: str) -> Sequence[str]:
+        """Return what this sink's participant holds up, a sentence each."""
+        writing = {name: pid for name, pid, _ in session.execute(_WRITING, self._known).fetchall()}
+        return held_by(session, ref, writing.get(ref))
+
     def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
         """End the sessions that write for these participants, then roll back what they had prepared. Idempotent.
 
@@ -221,6 +266,14 @@ def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[s
     return dict(connection.execute(_LIST, (list(gids),)).fetchall())
 
 
+def check_owners(session: Session, prepared: Mapping[str, str], doing: str) -> None:
+    """Raise Fatal where a prepared transaction belongs to a role that this one may not end it for."""
+    ((mine, may_all),) = session.execute(_ROLE).fetchall()
+    for gid, owner in prepared.items():
+        if owner != mine and not may_all:
+            raise _not_ours(gid, owner, f"this is role {mine}", doing)
+
+
 def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[str], doing: str) -> set[str]:
     """Commit or roll back what stands prepared, in one round trip; return the gids that this call ended.
 
@@ -250,11 +303,15 @@ def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[
 
 def _left(gid: str, owner: str, error: psycopg.Error, doing: str) -> Fatal | Retryable:
     """Return the error for one that is still there."""
-    what = f"{doing}: prepared transaction {gid} stays"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return Fatal(
-            what,
-            why=f"{shown(error)}: role {owner} prepared it, and no other role but a superuser may end it",
-            next=f"connect as {owner} (user={owner} in conninfo), as when it was prepared; then start again",
-        )
+        return _not_ours(gid, owner, shown(error), doing)
+    what = _STAYS.format(doing, gid)
     return Retryable(what, why=f"another session is about to end it: {shown(error)}", next=AGAIN)
+
+
+def _not_ours(gid: str, owner: str, seen: str, doing: str) -> Fatal:
+    return Fatal(
+        _STAYS.format(doing, gid),
+        why=f"{seen}: role {owner} prepared it, and no other role but a superuser may end it",
+        next=f"connect as {owner} (user={owner} in conninfo), as when it was prepared; then start again",
+    )

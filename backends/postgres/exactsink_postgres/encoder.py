@@ -50,7 +50,6 @@ _UUID = r"^(?:(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}|\{(?:[0-9a-fA-F]{4}-?){7}[0-
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _END_DAY = -2_440_588, 2_145_042_541  # 4714-11-24 BC, and 5874898-01-01: the server's dates, from 1970
 _FROM_1970_TO_2000 = 946_684_800_000_000  # microseconds: where the server counts from
-_NOTHING = pa.scalar(b"", pa.large_binary())
 _JSONB: dict[pa.DataType, Any] = {pa.string(): StringEncoderBuilder, pa.large_string(): LargeStringEncoderBuilder}
 _MOST_SHOWN = 100
 
@@ -177,15 +176,15 @@ def _array_bytes(lists: pa.Array, elements: pa.Array, oid: int, prefix: bytes = 
 
     `elements` are the lists' own, flattened: texts, bytes, or timestamps; `prefix` goes before each.
     """
-    values = _raw(elements)
+    values, empty = _raw(elements), pa.scalar(b"", pa.large_binary())
     if prefix:
-        values = pc.binary_join_element_wise(pa.scalar(prefix, pa.large_binary()), values, _NOTHING)
+        values = pc.binary_join_element_wise(pa.scalar(prefix, pa.large_binary()), values, empty)
     lengths = pc.binary_length(values).cast(pa.int32()).fill_null(-1)
-    parts = pc.binary_join_element_wise(_big_endian(lengths), values.fill_null(b""), _NOTHING)
-    bodies = pc.binary_join(_relisted(lists, parts).cast(pa.list_(pa.large_binary())), _NOTHING)
+    parts = pc.binary_join_element_wise(_big_endian(lengths), values.fill_null(b""), empty)
+    bodies = pc.binary_join(_relisted(lists, parts).cast(pa.list_(pa.large_binary())), empty)
     counts = _big_endian(pc.list_value_length(lists).cast(pa.int32()).fill_null(0))
     head, lower = (pa.scalar(struct.pack(f"!{len(n)}i", *n), pa.large_binary()) for n in ((1, 1, oid), (1,)))
-    return pc.binary_join_element_wise(head, counts, lower, bodies, _NOTHING)
+    return pc.binary_join_element_wise(head, counts, lower, bodies, empty)
 
 
 def _raw(elements: pa.Array) -> pa.Array:

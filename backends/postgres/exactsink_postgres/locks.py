@@ -16,7 +16,7 @@ from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
 from exactsink_postgres.errors import AGAIN
 from exactsink_postgres.timeouts import advice
 
-__all__ = ["TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
+__all__ = ["BLOCKS", "HOLDERS", "TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 
 TAG = "/* exactsink {} */"
 """Begins the statements of a session that writes for a participant."""
@@ -31,7 +31,7 @@ _STANDBYS = "bring back the synchronous standbys that synchronous_standby_names 
 
 # pg_locks names a session's transaction by the session, a prepared one by a virtual id alone: its own lock on the id
 # that it got reports the rest. pg_blocking_pids says 0 for it.
-_HOLDERS = """
+HOLDERS = """
     locks AS (SELECT * FROM pg_locks WHERE granted),
     holders AS (
         SELECT own.virtualtransaction AS holder, prepared.gid, prepared.prepared
@@ -39,19 +39,21 @@ _HOLDERS = """
         WHERE own.pid IS NULL AND own.locktype = 'transactionid'
     )
 """
-# A relation's lock is held in a mode, and blocks some of the others only. A session that only stands before us in the
-# queue comes last.
+# A relation's lock is held in a mode, and blocks some of the others only.
+BLOCKS = """
+    held.locktype = waits.locktype
+    AND (held.database, held.relation, held.page, held.tuple, held.transactionid)
+        IS NOT DISTINCT FROM (waits.database, waits.relation, waits.page, waits.tuple, waits.transactionid)
+    AND CASE WHEN waits.locktype <> 'relation' OR waits.mode = 'AccessExclusiveLock' THEN true
+        WHEN waits.mode = 'RowExclusiveLock' THEN held.mode = ANY (
+            ARRAY ['ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'])
+        ELSE held.mode IN ('ExclusiveLock', 'AccessExclusiveLock') END
+"""
+# A session that only stands before us in the queue comes last.
 _WHO = f"""
-    WITH {_HOLDERS}, waits AS (SELECT * FROM pg_locks WHERE pid = %(pid)s AND NOT granted),
+    WITH {HOLDERS}, waits AS (SELECT * FROM pg_locks WHERE pid = %(pid)s AND NOT granted),
     held AS (
-        SELECT held.virtualtransaction AS holder FROM waits JOIN locks AS held
-        ON held.pid IS NULL AND held.locktype = waits.locktype
-            AND (held.database, held.relation, held.page, held.tuple, held.transactionid)
-                IS NOT DISTINCT FROM (waits.database, waits.relation, waits.page, waits.tuple, waits.transactionid)
-            AND CASE WHEN waits.locktype <> 'relation' OR waits.mode = 'AccessExclusiveLock' THEN true
-                WHEN waits.mode = 'RowExclusiveLock' THEN held.mode = ANY (
-                    ARRAY ['ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'])
-                ELSE held.mode IN ('ExclusiveLock', 'AccessExclusiveLock') END
+        SELECT held.virtualtransaction AS holder FROM waits JOIN locks AS held ON held.pid IS NULL AND {BLOCKS}
     )
     SELECT gid, NULL::int, extract(epoch FROM clock_timestamp() - prepared)::float8, false, 0 AS rank
     FROM held JOIN holders USING (holder)
@@ -62,7 +64,7 @@ _WHO = f"""
     ORDER BY rank LIMIT 1
 """
 _ON_TABLE = f"""
-    WITH {_HOLDERS}, held AS (
+    WITH {HOLDERS}, held AS (
         SELECT DISTINCT virtualtransaction AS holder, pid FROM locks
         WHERE locktype = 'relation' AND relation = to_regclass(%(relation)s) AND pid IS DISTINCT FROM %(pid)s
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -177,10 +177,10 @@ class Registry(OwnTable):
         statement = tag + " INSERT INTO {} (participant, rows_table, rows) VALUES (%s, %s, %s)"
         self._run(statement, participant, rows_table, rows)
 
-    def registered(self, participants: Sequence[str]) -> set[str]:
-        """Return who of these participants is registered, and keep it so until the transaction ends."""
-        query = "SELECT participant FROM {} WHERE participant = ANY (%s) ORDER BY participant FOR UPDATE"
-        return {participant for (participant,) in self._run(query, list(participants))}
+    def registered(self, participants: Sequence[str], *, keep: bool = True) -> set[str]:
+        """Return who of these participants is registered; `keep` it so until the transaction ends."""
+        query = "SELECT participant FROM {} WHERE participant = ANY (%s) ORDER BY participant"
+        return {participant for (participant,) in self._run(query + " FOR UPDATE" * keep, list(participants))}
 
     def in_table(self, rows_table: str) -> list[str]:
         """Name the participants whose rows a staging table holds."""
@@ -200,3 +200,11 @@ class Registry(OwnTable):
             txn = Txn.parse(participant)
             if txn is not None:
                 yield InDoubt.of(txn, age_seconds=age)
+
+    def held_by(self, participant: str) -> Iterator[str]:
+        """Return what a registered participant takes, a sentence."""
+        query = "SELECT rows_table, rows, pg_total_relation_size(to_regclass(format('%%I.%%I', %s::text, rows_table))) "
+        query += "FROM {} WHERE participant = %s"
+        for table, rows, size in self._asked(query, self.schema, participant):
+            takes = f"its {rows:,} rows wait in staging table {self.schema}.{table}"
+            yield f"{takes} ({size or 0:,} bytes with all others' in it) until it ends; no reader waits for them"

@@ -21,7 +21,9 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
     Retryable,
+    Standing,
     Txn,
     Unknown,
 )
@@ -32,7 +34,7 @@ from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
-from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTable, UniqueKey, clear, make_schema
+from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTable, UniqueKey, clear, make_schema, twice
 from exactsink_postgres.tables import chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
@@ -149,9 +151,16 @@ class StagingWriter(LoadingWriter):
 class Doubt(Exception):
     """The rows are not there as they were voted: nothing is applied."""
 
+    def judged(self, seen: Mark | None) -> Lost | Unknown:
+        """Return what becomes of them, given the mark that the journal knows."""
+        return Unknown(str(self))
+
 
 class Gone(Doubt):
     """They are not there at all."""
+
+    def judged(self, seen: Mark | None) -> Lost | Unknown:
+        return super().judged(seen) if seen is None else Lost(f"{self}; the target stands at {seen}")
 
 
 class StagingCommitter(PostgresCommitter):
@@ -199,7 +208,7 @@ class StagingCommitter(PostgresCommitter):
             session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
             for key in self._keys:
                 for place, given in _by_place(committables).items():
-                    if (found := _twice(session, place.relation, key, given)) is not None:
+                    if (found := twice(session, place.relation, key, given)) is not None:
                         where = f"sink {self._ctx.sink}, table {schema}.{self._options.name.name}"
                         raise _doubled(where, key, *found)
 
@@ -210,13 +219,27 @@ class StagingCommitter(PostgresCommitter):
             _, seen = self._seen(session, doing)
             try:
                 outcome = self._apply(session, seen, epoch, committables)
-            except Gone as gone:
-                outcome = Unknown(str(gone)) if seen is None else Lost(f"{gone}; the target stands at {seen}")
             except Doubt as doubt:
-                outcome = Unknown(str(doubt))
+                outcome = doubt.judged(seen)
             else:
                 self._clear(session, *{place.schema for place in map(Place.of, committables)})
         return [outcome for _ in committables]
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        doing = f"look how epoch {epoch} stands for table {self._options.name}"
+        standing: Standing = Prepared()
+        with self._using(doing) as session:
+            _, seen = self._seen(session, doing)
+            try:
+                check_staged(session, _waiting(session, committables, keep=False))
+            except Doubt as doubt:
+                standing = doubt.judged(seen)
+            except psycopg.errors.UndefinedTable as error:
+                standing = _undefined(error, epoch).judged(seen)
+            # In this order: what another driver applies and takes away meanwhile is marked by now.
+            if self._is_marked(self._marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
+                standing = AlreadyCommitted()
+        return [standing for _ in committables]
 
     def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
         super()._roll_back(session, refs)
@@ -229,6 +252,10 @@ class StagingCommitter(PostgresCommitter):
         for registry in self._registries(session):
             found += registry.in_doubt(self._ctx.job, self._ctx.sink)
         return found
+
+    def _held_by(self, session: Session, ref: str) -> Sequence[str]:
+        waits = [one for registry in self._registries(session) for one in registry.held_by(ref)]
+        return [*super()._held_by(session, ref), *waits]
 
     def _registries(self, session: Session) -> list[Registry]:
         """Return where this sink's participants may be registered; in the table's own schema by an earlier release."""
@@ -251,7 +278,7 @@ class StagingCommitter(PostgresCommitter):
                 self.apply_rows(session, quoted(schema, self._options.name.name), waiting)
                 marks.add(epoch, max(given, key=lambda committable: committable.txn.generation).txn.token)
             except psycopg.errors.UndefinedTable as error:
-                raise Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}") from error
+                raise _undefined(error, epoch) from error
             for place, committables in waiting.items():
                 place.registry(session).forget([committable.txn.id for committable in committables])
         return Committed()
@@ -286,6 +313,10 @@ class StagingCommitter(PostgresCommitter):
         clear(session, outdated, self._left, drop=True)
 
 
+def _undefined(error: psycopg.Error, epoch: int) -> Gone:
+    return Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
     """Where a participant's rows wait, as its vote says."""
@@ -315,23 +346,6 @@ def _by_place(committables: Sequence[Committable]) -> dict[Place, list[Committab
     return found
 
 
-def _twice(
-    session: Session, relation: str, key: UniqueKey, given: Sequence[Committable]
-) -> tuple[str, list[int]] | None:
-    """Find a key that comes twice in these participants' rows, and in which partitions it comes."""
-    columns = in_query(", ".join(map(quoted, key.columns)))
-    some = in_query(" AND ".join(f"{quoted(column)} IS NOT NULL" for column in key.columns))
-    rows = f"FROM {in_query(relation)} WHERE {some} AND {ATTEMPT} = ANY (%s)"
-    attempts = {committable.txn.attempt: committable.txn.partition for committable in given}
-    repeated = f"SELECT ROW({columns})::text AS key {rows} GROUP BY {columns} HAVING count(*) > 1"
-    ((found,),) = session.run(f"SELECT min(key) FROM ({repeated}) AS repeated", list(attempts)).fetchall()
-    if found is None:
-        return None
-    query = f"SELECT DISTINCT {ATTEMPT} {rows} AND ROW({columns})::text = %s"
-    holders = session.run(query, list(attempts), found).fetchall()
-    return found, sorted(attempts[attempt] for (attempt,) in holders)
-
-
 def _doubled(where: str, key: UniqueKey, found: str, partitions: Sequence[int]) -> Fatal:
     fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
     why = f"partition {partitions[0]} of this epoch has the key twice"
@@ -342,18 +356,31 @@ def _doubled(where: str, key: UniqueKey, found: str, partitions: Sequence[int]) 
     return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
 
-def _waiting(session: Session, committables: Sequence[Committable]) -> dict[Place, list[Committable]]:
+def _waiting(
+    session: Session, committables: Sequence[Committable], *, keep: bool = True
+) -> dict[Place, list[Committable]]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
 
-    Raises Gone where some are not registered any more.
+    Raises Gone where some are not registered any more. `keep` them so until the transaction ends.
     """
     found = _by_place(committables)
     for place, waiting in found.items():
-        known = place.registry(session).registered([committable.txn.id for committable in waiting])
+        known = place.registry(session).registered([committable.txn.id for committable in waiting], keep=keep)
         gone = [committable.txn.id for committable in waiting if committable.txn.id not in known]
         if gone:
             raise Gone(f"of {len(waiting)} participants {len(gone)} are in table exactsink_staged no more: {gone[0]}")
     return dict(sorted(found.items()))
+
+
+def check_staged(session: Session, waiting: Mapping[Place, Sequence[Committable]]) -> None:
+    """Raise Doubt unless as many rows as were voted are staged."""
+    voted = sum(committable.rows for committables in waiting.values() for committable in committables)
+    there = sum(
+        StagingTable.rows(session, place.relation, [committable.txn.attempt for committable in committables])
+        for place, committables in waiting.items()
+    )
+    if there != voted:
+        raise Doubt(f"{there} of the {voted} rows that were voted are staged: they were changed; nothing was applied")
 
 
 def _move(session: Session, rows: str, target: str, committables: Sequence[Committable]) -> None:

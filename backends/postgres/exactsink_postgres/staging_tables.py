@@ -16,12 +16,13 @@ from itertools import count
 import psycopg
 from psycopg import sql
 
+from exactsink.contract import Committable
 from exactsink.toolkit.sql import quoted
-from exactsink_postgres.own_tables import Registry
+from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK, Table
 
-__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "UniqueKey", "clear", "make_schema"]
+__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "UniqueKey", "clear", "make_schema", "twice"]
 
 ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: whose rows they are."""
@@ -184,6 +185,13 @@ class StagingTable:
         query = _COLUMNS + "AND attgenerated = '' AND attname <> ALL (%s) ORDER BY attnum"
         return [name for (name,) in session.run(query, relation, list(beside))]
 
+    @staticmethod
+    def rows(session: Session, relation: str, attempts: Sequence[int]) -> int:
+        """Count the rows of these attempts in a staging table (quoted)."""
+        query = f"SELECT count(*) FROM {in_query(relation)} WHERE {ATTEMPT} = ANY (%s)"
+        ((count,),) = session.run(query, list(attempts)).fetchall()
+        return int(count)
+
     def _create(self, session: Session, form: Form) -> None:
         session.run(
             f"CREATE {'UNLOGGED ' * form.unlogged}TABLE {self.relation} ({form.beside}, "
@@ -204,6 +212,23 @@ def make_schema(session: Session, schema: str) -> None:
     session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
     if not session.run(look, schema).fetchall():
         session.run(f"CREATE SCHEMA {quoted(schema)}")
+
+
+def twice(
+    session: Session, relation: str, key: UniqueKey, given: Sequence[Committable]
+) -> tuple[str, list[int]] | None:
+    """Find a key that comes twice in these participants' rows, and in which partitions it comes."""
+    columns = in_query(", ".join(map(quoted, key.columns)))
+    some = in_query(" AND ".join(f"{quoted(column)} IS NOT NULL" for column in key.columns))
+    rows = f"FROM {in_query(relation)} WHERE {some} AND {ATTEMPT} = ANY (%s)"
+    attempts = {committable.txn.attempt: committable.txn.partition for committable in given}
+    repeated = f"SELECT ROW({columns})::text AS key {rows} GROUP BY {columns} HAVING count(*) > 1"
+    ((found,),) = session.run(f"SELECT min(key) FROM ({repeated}) AS repeated", list(attempts)).fetchall()
+    if found is None:
+        return None
+    query = f"SELECT DISTINCT {ATTEMPT} {rows} AND ROW({columns})::text = %s"
+    holders = session.run(query, list(attempts), found).fetchall()
+    return found, sorted(attempts[attempt] for (attempt,) in holders)
 
 
 def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTable], *, drop: bool = False) -> None:

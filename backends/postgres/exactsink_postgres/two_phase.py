@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -18,10 +18,12 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
+    Standing,
     Txn,
     Unknown,
 )
-from exactsink_postgres.committer import PostgresCommitter, finish, list_prepared
+from exactsink_postgres.committer import PostgresCommitter, check_owners, finish, list_prepared
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
@@ -72,10 +74,7 @@ class TwoPhaseCommitter(PostgresCommitter):
             return Ticket(*where, table.schema, self._ctx.lineage, self._fed_by(session)).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        gids = [committable.txn.id for committable in committables]
-        for committable in committables:
-            payload_of(committable, TwoPhaseWriter)  # refuses a later release's
-        unmarked = {c.txn.id: c.txn.token for c in committables if c.version == UNMARKED}
+        gids, unmarked = _read(committables)
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self._using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing)
@@ -90,13 +89,36 @@ class TwoPhaseCommitter(PostgresCommitter):
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
             if done | proven != set(gids):
                 self._seen(session, doing)  # what is not found is lost on the server whose mark was read
-        return [_outcome(gid, done, proven, seen if gid not in unmarked else None) for gid in gids]
+        return [
+            Committed() if gid in done else _resolved(gid, proven, seen if gid not in unmarked else None)
+            for gid in gids
+        ]
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        gids, unmarked = _read(committables)
+        doing = f"look how epoch {epoch} stands in table {self._options.name}"
+        with self._using(doing) as session:
+            marks, seen = self._seen(session, doing)
+            held = list_prepared(session, gids)  # in this order, as in `commit`
+            proven = marks.proven(epoch, gids) if held.keys() != set(gids) else set()
+            if held.keys() | proven != set(gids):
+                self._seen(session, doing)
+            check_owners(session, held, f"sink {self._ctx.sink}: {doing}")
+        return [
+            Prepared() if gid in held else _resolved(gid, proven, seen if gid not in unmarked else None) for gid in gids
+        ]
 
 
-def _outcome(gid: str, done: Collection[str], proven: Collection[str], seen: Mark | None) -> Outcome:
-    """Return what became of a participant, given the mark that stood before."""
-    if gid in done:
-        return Committed()
+def _read(committables: Sequence[Committable]) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return the names of what was prepared, and of an earlier release's, who left no marks, the tokens."""
+    for committable in committables:
+        payload_of(committable, TwoPhaseWriter)  # refuses a later release's
+    gids = [committable.txn.id for committable in committables]
+    return gids, {c.txn.id: c.txn.token for c in committables if c.version == UNMARKED}
+
+
+def _resolved(gid: str, proven: Collection[str], seen: Mark | None) -> AlreadyCommitted | Lost | Unknown:
+    """Return what became of a participant that is not prepared, given the mark that stood before."""
     if gid in proven:
         return AlreadyCommitted()
     if seen is not None:

@@ -9,11 +9,11 @@ from exactsink.cli.opened import Opened
 __all__ = ["adopt"]
 
 
-def adopt(path: str, *, take_over: bool) -> None:
+def adopt(path: str, reason: str, *, take_over: bool) -> None:
     """Bind the journal to the checkpoint that stands at its place now, or to the next new one."""
     opened = Opened.of(path)
     with closing(opened.operator()) as operator:
-        batch, epoch = operator.adopt(take_over=take_over)
+        batch, epoch = operator.adopt(take_over=take_over, reason=reason)
     print(f"adopted: batch {batch} of the checkpoint will be epoch {epoch}")
     print("its source decides which rows come next: rows that an earlier checkpoint's query wrote come again if it")
     print(f"starts before them\n  next: exactsink run {path}")

@@ -1,7 +1,7 @@
 """The `exactsink` command: its commands, and what an error's exit code is.
 
 0 ok, 1 failed (a person must act), 2 usage or config, 3 in doubt or lost remain, 4 fenced, 5 preflight or lineage
-refused, 70 bug, 75 try again later, 130 interrupted.
+refused, 6 foreign work, 70 bug, 75 try again later, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ import click
 from exactsink import __version__
 from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
+from exactsink.cli import barrier as barrier_command
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
+from exactsink.cli import runs as runs_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
+from exactsink.cli import verify as verify_command
+from exactsink.cli.indoubt import indoubt
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
+from exactsink.operate.asking import exit_though_asking
+from exactsink.operate.views import ASKED_SECONDS
 
 __all__ = ["cli", "main"]
 
@@ -101,10 +107,30 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 @cli.command()
 @_job_file
 @_run
+@click.option("--all", "everything", is_flag=True, help="Former sinks and batch runs, too.")
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0.1),
+    default=ASKED_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each sink may take to answer.",
+)
 @_as_json
-def status(job: str, run: str | None, as_json: bool) -> None:
-    """Report how far a job is, who drives it, and what is in doubt."""
-    status_command.status(job, run, as_json)
+def status(job: str, run: str | None, everything: bool, within: float, as_json: bool) -> None:
+    """Report how far a job is, who drives it, and what of its last epoch is not proven committed.
+
+    Ends with 0 while nobody is needed: all is proven, or a driver is at work. Changes nothing.
+    """
+    status_command.status(job, run, as_json, within, everything=everything)
+
+
+@cli.command()
+@_job_file
+@_as_json
+def runs(job: str, as_json: bool) -> None:
+    """List a job's batch runs, and how far each is."""
+    runs_command.runs(job, as_json)
 
 
 @cli.command()
@@ -123,17 +149,21 @@ def history(job: str, run: str | None, last: int, as_json: bool) -> None:
 @_dry_run
 @_take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
-def recover(job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...]) -> None:
-    """Commit what is decided and sweep what is not, without Spark."""
-    recover_command.recover(job, run, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
+@_reason
+def recover(
+    job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...], reason: str
+) -> None:
+    """Commit what is decided and sweep what is not, in every sink that answers, without Spark."""
+    recover_command.recover(job, run, reason, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
 
 
 @cli.command()
 @_job_file
 @_take_over
-def adopt(job: str, take_over: bool) -> None:
+@_reason
+def adopt(job: str, take_over: bool, reason: str) -> None:
     """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
-    adopt_command.adopt(job, take_over=take_over)
+    adopt_command.adopt(job, reason, take_over=take_over)
 
 
 @cli.command()
@@ -151,20 +181,29 @@ def rebase(
     rebase_command.rebase(job, run, named, reason, confirmed=yes, dry_run=dry_run, take_over=take_over)
 
 
+cli.add_command(indoubt)
+
+
 @cli.command()
 @_job_file
 @_run
-@click.option("--epoch", required=True, type=int, help="The last decided epoch.")
-@click.option("--sink", required=True, help="The sink that is in doubt.")
-@click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost"]), help="What came of it.")
-@_reason
-@_dry_run
-@_take_over
-def resolve(
-    job: str, run: str | None, epoch: int, sink: str, outcome: str, reason: str, dry_run: bool, take_over: bool
-) -> None:
-    """Record what came of an epoch that is in doubt in a sink; the next start goes by it."""
-    rebase_command.resolve(job, run, epoch, sink, outcome, reason, dry_run=dry_run, take_over=take_over)
+@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this one; the last decided one by default.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
+@_as_json
+def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
+    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
+    barrier_command.barrier(job, run, epoch, timeout, as_json)
+
+
+@cli.command()
+@_job_file
+@_run
+@click.option("--epochs", default="..", metavar="A..B", help="These; all that the journal speaks of by default.")
+@click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
+@_as_json
+def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
+    """Hold each decided epoch against what every target holds now: proven, differs, or can't be told."""
+    verify_command.verify_job(job, run, epochs, deep, as_json)
 
 
 @cli.command()
@@ -199,7 +238,17 @@ def script() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code. The next command stands behind every error."""
+    """Run the command line and give its exit code. The next command stands behind every error.
+
+    Without `arguments` those of this process are taken, and it may end here.
+    """
+    code = _run_command(arguments)
+    if arguments is None:
+        exit_though_asking(code)
+    return code
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
         return result if isinstance(result, int) else 0

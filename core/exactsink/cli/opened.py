@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig, bind_sinks, load_config
@@ -15,6 +16,8 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 
 __all__ = ["Opened"]
+
+Acting = TypeVar("Acting", bound=Operator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +40,9 @@ class Opened:
 
     def operator(self) -> Operator:
         """Return an operator of this history."""
+        return self.acting(Operator)
+
+    def acting(self, kind: type[Acting]) -> Acting:
+        """Return an operator of this kind."""
         events = Events(self.history.job, [self.registry.send])
-        return Operator(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)
+        return kind(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)

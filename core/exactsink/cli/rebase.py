@@ -1,4 +1,4 @@
-"""`exactsink rebase` and `exactsink resolve`: an operator's word on what stands in the targets."""
+"""`exactsink rebase`: an operator's word on what stands in the targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.recover import print_recovery
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, Mark
 from exactsink.operate.actions import Operator, RebasePlan, in_words
@@ -16,7 +15,7 @@ from exactsink.operate.views import holdings
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.marks import expected_of, is_at
 
-__all__ = ["rebase", "resolve"]
+__all__ = ["rebase"]
 
 
 def rebase(
@@ -52,33 +51,6 @@ def rebase(
         epoch = operator.rebase(dict(map(_pair, named)), reason=reason, take_over=take_over)
     source = "run" if run is not None else "next batch of the checkpoint"
     print(f"rebased: the {source} will be epoch {epoch}\n  next: {_next(path, run)}")
-
-
-def resolve(
-    path: str,
-    run: str | None,
-    epoch: int,
-    sink: str,
-    outcome: str,
-    reason: str,
-    *,
-    dry_run: bool,
-    take_over: bool,
-) -> None:
-    """Take an operator's word for what is in doubt of the last decision in a sink, or say what would be done."""
-    opened = Opened.of(path, run)
-    with closing(opened.operator()) as operator:
-        if dry_run:
-            operator.check_resolvable(epoch, sink, take_over=take_over)
-            log = operator.read()
-            print(f"would claim the job (generation {log.last_generation + 1})")
-            print_recovery(log, holdings(opened.history, opened.sinks, log, operator.whole), ())
-            print(
-                f"would keep in the journal that epoch {epoch} of sink {sink} is {outcome}, if that leaves it in doubt"
-            )
-            return
-        operator.resolve(epoch, sink, outcome, reason=reason, take_over=take_over)
-    print(f"resolved: epoch {epoch} of sink {sink} is taken as {outcome}\n  next: {_next(path, run)}")
 
 
 def _next(path: str, run: str | None) -> str:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 
 from exactsink.cli.opened import Opened
-from exactsink.operate.views import Holding, holdings
+from exactsink.cli.table import print_table
+from exactsink.operate.recovery import Recovery
+from exactsink.operate.views import Holding
 from exactsink.protocol.journal.log import Log
 
 __all__ = ["print_recovery", "recover"]
 
 
-def recover(path: str, run: str | None, *, dry_run: bool, take_over: bool, sweep_tokens: Sequence[str]) -> None:
-    """Settle what is in doubt, or with `dry_run` say what would be done and change nothing."""
+def recover(
+    path: str, run: str | None, reason: str, *, dry_run: bool, take_over: bool, sweep_tokens: Sequence[str]
+) -> None:
+    """Settle what is in doubt in each sink that answers, or with `dry_run` say what would be done and change nothing.
+
+    Raises what is left to do.
+    """
     opened = Opened.of(path, run)
     with closing(opened.operator()) as operator:
-        log = operator.read()
-        if not log.claims:
-            print("nothing to recover: the journal is empty")
-            return
-        held = holdings(opened.history, opened.sinks, log, operator.whole)
+        is_empty = not operator.read().claims
+        tokens = frozenset(sweep_tokens)
         if dry_run:
-            print_recovery(log, held, sweep_tokens)
-            return
-        operator.recover(take_over=take_over, sweep_tokens=frozenset(sweep_tokens))
-        left = holdings(opened.history, opened.sinks, operator.read(), operator.whole)
-    epoch = "none is decided" if log.decision is None else f"epoch {log.decision.epoch} is committed in every sink"
-    print(f"recovered: {epoch}; {len(held)} participants were in doubt, {len(left)} are")
+            print("nothing is changed; recover would come to:")
+            recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens)
+        else:
+            recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason)
+    if is_empty and recovery.left() is None and not any(sink.swept for sink in recovery.settled):
+        print("nothing to recover: the journal is empty, and no sink holds work of this job")
+        return
+    _print(recovery)
+    if (left := recovery.left()) is not None:
+        raise left
+
+
+def _print(recovery: Recovery) -> None:
+    rows = [[s.sink, s.committed, s.stood, s.lost, s.swept, s.left or "nothing"] for s in recovery.settled]
+    print_table(("sink", "committed", "stood already", "lost", "swept", "left to do"), rows, sys.stdout)
+    if recovery.left() is None:
+        epoch = "none is decided" if recovery.epoch is None else f"epoch {recovery.epoch} is committed in every sink"
+        print(f"recovered: {epoch}, and nothing is in doubt")
 
 
 def print_recovery(log: Log, held: Sequence[Holding], sweep_tokens: Sequence[str]) -> None:

@@ -1,76 +1,119 @@
-"""`exactsink status`: how far a job is, read from its journal and its sinks, changing neither."""
+"""`exactsink status`: what of the last decision is proven in each sink, read from journal and stores."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from exactsink.cli.opened import Opened
+from exactsink.cli.runs import print_runs, run_bodies
 from exactsink.cli.table import print_table
-from exactsink.contract import InDoubtError
-from exactsink.operate.views import Holding, holdings
+from exactsink.contract import ConfigError, ExactsinkError, Lost, Unknown
+from exactsink.job.driver import identity_of
+from exactsink.operate.health import Commands, Health, health_of
+from exactsink.operate.runs import BatchRun, batch_runs
+from exactsink.operate.views import SinkView, look, word_of
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
+from exactsink.protocol.sinks import check_identity
 
 __all__ = ["status"]
 
 _SHOWN = 20
 """How many participants are listed for people; `--json` lists all."""
 
+_COUNTS = ("committed", "prepared", "lost", "unknown", "not asked")
+_HELD = ("undecided", "foreign")
 
-def status(path: str, run: str | None, as_json: bool) -> None:
-    """Print the job's state. Raises InDoubtError when a decided participant is not committed yet."""
+
+def status(path: str, run: str | None, as_json: bool, within: float, *, everything: bool = False) -> None:
+    """Print the job's state; each sink has `within` seconds to answer. With `everything`, batch runs and former sinks.
+
+    Raises what stands in the way of the next epoch, if a person has to act, or to start the job.
+    """
     opened = Opened.of(path, run)
     with closing(opened.operator()) as operator:
-        log = operator.read()
-        held = holdings(opened.history, opened.sinks, log, operator.whole)
-    body = _body(opened, log, opened.history.last_state(), held)
+        _check_known(opened, operator.read())
+        log, views = look(opened.history, opened.sinks, operator.read, operator.whole, seconds=within)
+        former = _former(operator.whole(), views) if everything else ()
+    state = opened.history.last_state()
+    health = health_of(log, views, state, Commands(path, run))
+    shown = [view for view in views if view.in_config or view.problem is not None or everything]
+    body = _body(opened, log, state, shown, health)
+    runs = batch_runs(path, opened.config, opened.sinks) if everything else ()
     if as_json:
-        print(json.dumps(body, indent=1))
+        more = {"earlier_sinks": former, "batch_runs": run_bodies(runs)} if everything else {}
+        print(json.dumps(body | more, indent=1))
     else:
-        _print(body)
-    decided = sum(sink["decided_in_doubt"] for sink in body["sinks"].values())
-    if decided:
-        then = f"exactsink run {path}, or exactsink recover {path}"
-        raise InDoubtError(f"{decided} decided participants are not committed yet", next=then)
+        _print(body, shown)
+        if everything:
+            _print_everything(former, runs)
+    if health.refusal is not None:
+        raise health.refusal
 
 
-def _body(opened: Opened, log: Log, state: State | None, held: Sequence[Holding]) -> dict[str, Any]:
+def _check_known(opened: Opened, log: Log) -> None:
+    """Refuse another job's journal, and a batch run that nobody ever began. Raises LineageError, ConfigError."""
+    check_identity(log, identity_of(opened.history))
+    if opened.history.run is not None and not log.claims:
+        raise ConfigError(
+            f"job {opened.config.job.name} has no batch run {opened.history.run!r}",
+            why=f"its journal is empty: {opened.history.journal_place}",
+            next=f"exactsink runs {opened.path} lists them",
+        )
+
+
+def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkView], health: Health) -> dict[str, Any]:
+    history, decided = opened.history, log.decision.epoch if log.decision else None
     complete = state.complete_epoch if state else None
-    sinks = {name: _sink([h for h in held if h.sink == name]) for name in opened.sinks}
-    if log.decision and log.decision.epoch != complete:
-        for name in log.decision.sinks.keys() - sinks.keys():  # the config lacks it: nobody can ask its store
-            sinks[name] = {**_sink([]), "decided_in_doubt": len(log.decision.committables(name))}
     body: dict[str, Any] = {
         "job": opened.config.job.name,
+        "state": health.word,
+        "exit_code": health.exit_code,
+        "checkpoint": str(history.checkpoint),
+        "journal": history.journal_place,
+        "staging": str(opened.config.staging),
         "query_id": log.query_id,
         "generation": log.last_generation,
         "driver": log.claims[-1].driver if log.claims else None,
         "heartbeat_age_seconds": round(time.time() - state.heartbeat, 1) if state and state.heartbeat else None,
         "driver_ended": bool(state and not state.heartbeat),
-        "last_decided_epoch": log.decision.epoch if log.decision else None,
-        "last_complete_epoch": complete,
-        "sinks": sinks,
+        "last_decided_epoch": decided,
+        "last_complete_epoch": decided if health.word == "proven" else complete,
+        "sinks": {view.name: _sink(view) for view in views if view.in_config},
+        "former_sinks": [_sink(view) for view in views if not view.in_config],
     }
-    if opened.history.run is not None:
-        body |= {"run": opened.history.run, "run_complete": log.is_complete}
+    if history.run is not None:
+        body |= {"run": history.run, "run_complete": log.is_complete}
     return body
 
 
-def _sink(held: Sequence[Holding]) -> dict[str, Any]:
-    """Count what a sink holds: decided (the next start commits it), undecided (it sweeps it), foreign (it refuses)."""
-    counts = {whose: sum(holding.whose == whose for holding in held) for whose in ("decided", "undecided", "foreign")}
+def _sink(view: SinkView) -> dict[str, Any]:
+    """Count how the decided participants stand, and what the store holds beside them."""
+    held = [holding.participant for holding in view.held]
     return {
-        "decided_in_doubt": counts["decided"],
-        "undecided": counts["undecided"],
-        "foreign": counts["foreign"],
-        "oldest_age_seconds": max((round(h.participant.age_seconds or 0.0, 1) for h in held), default=None),
-        "earliest_deadline": min((h.participant.deadline for h in held if h.participant.deadline), default=None),
-        "participants": [
+        "sink": view.name,
+        "backend": view.backend,
+        "strategy": view.strategy,
+        "target": view.target,
+        "asked": view.asked,
+        **{word.replace(" ", "_"): view.count(word) for word in _COUNTS},
+        **{whose: view.holds(whose) for whose in _HELD},
+        "held_back_by": list(view.held_back_by),
+        "mark": None if view.mark is None else str(view.mark),
+        "expected_mark": None if view.expected is None or view.expected.now is None else str(view.expected.now),
+        "problem": None if view.problem is None else _error(view.problem),
+        "oldest_age_seconds": max((round(p.age_seconds or 0.0, 1) for p in held), default=None),
+        "earliest_deadline": min((p.deadline for p in held if p.deadline), default=None),
+        "decided": [
+            {"ref": committable.ref, "rows": committable.rows, "state": word, "evidence": evidence}
+            for committable, word, evidence in _decided(view)
+        ],
+        "held": [
             {
                 "ref": holding.participant.ref,
                 "state": holding.whose,
@@ -80,32 +123,87 @@ def _sink(held: Sequence[Holding]) -> dict[str, Any]:
                 "age_seconds": holding.participant.age_seconds,
                 "deadline": holding.participant.deadline,
             }
-            for holding in held
+            for holding in view.held
         ],
     }
 
 
-def _print(body: Mapping[str, Any]) -> None:
-    for name in ("job", "run", "run_complete", "query_id", "generation", "driver"):
+def _decided(view: SinkView) -> Iterator[tuple[Any, str, str | None]]:
+    for number, committable in enumerate(view.committables):
+        standing = view.standings[number] if view.standings else None
+        evidence = standing.evidence if isinstance(standing, Lost | Unknown) else None
+        yield committable, word_of(standing), evidence
+
+
+def _error(error: ExactsinkError) -> Mapping[str, str]:
+    return {"what": error.what, "why": error.why, "next": error.next}
+
+
+def _former(log: Log, views: Sequence[SinkView]) -> Sequence[Mapping[str, Any]]:
+    """Return the sinks of older claims that neither the config has nor the last decision or an open claim names."""
+    shown = {(view.name, view.backend, view.strategy, view.target) for view in views}
+    last: dict[tuple[str, str, str, str], int] = {}
+    for claim in log.claims:
+        for sink in claim.identity.sinks if claim.identity is not None else ():
+            last[sink.name, sink.backend, sink.strategy, sink.target] = claim.generation
+    names = ("sink", "backend", "strategy", "target", "last_generation")
+    return [dict(zip(names, (*key, last[key]), strict=True)) for key in last.keys() - shown]
+
+
+def _print(body: Mapping[str, Any], views: Sequence[SinkView]) -> None:
+    named = ("job", "run", "run_complete", "checkpoint", "journal", "staging", "query_id", "generation", "driver")
+    for name in named:
         if name in body:
             print(f"{name}: {'-' if body[name] is None else body[name]}")
     age = "-" if body["heartbeat_age_seconds"] is None else f"{body['heartbeat_age_seconds']} s ago"
     print(f"heartbeat: {'none, the driver has ended' if body['driver_ended'] else age}")
     for name in ("last_decided_epoch", "last_complete_epoch"):
         print(f"{name}: {'none' if body[name] is None else body[name]}")
+    print("state: " + ("this job has not run yet" if body["state"] == "no start yet" else body["state"]))
     rows = [
-        (name, sink["decided_in_doubt"], sink["undecided"], sink["foreign"], *_times(sink))
-        for name, sink in body["sinks"].items()
+        [
+            view.name if view.in_config else f"{view.name} (not in the config)",
+            *(view.count(word) for word in _COUNTS),
+            *(view.holds(whose) for whose in _HELD),
+            *_times(view),
+        ]
+        for view in views
     ]
-    print_table(("sink", "decided, in doubt", "undecided", "foreign", "oldest", "deadline in"), rows, sys.stdout)
-    listed = [(name, p) for name, sink in body["sinks"].items() for p in sink["participants"]]
-    for name, participant in listed[:_SHOWN]:
-        print(f"  {name}: {participant['state']} {participant['ref']}")
-    if len(listed) > _SHOWN:
-        print(f"  and {len(listed) - _SHOWN} more: --json lists them")
+    print_table(("sink", *_COUNTS, *_HELD, "oldest", "deadline in"), rows, sys.stdout)
+    lines = [line for view in views for line in _lines(view)]
+    for line in lines[:_SHOWN]:
+        print(f"  {line}")
+    if len(lines) > _SHOWN:
+        print(f"  and {len(lines) - _SHOWN} more: --json lists them")
 
 
-def _times(sink: Mapping[str, Any]) -> tuple[str, str]:
-    age, deadline = sink["oldest_age_seconds"], sink["earliest_deadline"]
-    left = "-" if deadline is None else f"{deadline - time.time():.0f} s"
-    return "-" if age is None else f"{age:.0f} s", left
+def _lines(view: SinkView) -> Iterator[str]:
+    """Yield what is left in a sink: why it can't be known, or each participant with its evidence."""
+    if view.problem is not None:
+        indented = str(view.problem).replace("\n", "\n  ")
+        yield f"{view.name}: {'' if view.asked else 'not asked: '}{indented}"
+    else:
+        for committable, word, evidence in _decided(view):
+            if word != "committed":
+                yield f"{view.name}: {word} {committable.ref}" + ("" if evidence is None else f": {evidence}")
+    if view.held_back_by:
+        yield f"{view.name}: held back by {', '.join(view.held_back_by)}, which it comes after"
+    for holding in view.held:
+        if holding.whose != "decided":
+            yield f"{view.name}: {holding.whose} {holding.participant.ref}"
+
+
+def _times(view: SinkView) -> tuple[str, str]:
+    ages = [holding.participant.age_seconds or 0.0 for holding in view.held]
+    deadlines = [holding.participant.deadline for holding in view.held if holding.participant.deadline]
+    left = f"{min(deadlines) - time.time():.0f} s" if deadlines else "-"
+    return f"{max(ages):.0f} s" if ages else "-", left
+
+
+def _print_everything(former: Sequence[Mapping[str, Any]], runs: Sequence[BatchRun]) -> None:
+    for sink in former:
+        place = f"{sink['backend']} ({sink['strategy']}), {sink['target']}"
+        print(
+            f"earlier sink {sink['sink']}: {place}: until generation {sink['last_generation']}, nothing is left there"
+        )
+    print_runs(runs)

@@ -30,6 +30,7 @@ from exactsink.contract.errors import (
     ExactsinkError,
     Fatal,
     Fenced,
+    ForeignError,
     InDoubtError,
     LineageError,
     PreflightError,
@@ -42,6 +43,7 @@ from exactsink.contract.model import (
     LONGEST_PAUSE_SECONDS,
     NAME_PATTERN,
     AlreadyCommitted,
+    Audit,
     BackendSpec,
     Committable,
     Committed,
@@ -60,6 +62,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
+from exactsink.contract.object_calls import s3_pages
 from exactsink.contract.object_checks import refused_store, store_findings
 from exactsink.contract.object_file import ObjectFile
 from exactsink.contract.objects import (
@@ -86,6 +89,7 @@ __all__ = [
     "NAME_PATTERN",
     "NO_HARD_LINKS",
     "AlreadyCommitted",
+    "Audit",
     "AnyPath",
     "Applier",
     "Backend",
@@ -102,6 +106,7 @@ __all__ = [
     "Fatal",
     "Fenced",
     "Finding",
+    "ForeignError",
     "HookSpecs",
     "IdempotentBackend",
     "InDoubt",
@@ -148,6 +153,7 @@ __all__ = [
     "refused_store",
     "remove_files",
     "replace_file",
+    "s3_pages",
     "storage_errors",
     "store_code",
     "store_errors",

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from exactsink.contract.model import (
+    Audit,
     Committable,
     Finding,
     InDoubt,
@@ -68,6 +69,12 @@ class Backend(ABC):
         `schema` is the sink's frame after `columns`. Example: `["to_json(struct(*)) AS value"]`.
         """
         return None
+
+    def check_epoch_column(self, name: str) -> None:  # noqa: B027  # most take it as any other column
+        """Refuse a column with the epoch's number, which the core adds to the frame, where it makes no sense.
+
+        Raises ConfigError.
+        """
 
     @abstractmethod
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
@@ -127,16 +134,24 @@ class Committer(ABC):
 
         Prepared where `commit` would make it visible now, else what `commit` would answer. Called at any time from any
         process, beside a driver at work, too. Raises Retryable when the store can't be asked. This one takes what
-        `in_doubt` does not list for Unknown; a job asks the mark first, where the target keeps one.
+        `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
-        gone = Unknown("the store does not list it, and this backend can't tell whether it was committed")
+        gone = Unknown("the store does not list it, and this backend does not say what became of it")
         return [Prepared() if committable.ref in held else gone for committable in committables]
 
-    def blocks(self, participant: InDoubt) -> Sequence[str]:
-        """Say, a sentence each, what the participant holds up until it ends: readers, locks, VACUUM. Changes nothing.
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        """Count what the target holds now of these epochs, all of which were committed once. Changes nothing.
 
-        Raises Retryable when the store can't be asked.
+        An epoch that is left out can't be told; one that is in the answer alone has rows there that nobody decided.
+        `deep` reads all of them, where that proves more. Raises Retryable when the store can't be asked.
+        """
+        return {}
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        """Return what the participant holds up until it ends, a sentence each: readers, locks, VACUUM.
+
+        Changes nothing. Raises Retryable when the store can't be asked.
         """
         return ()
 

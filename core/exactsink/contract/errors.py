@@ -13,6 +13,7 @@ __all__ = [
     "ExactsinkError",
     "Fatal",
     "Fenced",
+    "ForeignError",
     "InDoubtError",
     "LineageError",
     "PreflightError",
@@ -64,6 +65,12 @@ class InDoubtError(ExactsinkError):
     """Stop and look at the evidence: a decided committable is neither proven committed nor proven lost."""
 
     exit_code = 3
+
+
+class ForeignError(ExactsinkError):
+    """Look whose work it is: a store holds some under this job's name that is not its journal's; a start is refused."""
+
+    exit_code = 6
 
 
 class ConfigError(ExactsinkError):

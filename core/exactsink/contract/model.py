@@ -6,7 +6,7 @@ All are immutable, pickle, and carry no connection, so they travel between drive
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -15,6 +15,7 @@ __all__ = [
     "LONGEST_PAUSE_SECONDS",
     "NAME_PATTERN",
     "AlreadyCommitted",
+    "Audit",
     "BackendSpec",
     "Committable",
     "Committed",
@@ -150,6 +151,37 @@ Standing = Prepared | AlreadyCommitted | Lost | Unknown
 
 
 @dataclass(frozen=True, slots=True)
+class Audit:
+    """What a target holds of one epoch now: so many rows, None where it can't be known.
+
+    `why` says what was counted, what is missing, or why nothing can be said. `at_most`: later epochs overwrite rows, so
+    that fewer than were decided prove nothing.
+    """
+
+    rows: int | None
+    why: str = ""
+    at_most: bool = False
+
+    @staticmethod
+    def by_column(
+        name: str, counted: Mapping[int | None, int], epochs: Iterable[int], *, at_most: bool = False
+    ) -> dict[int, Audit]:
+        """Make the audits of a table from the rows that it has for each value of its column with the epoch.
+
+        Rows from before it had that column have NULL there: then nothing is known of an epoch without rows.
+        """
+        whole, bare = dict(counted), counted.get(None, 0)
+        whole.pop(None, None)
+        found = {
+            epoch: Audit(rows, f"rows by column {name}", at_most) for epoch, rows in whole.items() if epoch is not None
+        }
+        gone = Audit(0, f"no row has it in column {name}", at_most)
+        if bare:
+            gone = Audit(None, f"{bare} rows have NULL in column {name}: they are older than it, or not this job's")
+        return {epoch: found.get(epoch, gone) for epoch in sorted({*epochs, *found})}
+
+
+@dataclass(frozen=True, slots=True)
 class InDoubt:
     """A participant begun or prepared in the backend and neither committed nor aborted there.
 
@@ -244,7 +276,7 @@ class JobContext:
     `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
     epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
-    job: `make_folder` takes it.
+    job: `make_folder` takes it. `epoch_column` is the column of the rows that holds their epoch's number, if any.
     """
 
     job: str
@@ -257,6 +289,7 @@ class JobContext:
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     succeeds: frozenset[str] = frozenset()
     file_mode: FileMode = "private"
+    epoch_column: str | None = None
 
 
 class Undecided:

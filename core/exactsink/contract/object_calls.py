@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["ObjectInfo", "Upload", "abort_upload", "delete", "entries", "info_of", "read", "uploads"]
+__all__ = ["ObjectInfo", "Upload", "abort_upload", "delete", "entries", "info_of", "read", "s3_pages", "uploads"]
 
 _MOST_KEYS = 1000  # in one DeleteObjects
 
@@ -44,7 +44,7 @@ def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[s
         return
     bucket, prefix = _split(f"{url}/")
     grouped = {} if deep else {"Delimiter": "/"}
-    for page in _pages(fs, "list_objects_v2", Bucket=bucket, Prefix=prefix, **grouped):
+    for page in s3_pages(fs.call_s3, "list_objects_v2", Bucket=bucket, Prefix=prefix, **grouped):
         for folder in page.get("CommonPrefixes", ()):
             yield folder["Prefix"][len(prefix) : -1], ObjectInfo(0)
         for found in page.get("Contents", ()):
@@ -91,7 +91,7 @@ def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Uploa
         return []
     bucket, prefix = _split(f"{url}/")
     for asked in [prefix, ""] if everywhere else [prefix]:
-        pages = _pages(fs, "list_multipart_uploads", Bucket=bucket, Prefix=asked)
+        pages = s3_pages(fs.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=asked)
         listed = [each for page in pages for each in page.get("Uploads", ()) if each["Key"].startswith(prefix)]
         if listed:
             return [
@@ -116,16 +116,17 @@ def info_of(found: dict[str, Any]) -> ObjectInfo:
     return ObjectInfo(int(found.get("size") or 0), None if seconds is None else float(seconds))
 
 
-def _pages(fs: AbstractFileSystem, method: str, **asked: str) -> Iterable[dict[str, Any]]:
+def s3_pages(call: Callable[..., dict[str, Any]], method: str, **asked: Any) -> Iterator[dict[str, Any]]:
+    """Ask S3 for a listing until it is whole; each answer names, as `NextMarker`, the `Marker` of the next."""
     while True:
-        page: dict[str, Any] = fs.call_s3(method, **asked)
+        page = call(method, **asked)
         yield page
         if not page.get("IsTruncated"):
             return
-        if method == "list_objects_v2":
-            asked["ContinuationToken"] = page["NextContinuationToken"]
-        else:
-            asked |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        following = {name.removeprefix("Next"): value for name, value in page.items() if name.startswith("Next")}
+        if following.items() <= asked.items():
+            raise OSError(f"the store's answer to {method} is cut, and does not say where it goes on")
+        asked |= following
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -27,6 +27,8 @@ from exactsink.contract.model import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
+    Standing,
     Txn,
     Undecided,
     Unknown,
@@ -39,6 +41,7 @@ from exactsink.contract.staging import (
     drop_staged,
     new_staged_file,
     staged_batches,
+    staged_blocks,
     staged_in_doubt,
     staged_name,
     staging_errors,
@@ -217,6 +220,12 @@ class MarkerCommitter(Committer):
         self._applier = applier
         self._expected: Marker | Literal["any"] | None = "any"
 
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        """Go by the marker alone: what it does not hold can be marked."""
+        marker = self._marker(epoch, committables)
+        applied = not marker.must_apply(self._applier.last_applied(marker.job, marker.sink))
+        return [AlreadyCommitted() if applied else Prepared() for _ in committables]
+
     def mark(self) -> Mark | None:
         self._expected = self._applier.last_applied(self._ctx.job, self._ctx.sink)
         return None if self._expected is None else self._expected.mark
@@ -286,6 +295,18 @@ class StagedCommitter(MarkerCommitter):
             return [self._damaged(epoch, damage)] * len(committables)
         return self._settled(committables, applied=bool(applied))
 
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        standing = super().assess(epoch, committables)
+        if Prepared() not in standing or not (damage := self._damage(committables)):
+            return standing
+        # Another driver may have applied the epoch, and dropped its files, since the marker was read.
+        standing = super().assess(epoch, committables)
+        return standing if Prepared() not in standing else [self._damaged(epoch, damage)] * len(committables)
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        with staging_errors(self._folder):
+            return staged_blocks(self._folder, participant.ref)
+
     def _settled(self, committables: Sequence[Committable], *, applied: bool) -> Sequence[Outcome]:
         """Drop the files of a set that is applied."""
         if not applied:
@@ -306,7 +327,7 @@ class StagedCommitter(MarkerCommitter):
     def close(self) -> None:
         self._applier.close()
 
-    def _damaged(self, epoch: int, damage: Sequence[Lost | Unknown]) -> Outcome:
+    def _damaged(self, epoch: int, damage: Sequence[Lost | Unknown]) -> Lost | Unknown:
         """Return what becomes of a set that can't be applied; its marker was read again after the files.
 
         A set is applied as a whole or not at all, so one file that is gone loses all of it: proven by a marker that

@@ -24,6 +24,7 @@ __all__ = [
     "drop_staged",
     "new_staged_file",
     "staged_batches",
+    "staged_blocks",
     "staged_in_doubt",
     "staged_name",
     "staging_errors",
@@ -98,6 +99,18 @@ def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = 
         txn = Txn.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
         if txn is not None and (txn.job, txn.sink) == (job, sink):
             yield InDoubt.of(txn, age_seconds=None if written is None else now - written)
+
+
+def staged_blocks(folder: AnyPath, ref: str) -> list[str]:
+    """Return what a participant's file holds up."""
+    path = folder / staged_name(ref)
+    try:
+        size = path.info().size if isinstance(path, ObjectPath) else path.lstat().st_size
+    except FileNotFoundError:
+        if not isinstance(folder, ObjectPath):
+            return []
+        return [f"it is an upload to {path} that nobody finished: its parts take room in the store; no reader waits"]
+    return [f"staged file {path} takes {size:,} bytes until its epoch is applied or swept; no reader waits for it"]
 
 
 def abort_staged(folder: AnyPath, refs: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from exactsink.contract import (
     FileMode,
     Finding,
     ObjectPath,
+    file_names,
     make_folder,
     storage_errors,
     store_findings,
@@ -58,6 +59,30 @@ class JobHistory:
         job = f"{name}-{hashlib.sha256(run.encode()).hexdigest()[:_HASH_CHARACTERS]}"
         folder = config.history / "runs" / job
         return cls(job, folder, config.checkpoint, config.job.journal, run, config.job.file_mode)
+
+    @classmethod
+    def batch_runs(cls, config: JobConfig) -> Iterator[JobHistory]:
+        """Find the batch runs that any call of this job has begun. A run's name stands in its journal: `run` is empty.
+
+        Raises Retryable or Fatal where that can't be known.
+        """
+        runs = config.history / "runs"
+        with storage_errors(runs, f"the batch runs in {runs} can't be listed"):
+            try:
+                found = sorted({name.partition("/")[0] for name in file_names(runs)})
+            except FileNotFoundError:
+                return
+        for name in found:
+            yield cls(name, runs / name, config.checkpoint, config.job.journal, "", config.job.file_mode)
+
+    @property
+    def journal_place(self) -> str:
+        """Where the journal is, without secrets."""
+        if self.journal_url is None:
+            return str(self.folder / "journal")
+        from exactsink.protocol.journal.stores.database import Database
+
+        return f"{Database(self.journal_url.get_secret_value()).place}, rows of job {self.job}"
 
     def make(self) -> None:
         """Make the folder. Idempotent. Raises OSError."""

@@ -8,25 +8,33 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
-from exactsink.contract import ConfigError, Fenced, InDoubtError, Mark
+from exactsink.contract import ConfigError, Fenced, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
-from exactsink.protocol.commit import OutcomeUnknown
+from exactsink.job.stop import driver_name
+from exactsink.operate.plan import planned, planned_sweep
+from exactsink.operate.recovery import Recovery, votes_lost
+from exactsink.operate.views import assess
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Action, Expected, Identity, Resolve
+from exactsink.protocol.journal.records import Action, Clean, Expected, Identity, Settled
+from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
+from exactsink.protocol.sweep import Sweep
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["LIVE_SECONDS", "Operator", "RebasePlan", "in_words"]
 
 LIVE_SECONDS = 60.0
 """A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
+
+_PLAN_SECONDS = 60.0
+"""How long a store has to answer before a plan calls it away: as its own timeouts have it, but for one that hangs."""
 
 _ROLE = "operator on "
 
@@ -63,46 +71,100 @@ class Operator:
         """Let go of the journal. Idempotent."""
         self._journal.close()
 
-    def recover(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset()) -> None:
+    def recover(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), reason: str = "") -> Recovery:
         """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
 
-        `sweep_tokens` are foreign tokens whose work goes too. Idempotent. Raises InDoubtError when votes are lost: only
-        the job has their rows. Raises Fenced while a driver may live, unless `take_over`.
+        A sink that gives no answer is set aside, and then nothing is swept; `left` of the result says so, and which
+        votes are lost: only the job has their rows. `sweep_tokens` are foreign tokens whose work goes too; an empty
+        journal is claimed only to sweep those. Idempotent. Raises Fenced while a driver may live, unless `take_over`.
         """
         log = self._journal.read()
-        if not log.claims:
-            return
         self._refuse_live(take_over, log)
-        with self._claimed(log.query_id or "", sweep_tokens):
+        if not log.claims:
+            return self._recover_unclaimed(sweep_tokens, reason)
+        with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
+            recovery = self._recovery(start)
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
-            self._keep("recover", f"recovered by an operator{swept}")
+            said = f"recovered by an operator{'' if start.aside else swept}"
+            self._keep("recover", said, reason, recovery.settled)
+        return recovery
 
-    def adopt(self, *, take_over: bool) -> tuple[int, int]:
+    def recovery_plan(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset()) -> Recovery:
+        """Return what `recover` would do, and raise what it would. Changes nothing."""
+        log = self._journal.read()
+        if not take_over:
+            self._refuse_live(take_over, log)
+        check_identity(log, identity_of(self._history))
+        views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS)
+        if not log.claims:
+            return self._recovery(planned_sweep(views, log, sweep_tokens))
+        done = log.decision is not None and self._done()(log.decision.epoch)
+        return self._recovery(planned(views, self._sinks, log, sweep_tokens, source_done=done))
+
+    def _recover_unclaimed(self, sweep_tokens: frozenset[str], reason: str) -> Recovery:
+        """Sweep what another journal has begun, one that was deleted say, where the operator has named all of it.
+
+        Marks are not compared: there is no decision to commit, and they say nothing of named tokens.
+        """
+        plan = self.recovery_plan(take_over=True, sweep_tokens=sweep_tokens)
+        if plan.aside or not any(sink.swept for sink in plan.settled):
+            return plan
+        claim = self._journal.claim("", f"{_ROLE}{driver_name()}", self._identity())
+        log, reach = self._journal.log, Reach(sets_aside=True)
+        with ExitStack() as closing_all:
+            committers = reach.asked(self._sinks, lambda name: committer_of(self._sinks[name], self._history.job, log))
+            for committer in committers.values():
+                closing_all.callback(committer.close)
+            swept = Sweep(self._events, self._journal.whole).older(committers, log, claim, sweep_tokens, reach)
+        recovery = self._recovery(Start({}, {}, swept, frozenset(), reach.aside))
+        said = f"an operator swept the tokens {', '.join(sorted(sweep_tokens))} of another journal"
+        self._keep("recover", said, reason, recovery.settled)
+        if not reach.aside:
+            self._journal.keep(Clean())
+        return recovery
+
+    def _recovery(self, start: Start) -> Recovery:
+        decision = self._journal.log.decision
+        return Recovery.of(decision.epoch if decision else None, self._sinks, start)
+
+    def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
 
         The last decision is committed first. Gives the next batch and the epoch that it will be.
         """
         log = self._journal.read()
         query_id = self._checkpoint.query_id() or ""
-        if log.claims and log.query_id == query_id:
-            raise ConfigError(
-                "there is nothing to adopt",
-                why=f"the journal belongs to query {query_id}, and so does the checkpoint"
-                if query_id
-                else "the journal is bound to no query, and takes the next one",
-                next="exactsink run JOB.toml",
-            )
-        self._refuse_live(take_over, log)
         batch = self._checkpoint.next_batch()
-        with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()):
+        self._refuse_bound(log, query_id, batch)
+        self._refuse_live(take_over, log)
+        with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()) as start:
             claim = self._journal.adopt(query_id, batch, self._journal.log.claims[-1].driver)
             self._events.report("adopted", query_id=query_id or "the next one", base=claim.base)
             self._keep(
                 "adopt",
                 f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
                 f"{claim.first_epoch}",
+                reason,
+                Recovery.of(None, self._sinks, start).settled,
             )
         return batch, claim.first_epoch
+
+    def _refuse_bound(self, log: Log, query_id: str, batch: int) -> None:
+        """Refuse to adopt the checkpoint that the journal belongs to, unless a refused start has only claimed it."""
+        follows = log.base + batch == log.next_epoch
+        if not log.claims or log.query_id != query_id or (log.decision is None and not follows):
+            return
+        fits = follows or (log.decision is not None and log.base + batch == log.decision.epoch)
+        raise ConfigError(
+            "there is nothing to adopt",
+            why=f"the journal belongs to query {query_id}, and so does the checkpoint"
+            if query_id
+            else "the journal is bound to no query, and takes the next one",
+            next="exactsink run JOB.toml"
+            if fits
+            else "one of the two went back in time: bring back the newer one; or `exactsink rebase JOB.toml`, which "
+            "goes on from what the targets hold",
+        )
 
     def standing(self) -> Mapping[str, Mark | None]:
         """Read what mark stands in each sink's target, for the sinks that keep marks. Changes nothing."""
@@ -177,56 +239,19 @@ class Operator:
     def _shows_early(self) -> bool:
         return any(sink.backend.traits.visible_early for sink in self._sinks.values())
 
-    def resolve(self, epoch: int, sink: str, outcome: str, *, reason: str, take_over: bool) -> None:
-        """Take an operator's word, `committed` or `lost`, for what the last decision left in doubt in a sink.
-
-        The next start goes by it. Raises ConfigError when that epoch is not the last decided one, or nothing of it is
-        in doubt; Fenced while a driver may live.
-        """
-        self.check_resolvable(epoch, sink, take_over=take_over)
-        log = self._journal.log
-        self._refuse_live(take_over, log)
-        try:
-            with self._claimed(log.query_id or "", frozenset()):
-                pass
-        except OutcomeUnknown as doubt:
-            who = _user()
-            self._journal.keep(Resolve(who, f"{reason} ({doubt.what}: {doubt.why})", epoch, sink, outcome))
-            self._events.report("noted", text=f"epoch {epoch} of sink {sink} is {outcome}, says {who}")
-            return
-        raise ConfigError(f"nothing of epoch {epoch} is in doubt: it is committed", next="exactsink run JOB.toml")
-
-    def check_resolvable(self, epoch: int, sink: str, *, take_over: bool) -> None:
-        """Raise what `resolve` would before it claims. Whether a sink is in doubt only a commit shows."""
-        log = self._journal.read()
-        decision = log.decision
-        if decision is None or decision.epoch != epoch or not decision.committables(sink):
-            last = "none is decided" if decision is None else f"the last decided one is {decision.epoch}"
-            raise ConfigError(
-                f"there is nothing to resolve of epoch {epoch} in sink {sink}",
-                why=f"{last}, and only its sinks with rows can be in doubt",
-                next="exactsink status JOB.toml",
-            )
-        if not take_over:
-            self._refuse_live(take_over, log)
-
     def _identity(self) -> Identity:
         return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))
 
     @contextmanager
-    def _claimed(self, query_id: str, sweep_tokens: frozenset[str]) -> Iterator[None]:
-        """Claim, commit again and sweep, then hold the claim. Raises InDoubtError when something is lost."""
+    def _claimed(self, query_id: str, sweep_tokens: frozenset[str], *, sets_aside: bool = False) -> Iterator[Start]:
+        """Claim, commit again and sweep, then hold the claim. Unless it `sets_aside`, raises InDoubtError for lost."""
         journal, events = self._journal, self._events
         coordinator = coordinator_of(self._history, self._sinks, journal, events, self._save, _ROLE)
         with closing(coordinator):
-            lost = coordinator.start(query_id, self._done(), sweep_tokens)
-            if lost:
-                raise InDoubtError(
-                    f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
-                    why="the store proves that they never became visible",
-                    next="start the job: exactsink run JOB.toml (for a batch run: call write again)",
-                )
-            yield
+            start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside)
+            if start.lost and not sets_aside:
+                raise votes_lost(start.lost)
+            yield start
             if self._history.run is None:  # a run's sinks never change
                 coordinator.leave()
 
@@ -241,8 +266,8 @@ class Operator:
         self._history.make()
         self._history.state().write(replace(state, heartbeat=0.0))
 
-    def _keep(self, command: str, outcome: str, reason: str = "") -> None:
-        self._journal.keep(Action(_user(), command, reason=reason, outcome=outcome))
+    def _keep(self, command: str, outcome: str, reason: str, settled: tuple[Settled, ...] = ()) -> None:
+        self._journal.keep(Action(_user(), command, reason=reason, outcome=outcome, settled=settled))
         self._events.report("noted", text=outcome)
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:

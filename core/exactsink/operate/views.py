@@ -1,16 +1,47 @@
-"""What the sinks of a job hold in doubt. Only reads."""
+"""How a job's sinks stand: what of the last decision is proven committed in each, and what each holds. Only reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Literal
 
-from exactsink.contract import InDoubt
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committer,
+    ExactsinkError,
+    InDoubt,
+    Lost,
+    Mark,
+    Prepared,
+    Retryable,
+    Standing,
+    Unknown,
+)
+from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.history import JobHistory
+from exactsink.operate.asking import ask_all
+from exactsink.protocol.commit import all_before
 from exactsink.protocol.journal.log import Log, knows_all
-from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.protocol.journal.records import BoundSink, Expected
+from exactsink.protocol.marks import Marks, difference, expected_of, is_at
+from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, lacking_sinks
 
-__all__ = ["Holding", "holdings"]
+__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look", "word_of"]
+
+ASKED_SECONDS = 1.5
+"""How long each sink has to answer, all of them side by side."""
+
+_LOOKS = 3
+"""How often is looked again, while a driver appends to the journal."""
+
+_SOURCE = ""
+_NOT_ASKED = "not asked"
+_WORDS = {Prepared: "prepared", AlreadyCommitted: "committed", Lost: "lost", Unknown: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +50,245 @@ class Holding:
 
     sink: str
     participant: InDoubt
-    whose: str
+    whose: Literal["decided", "undecided", "foreign"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkView:
+    """How one sink stands.
+
+    `committables` are the last decision's, with a standing each; `standings` is empty where its store was not `asked`,
+    and then `problem` says why: it is down, or hangs; or the config lacks the sink (`in_config` is false) and work may
+    be left there. Of a store that was asked, `problem` says why its `mark` is not what the journal expects.
+    `held_back_by` are the sinks before it (`after`) that are not proven.
+    """
+
+    name: str
+    backend: str
+    strategy: str
+    target: str
+    in_config: bool = True
+    asked: bool = True
+    committables: Sequence[Committable] = ()
+    standings: Sequence[Standing] = ()
+    mark: Mark | None = None
+    expected: Expected | None = None
+    held: Sequence[Holding] = ()
+    held_back_by: Sequence[str] = ()
+    problem: ExactsinkError | None = None
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all that the last decision gives this sink is proven committed."""
+        return self.count("committed") == len(self.committables)
+
+    def count(self, word: str) -> int:
+        """Count the committables that are committed, prepared, lost, unknown or not asked."""
+        if word == _NOT_ASKED:
+            return len(self.committables) - len(self.standings)
+        return sum(word_of(standing) == word for standing in self.standings)
+
+    def holds(self, whose: str) -> int:
+        """Count the participants that the store holds: decided, undecided or foreign ones."""
+        return sum(holding.whose == whose for holding in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a store said; `problem` where its mark does not fit, and then nothing more was asked of the decision."""
+
+    mark: Mark | None
+    problem: ExactsinkError | None
+    standings: Sequence[Standing]
+    listed: Sequence[InDoubt]
+
+
+def look(
+    history: JobHistory,
+    sinks: Mapping[str, Sink],
+    read: Callable[[], Log],
+    whole: Callable[[], Log],
+    *,
+    seconds: float = ASKED_SECONDS,
+) -> tuple[Log, Sequence[SinkView]]:
+    """Read the journal and assess the sinks; again where a driver has appended meanwhile, and something is open."""
+    log = read()
+    for _ in range(_LOOKS):
+        views = assess(history, sinks, log, whole, seconds=seconds)
+        before, log = log, read()
+        if log.last_seq == before.last_seq or all(view.is_proven and view.problem is None for view in views):
+            return before, views
+    if before.decision and log.decision and before.decision.epoch < log.decision.epoch:
+        views = [_passed(view) for view in views]  # the driver is faster than this look
+    return before, views
+
+
+def assess(
+    history: JobHistory,
+    sinks: Mapping[str, Sink],
+    log: Log,
+    whole: Callable[[], Log],
+    *,
+    seconds: float = ASKED_SECONDS,
+) -> Sequence[SinkView]:
+    """Return how each sink stands, then each former one: that the last decision or an open claim names as it was.
+
+    All are asked side by side, each for so many seconds at most. `whole()` reads the log back to its first claim.
+    Changes nothing, and disturbs no driver.
+    """
+    calls = {name: partial(_ask, sink, history.job, log) for name, sink in sinks.items()}
+    answers = ask_all({**calls, _SOURCE: partial(_is_source_done, history, log)}, seconds)
+    listed = (answer.listed for answer in answers.values() if isinstance(answer, _Answer))
+    log = log if knows_all(log, chain.from_iterable(listed)) else whole()
+    source_done = answers.get(_SOURCE) is True
+    done = source_done or not log.decision_is_open
+    views = {name: _view(sink, log, answers.get(name, _late(sink, seconds)), done) for name, sink in sinks.items()}
+    return [*_held_back(sinks, views), *_former(sinks, log, source_done=source_done)]
 
 
 def holdings(history: JobHistory, sinks: Mapping[str, Sink], log: Log, whole: Callable[[], Log]) -> Sequence[Holding]:
     """List what the sinks hold in doubt; `whole()` reads the log back to its first claim. Changes nothing."""
-    found = []
+    listed = {}
     for sink in sinks.values():
-        decided = log.decision.refs(sink.name) if log.decision else frozenset()
-        committer = committer_of(sink, history.job, log)
-        try:
-            listed = list(committer.in_doubt())
-            log = log if knows_all(log, listed) else whole()
-            standing = log.standing_claims
-            for held in listed:
-                known = "undecided" if (held.generation, held.token) in standing else "foreign"
-                found.append(Holding(sink.name, held, "decided" if held.ref in decided else known))
-        finally:
-            committer.close()
+        with closing(committer_of(sink, history.job, log)) as committer:
+            listed[sink.name] = list(committer.in_doubt())
+    log = log if knows_all(log, chain.from_iterable(listed.values())) else whole()
+    return [holding for name, found in listed.items() for holding in _holdings(name, log, found)]
+
+
+def word_of(standing: Standing | None) -> str:
+    """Return what is to be said of a committable: committed, prepared, lost, unknown, or not asked."""
+    return _NOT_ASKED if standing is None else _WORDS[type(standing)]
+
+
+def _is_source_done(history: JobHistory, log: Log) -> bool:
+    """Return whether the source has recorded the last decision as done: all of it was committed once."""
+    if log.decision is None or history.run is not None:
+        return log.is_complete
+    return Checkpoint(history.checkpoint).is_epoch_done(log.decision.epoch, log)
+
+
+def _ask(sink: Sink, job: str, log: Log) -> _Answer:
+    """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more."""
+    mark = problem = None
+    standings: Sequence[Standing] = ()
+    with closing(committer_of(sink, job, log)) as committer:
+        for _ in range(2):
+            if sink.backend.traits.marks:
+                mark = committer.mark()
+                marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
+                problem = marks.problem(sink.name, mark)
+            if problem is not None:
+                break
+            if _proves(sink, log, mark):
+                standings = _all_committed(sink, log)
+            elif not standings:
+                standings = _standings(sink, log, committer)
+            if all(isinstance(standing, AlreadyCommitted) for standing in standings):
+                break
+        return _Answer(mark, problem, standings, list(committer.in_doubt()))
+
+
+def _standings(sink: Sink, log: Log, committer: Committer) -> Sequence[Standing]:
+    """Ask how the decided committables stand; an operator's word takes the place of an Unknown, as in a commit."""
+    assert log.decision is not None
+    words, committables = log.resolved.get(sink.name, {}), _decided(sink, log)
+    resolved: list[Standing] = []
+    for standing, committable in zip(committer.assess(log.decision.epoch, committables), committables, strict=True):
+        word = words.get(committable.ref)
+        if word is not None and isinstance(standing, Unknown):
+            lost = Lost(f"an operator resolved it as lost: {standing.evidence}")
+            standing = AlreadyCommitted() if word == "committed" else lost
+        resolved.append(standing)
+    return resolved
+
+
+def _decided(sink: Sink, log: Log) -> Sequence[Committable]:
+    """Return what the last decision gives this sink, if it is bound to what the config says now."""
+    decision = log.decision
+    if decision is None or sink.name not in decision.sinks or not is_bound({sink.name: sink}, decision, sink.name):
+        return ()
+    return decision.committables(sink.name)
+
+
+def _proves(sink: Sink, log: Log, mark: Mark | None) -> bool:
+    """Return whether the mark proves all of the last decision, or there is nothing to prove."""
+    known = expected_of(log, sink.name, sink.backend.target)
+    return not _decided(sink, log) or (known is not None and is_at(mark, known.now))
+
+
+def _all_committed(sink: Sink, log: Log) -> Sequence[Standing]:
+    return (AlreadyCommitted(),) * len(_decided(sink, log))
+
+
+def _late(sink: Sink, seconds: float) -> ExactsinkError:
+    return Retryable(
+        f"sink {sink.name} has not answered within {seconds:g} s",
+        why=f"{sink.backend.target} is down, hangs, or can't be reached from here",
+        next="bring it back, then look again: exactsink status JOB.toml",
+    )
+
+
+def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) -> SinkView:
+    """Make a sink's view of what its store said; `done` says that all was committed once."""
+    backend, committables = sink.backend, _decided(sink, log)
+    known = expected_of(log, sink.name, backend.target)
+    view = SinkView(sink.name, sink.kind, backend.strategy, backend.target, committables=committables, expected=known)
+    if isinstance(answer, ExactsinkError):
+        return replace(view, asked=False, problem=answer)
+    standings, problem = answer.standings, answer.problem
+    if done and known is not None and any(isinstance(standing, Lost | Unknown) for standing in standings):
+        problem = difference(log, sink.name, answer.mark, known.now)  # it was there
+    elif done:
+        standings = [AlreadyCommitted() if isinstance(s, Unknown) else s for s in standings]  # expired evidence
+    if problem is not None:
+        standings = (Unknown(f"{problem.what}: {problem.why}"),) * len(committables)
+    held = _holdings(sink.name, log, answer.listed)
+    return replace(view, standings=standings, mark=answer.mark, held=held, problem=problem)
+
+
+def _holdings(sink: str, log: Log, listed: Sequence[InDoubt]) -> Sequence[Holding]:
+    decided = log.decision.refs(sink) if log.decision else frozenset()
+    standing = log.standing_claims
+    found = []
+    for held in listed:
+        known = (held.generation, held.token) in standing
+        found.append(Holding(sink, held, "decided" if held.ref in decided else "undecided" if known else "foreign"))
     return found
+
+
+def _held_back(sinks: Mapping[str, Sink], views: Mapping[str, SinkView]) -> Sequence[SinkView]:
+    """Add to what is not proven which sinks before it aren't either."""
+    before = all_before({name: sink.after for name, sink in sinks.items()})
+    behind = {name for name, view in views.items() if not view.is_proven}
+    waits = {name: tuple(sorted(before[name] & behind)) for name in behind}
+    return [replace(view, held_back_by=waits.get(name, ())) for name, view in views.items()]
+
+
+def _former(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> Sequence[SinkView]:
+    """Return the sinks that the last decision or an open claim names, and the config lacks, or has changed."""
+    decided = log.decision.sinks if log.decision else {}
+    bound = {BoundSink(name, sink.backend, sink.strategy, sink.target): sink for name, sink in decided.items()}
+    refused: dict[BoundSink, ExactsinkError] = {}
+    for lacking, refusal in lacking_sinks(sinks, log, source_done=source_done):
+        refused.setdefault(lacking, refusal)
+    if log.is_complete:
+        refused.clear()  # a run's sinks may change once it is
+    views = []
+    for former in dict.fromkeys([*bound, *refused]):
+        if former in bound_sinks(sinks):
+            continue
+        committables = bound[former].committables if former in bound else ()
+        done = source_done or not log.decision_is_open
+        view = SinkView(former.name, former.backend, former.strategy, former.target, False, False, committables)
+        standings = (AlreadyCommitted(),) * len(committables) if done else ()
+        views.append(replace(view, standings=standings, problem=refused.get(former)))
+    return views
+
+
+def _passed(view: SinkView) -> SinkView:
+    """Return the view once a later epoch is decided: all of its own is committed, whatever it looked like."""
+    if not view.asked:
+        return view
+    standings = (AlreadyCommitted(),) * len(view.committables)
+    return replace(view, standings=standings, held_back_by=(), problem=None)

@@ -22,6 +22,7 @@ from exactsink.contract import (
 )
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
+from exactsink.protocol.reach import OutcomeUnknown, Reach
 
 __all__ = [
     "CommitCalls",
@@ -31,6 +32,8 @@ __all__ = [
     "Retry",
     "SinkCommit",
     "all_before",
+    "gravity",
+    "in_doubt",
     "in_threads",
 ]
 
@@ -47,14 +50,11 @@ class SinkCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What is left of a decision: the committables that are lost, by sink, and the sinks that come after those."""
+    """What came of a decision, by sink: what is lost, the sinks that are held back by others, and every outcome."""
 
     lost: Mapping[str, Sequence[Committable]]
     held_back: frozenset[str] = frozenset()
-
-
-class OutcomeUnknown(InDoubtError):
-    """A participant of the last decision is neither proven committed nor proven lost: a person may say which it is."""
+    outcomes: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)
 
 
 Parallel = Callable[[Sequence[Callable[[], SinkCommit]]], Sequence[SinkCommit]]
@@ -86,34 +86,37 @@ class CommitCalls:
     """How a decision is committed: sink by sink, each until it has an answer.
 
     `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
-    `resolved` is an operator's word on sinks that are in doubt: `committed` or `lost`. `after` names the sinks that are
-    committed before a sink: it isn't tried until they are.
+    `resolved` is an operator's word on participants in doubt, by sink and ref: `committed` or `lost`. `before` names
+    all sinks that are committed before a sink: it isn't tried until they are.
     """
 
     events: Events
     retry: Retry
     check_mark: Callable[[str], None] = _no_mark
-    resolved: Mapping[str, str] = field(default_factory=dict)
-    after: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    resolved: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    before: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def commit(
         self,
         decision: Decision,
         committers: Mapping[str, Committer],
         parallel: Parallel,
+        reach: Reach | None = None,
         *,
         source_done: bool = False,
     ) -> CommitResult:
-        """Commit every sink in `committers` and return what is lost.
+        """Commit every sink in `committers` that is not set aside, and return what is lost.
 
         All sinks get their turn before an error is raised, but for those that come after one that is not committed:
-        InDoubtError for an Unknown, else the gravest that a sink met. `source_done` says that the source has recorded
-        the epoch as done, which proves that all of it was committed once: an Unknown is then evidence that has expired,
-        not a row in doubt.
+        InDoubtError for an Unknown, else the gravest that a sink met and is not set aside for. `source_done` says that
+        the source has recorded the epoch as done, which proves that all of it was committed once: an Unknown is then
+        evidence that has expired, not a row in doubt.
         """
-        before = {name: all_before(name, self.after) for name in committers if name in decision.sinks}
+        reach = reach or Reach()
+        names = [name for name in reach.of(committers) if name in decision.sinks]
+        before = {name: self.before.get(name, frozenset()) for name in names}
         results: list[SinkCommit] = []
-        undone: set[str] = set()
+        undone = {name for name in reach.aside if decision.committables(name)}
         held_back: set[str] = set()
         for wave in _waves(before):
             waiting = {name: firsts for name in wave if (firsts := before[name] & undone)}
@@ -125,20 +128,22 @@ class CommitCalls:
             done = parallel(calls)
             undone.update(result.sink for result in done if not _is_committed(result, source_done=source_done))
             results += done
-        return CommitResult(self._lost(decision, results, source_done=source_done), frozenset(held_back))
+        lost = self._lost(decision, results, reach, source_done=source_done)
+        return CommitResult(lost, frozenset(held_back), {result.sink: result.outcomes for result in results})
 
     def _lost(
-        self, decision: Decision, results: Sequence[SinkCommit], *, source_done: bool
+        self, decision: Decision, results: Sequence[SinkCommit], reach: Reach, *, source_done: bool
     ) -> Mapping[str, Sequence[Committable]]:
         """Return the committables that are lost, by sink. Raises the gravest error."""
-        errors = [result.error for result in results if result.error is not None]
+        errors = {result.sink: result.error for result in results if result.error is not None}
         unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
         if not source_done:
-            errors += [_in_doubt(decision, sink, evidence) for sink, evidence in unknown.items() if evidence]
-        if errors:
-            raise max(errors, key=_gravity)
+            errors |= {s: in_doubt(decision.epoch, s, evidence) for s, evidence in unknown.items() if evidence}
+        reach.aside.update({sink: error for sink, error in errors.items() if reach.may_set_aside(error)})
+        if raised := [error for sink, error in errors.items() if sink not in reach.aside]:
+            raise max(raised, key=gravity)
         lost = {}
-        for result in results:
+        for result in (result for result in results if result.sink not in reach.aside):
             for evidence in unknown[result.sink][:1]:
                 fields = {"sink": result.sink, "evidence": evidence}
                 self.events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
@@ -171,27 +176,31 @@ class CommitCalls:
                 continue
             if len(outcomes) != len(committables) or not all(isinstance(o, Outcome) for o in outcomes):
                 raise TypeError(f"sink {name}: commit gave {outcomes!r:.200} for {len(committables)} committables")
-            return [self._resolved(name, outcome) for outcome in outcomes]
+            return [self._resolved(name, c, o) for c, o in zip(committables, outcomes, strict=True)]
         raise AssertionError("a commit is tried at least once")
 
-    def _resolved(self, name: str, outcome: Outcome) -> Outcome:
+    def _resolved(self, name: str, committable: Committable, outcome: Outcome) -> Outcome:
         """Return an operator's word in place of an Unknown."""
-        word = self.resolved.get(name)
+        word = self.resolved.get(name, {}).get(committable.ref)
         if word is None or not isinstance(outcome, Unknown):
             return outcome
         lost = Lost(f"an operator resolved it as lost: {outcome.evidence}")
         return AlreadyCommitted() if word == "committed" else lost
 
 
-def all_before(name: str, after: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the sinks that a sink comes after, by way of others, too; itself among them, if that is a circle."""
+def all_before(after: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[str]]:
+    """Return for each sink those that it comes after, by way of others, too; itself among them, if that is a circle."""
+    return {name: frozenset(_on_the_way(name, after)) for name in after}
+
+
+def _on_the_way(name: str, after: Mapping[str, Sequence[str]]) -> set[str]:
     found: set[str] = set()
-    look = list(after.get(name, ()))
+    look = list(after[name])
     while look:
         if (first := look.pop()) not in found:
             found.add(first)
             look += after.get(first, ())
-    return frozenset(found)
+    return found
 
 
 def _waves(before: Mapping[str, frozenset[str]]) -> Iterator[Sequence[str]]:
@@ -210,7 +219,7 @@ def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
     return result.error is None and not any(isinstance(outcome, open_outcomes) for outcome in result.outcomes)
 
 
-def _gravity(error: Exception) -> int:
+def gravity(error: Exception) -> int:
     """Order errors by how much a person has to do about them."""
     if isinstance(error, InDoubtError):
         return 4
@@ -219,12 +228,13 @@ def _gravity(error: Exception) -> int:
     return 1 if isinstance(error, Retryable) else 2
 
 
-def _in_doubt(decision: Decision, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
+def in_doubt(epoch: int, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
+    """Return the error of participants that are neither proven committed nor proven lost, with evidence for each."""
     return OutcomeUnknown(
-        f"epoch {decision.epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
+        f"epoch {epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
         why=evidence[0],
         next="bring back what the evidence names, then start the job again; or look into the target, and say what came "
-        f"of it: exactsink resolve JOB.toml --epoch {decision.epoch} --sink {sink} --as committed (or lost)",
+        f"of it: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed (or lost)",
     )
 
 

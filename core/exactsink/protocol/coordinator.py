@@ -19,16 +19,17 @@ from exactsink.contract import (
     ExactsinkError,
     Fenced,
     InDoubtError,
-    LineageError,
     Refused,
     Retryable,
 )
-from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, in_threads
+from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
 from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink, Identity, Redecide
+from exactsink.protocol.lineage import check_follows, check_replay, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
+from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, check_kept_sinks, committer_of, is_bound
 from exactsink.protocol.sweep import Sweep
 from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
@@ -109,6 +110,7 @@ class Coordinator:
         self._parallel = parallel
         self._now = now
         self._identity = replace(identity or Identity(job), sinks=bound_sinks(sinks))
+        self._order = all_before({name: sink.after for name, sink in sinks.items()})
         self._claim: Claim | None = None
         self.last_claim: Claim | None = None
         """What `start` claimed, also after an error has taken the claim from this coordinator."""
@@ -119,22 +121,28 @@ class Coordinator:
         self._complete_epoch: int | None = None
 
     def start(
-        self, query_id: str, source_done: Callable[[int], bool], sweep_tokens: frozenset[str] = frozenset()
-    ) -> Mapping[str, int]:
+        self,
+        query_id: str,
+        source_done: Callable[[int], bool],
+        sweep_tokens: frozenset[str] = frozenset(),
+        *,
+        sets_aside: bool = False,
+    ) -> Start:
         """Claim the job, finish the last decided epoch as far as it goes, and sweep older generations.
 
         `source_done(epoch)` says whether the source has recorded that epoch as done; `sweep_tokens` are tokens of
-        foreign claims whose work an operator wants swept too. Gives the number of votes found lost, by sink:
-        `run_epoch` writes them again. Raises LineageError, ConfigError, InDoubtError or Retryable; nothing is committed
-        or swept before the claim stands.
+        foreign claims whose work an operator wants swept too. What is lost `run_epoch` writes again. `sets_aside`: a
+        sink that gives no answer ends only its own part, and every sweep; no epoch can be run then. Raises
+        LineageError, ConfigError, InDoubtError or Retryable; nothing is committed or swept before the claim stands.
         """
+        reach = Reach(sets_aside)
         before = self._journal.read()
         check_identity(before, self._identity)
         self._check_sinks(before, source_done)
         with self._events.point("claim"):
             claim = self.last_claim = self._journal.claim(query_id, self._driver, self._identity)
         log = self._journal.log
-        self._committers = {name: committer_of(sink, self._job, log) for name, sink in self._sinks.items()}
+        self._committers = reach.asked(self._sinks, lambda name: committer_of(self._sinks[name], self._job, log))
         self._marks = Marks.of(self._sinks, self._committers, lambda: self._journal.log, self._retry.wait)
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
@@ -142,17 +150,18 @@ class Coordinator:
             if log.decision_is_open and not done:
                 self._report_decided()
             self._journal.sum_up()
-            self._marks.check_start()
-            left = self._recommit(log.decision, done=done)
+            self._marks.check_start(reach)
+            left = self._recommit(log.decision, reach, done=done)
             lost = {sink: len(gone) for sink, gone in left.lost.items()}
-            self._marks.check_committed({} if done else lost, left.held_back)  # a batch that is done never comes again
+            kept = {} if done else lost  # a batch that is done never comes again
+            self._marks.check_committed(kept, left.held_back, reach)
             if lost and done:
-                raise _nobody_has_its_rows(self._decision().epoch)
+                raise nobody_has_its_rows(self._decision().epoch)
         with self._events.point("sweep"), self._fenced_instead(claim):
-            self._sweep.older(self._committers, log, claim, sweep_tokens)
-        self._claim = claim
+            swept = self._sweep.older(self._committers, log, claim, sweep_tokens, reach)
+        self._claim = None if reach.aside else claim
         self._report_state()
-        return lost
+        return Start(lost, left.outcomes, swept, left.held_back, reach.aside)
 
     def leave(self) -> None:
         """Record in the journal that nothing is in doubt, if so: then sinks may leave the job, or change.
@@ -196,7 +205,7 @@ class Coordinator:
         decision = self._journal.log.decision
         skipped = decision is not None and batch.epoch == decision.epoch
         if skipped and decision is not None:
-            _check_replay(decision, batch)
+            check_replay(decision, batch.fingerprint, batch.previous)
         else:
             decision = self._decide(claim, batch)
         self._finish(claim, decision, batch)
@@ -213,22 +222,23 @@ class Coordinator:
         check_kept_sinks(self._sinks, log, source_done=done)
         return done
 
-    def _recommit(self, decision: Decision | None, *, done: bool) -> CommitResult:
+    def _recommit(self, decision: Decision | None, reach: Reach, *, done: bool) -> CommitResult:
         if decision is None:
             return CommitResult({})
-        left = self._commit(decision, source_done=done)
+        left = self._commit(decision, reach, source_done=done)
         self._unrepaired = bool(left.lost)
-        self._complete_epoch = decision.epoch - 1 if left.lost else decision.epoch
+        is_open = bool(left.lost) or (not done and any(map(decision.committables, reach.aside)))
+        self._complete_epoch = decision.epoch - is_open
         return left
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
         """Take a new batch to its decision."""
         expected = self._journal.log.next_epoch
         if batch.epoch != expected:
-            raise _out_of_order(batch.epoch, expected)
-        _check_follows(self._journal.log, batch)
+            raise out_of_order(batch.epoch, expected)
+        check_follows(self._journal.log, batch.epoch, batch.previous)
         if self._unrepaired:
-            raise _nobody_has_its_rows(expected - 1)
+            raise nobody_has_its_rows(expected - 1)
         with self._events.point("open_epoch", batch.epoch):
             self._marks.open_epoch()
             plan = self._open(claim, batch, dict.fromkeys(self._sinks))
@@ -299,11 +309,11 @@ class Coordinator:
         if of is not None and seconds < of / 2:
             self._events.report("deadline_near", epoch=epoch, level=logging.WARNING, **fields, of=of)
 
-    def _commit(self, decision: Decision, *, source_done: bool = False) -> CommitResult:
-        bound = {name: self._committers[name] for name in decision.sinks if is_bound(self._sinks, decision, name)}
-        after = {name: sink.after for name, sink in self._sinks.items()}
-        calls = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, after)
-        return calls.commit(decision, bound, self._parallel, source_done=source_done)
+    def _commit(self, decision: Decision, reach: Reach | None = None, *, source_done: bool = False) -> CommitResult:
+        asked = [name for name in decision.sinks if name in self._committers]
+        bound = {name: self._committers[name] for name in asked if is_bound(self._sinks, decision, name)}
+        call = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, self._order)
+        return call.commit(decision, bound, self._parallel, reach, source_done=source_done)
 
     def _complete(self, claim: Claim, batch: Batch) -> None:
         self._sweep.losers(self._committers, self._journal.log, claim)
@@ -357,44 +367,3 @@ class Coordinator:
 
 def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
     return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
-
-
-def _nobody_has_its_rows(epoch: int) -> InDoubtError:
-    return InDoubtError(
-        f"epoch {epoch} has lost votes, and the source has gone on from it",
-        why="its rows have to be written again, and only that batch has them",
-        next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch; "
-        "`exactsink rebase` goes on without its rows",
-    )
-
-
-def _check_follows(log: Log, batch: Batch) -> None:
-    """Refuse a new batch that does not begin where the last decided one ended."""
-    decision = log.decision
-    if decision is None or batch.epoch == log.claims[-1].first_epoch or decision.previous is None:
-        return  # the first one of this checkpoint, or after an older release
-    if batch.previous != decision.fingerprint:
-        raise LineageError(
-            f"epoch {batch.epoch} does not begin where epoch {decision.epoch} ended",
-            why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
-            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
-        )
-
-
-def _check_replay(decision: Decision, batch: Batch) -> None:
-    if batch.fingerprint != decision.fingerprint or decision.previous not in (None, batch.previous):
-        raise LineageError(
-            f"epoch {batch.epoch} was decided for other input than this batch has",
-            why="the checkpoint went back in time, and the source cut its input anew",
-            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint",
-        )
-
-
-def _out_of_order(epoch: int, expected: int) -> LineageError:
-    if epoch < expected:
-        why = "the checkpoint went back in time: these rows were decided before"
-        fix = "bring back the newest checkpoint, or give the job a new name and checkpoint"
-    else:
-        why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
-        fix = "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint"
-    return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from exactsink.contract import Committer, ExactsinkError, InDoubtError, LineageError, Mark
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Expected
+from exactsink.protocol.reach import Reach
 from exactsink.protocol.sinks import Sink
 
 __all__ = ["Marks", "expected_of", "is_at"]
@@ -55,23 +56,31 @@ class Marks:
         kept = {name: sink for name, sink in sinks.items() if sink.backend.traits.marks}
         return cls(dict(sorted(kept.items())), committers, log().lineage, log, wait, {})
 
-    def check_start(self) -> None:
+    def check_start(self, reach: Reach | None = None) -> None:
         """Compare before anything is committed or swept: each sink stands at the last decision, or just before it."""
-        for name in self.sinks:
-            self._hold(name, self._stands(name))
+        (reach or Reach()).asked(self.sinks, lambda name: self._hold(name, self._stands(name)))
 
-    def check_committed(self, lost: Mapping[str, int], held_back: Collection[str] = ()) -> None:
+    def problem(self, name: str, mark: Mark | None) -> ExactsinkError | None:
+        """Return what `check_start` would raise of a sink for this mark, which the caller has read."""
+        expected = self._expected(name)
+        fits = self._is_unbound(name, mark) if expected is None else self._stands(name)(mark, expected)
+        return None if fits else difference(self.log(), name, mark, expected.now if expected is not None else None)
+
+    def check_committed(
+        self, lost: Mapping[str, int], held_back: Collection[str] = (), reach: Reach | None = None
+    ) -> None:
         """Compare once the last decision is committed again: each sink stands there, but for so many that are lost.
 
         Those that are held back come after lost ones, and stand there or just before.
         """
-        for name in self.sinks:
+
+        def check(name: str) -> None:
             if name in lost:
                 self.check_rewrite(name, lost[name])
-            elif name in held_back:
-                self._hold(name, self._stands(name))
             else:
-                self._hold(name, self._whole(name))
+                self._hold(name, self._stands(name) if name in held_back else self._whole(name))
+
+        (reach or Reach()).asked(self.sinks, check)
 
     def check_rewrite(self, name: str, lost: int) -> None:
         """Compare before a sink's lost rows are written again: no more of its set may show than is not lost."""
@@ -137,7 +146,7 @@ class Marks:
         return self._stands(name) if self._is_resolved(name) else lambda mark, expected: is_at(mark, expected.now)
 
     def _is_resolved(self, name: str) -> bool:
-        return self.log().resolved.get(name) == "committed"
+        return "committed" in self.log().resolved.get(name, {}).values()
 
     def _stands(self, name: str) -> Callable[[Mark | None, Expected], bool]:
         return lambda mark, expected: is_at(mark, expected.now) or self._is_unfinished(mark, expected, name)
@@ -219,7 +228,8 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
     if mark is None:
         return InDoubtError(what, why="the target was emptied, put back or replaced, and its mark with it", next=fix)
     if expected is None or mark.lineage != expected.lineage:
-        why = f"another journal fed this target (this one is {log.lineage}), or this journal lost its records"
+        mine = log.lineage or "empty"
+        why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
         return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
     if is_above(mark, expected) or expected.epoch is None:
         why = "the journal went back in time, and would decide epochs again that the target holds"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "check_one_frame",
     "committer_of",
     "is_bound",
+    "lacking_sinks",
     "resolved",
 ]
 
@@ -63,8 +64,8 @@ class Sink:
 
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
     a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times and
-    `file_mode` are the job's (see JobContext). `deferred` stands in for the backend where options are resolved by the
-    tasks.
+    `file_mode` are the job's (see JobContext); `epoch_column` is added to its rows. `deferred` stands in for the
+    backend where options are resolved by the tasks.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Sink:
     epoch_budget_seconds: float = EPOCH_BUDGET_SECONDS
     deferred: DeferredBackend | None = None
     file_mode: FileMode = "private"
+    epoch_column: str | None = None
 
     @property
     def for_tasks(self) -> Backend | DeferredBackend:
@@ -101,6 +103,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         epoch_budget_seconds=sink.epoch_budget_seconds,
         succeeds=log.succeeds,
         file_mode=sink.file_mode,
+        epoch_column=sink.epoch_column,
     )
     return sink.backend.committer(context)
 
@@ -149,17 +152,24 @@ def check_kept_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) 
 
     Without its config a store can't be asked. A clean stop, or `recover`, says in the journal that there is none.
     """
+    for _, refusal in lacking_sinks(sinks, log, source_done=source_done):
+        raise refusal
+
+
+def lacking_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> Iterator[tuple[BoundSink, ConfigError]]:
+    """Yield each sink for which `check_kept_sinks` refuses a config, once for each reason, with what it says."""
     mine = set(bound_sinks(sinks))
     decision = log.decision
     if decision is not None and log.decision_is_open and not source_done:
         for name, decided in decision.sinks.items():
             bound = BoundSink(name, decided.backend, decided.strategy, decided.target)
             if decided.committables and bound not in mine:
-                raise _lacking(bound, f"epoch {decision.epoch} may be unfinished, and holds rows")
+                yield bound, _lacking(bound, f"epoch {decision.epoch} may be unfinished, and holds rows")
     for claim in log.open_claims:
         for bound in claim.identity.sinks if claim.identity is not None else ():
             if bound not in mine:
-                raise _lacking(bound, f"generation {claim.generation} ended unclean, and may have left work there")
+                why = f"generation {claim.generation} ended unclean, and may have left work there"
+                yield bound, _lacking(bound, why)
 
 
 def _lacking(sink: BoundSink, why: str) -> ConfigError:

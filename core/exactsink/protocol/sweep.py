@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -11,6 +11,7 @@ from exactsink.contract import Committer, InDoubt, Undecided
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, knows_all, undecided_before, undecided_losers
 from exactsink.protocol.journal.records import Claim
+from exactsink.protocol.reach import Reach
 
 __all__ = ["Sweep"]
 
@@ -30,17 +31,27 @@ class Sweep:
     _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def older(
-        self, committers: Mapping[str, Committer], log: Log, mine: Claim, sweep_tokens: frozenset[str] = frozenset()
-    ) -> None:
-        """Abort what older generations left undecided in any sink. Raises LineageError on another journal's work.
+        self,
+        committers: Mapping[str, Committer],
+        log: Log,
+        mine: Claim,
+        sweep_tokens: frozenset[str] = frozenset(),
+        reach: Reach | None = None,
+    ) -> Mapping[str, int]:
+        """Abort what older generations left undecided in any sink; return how many, by sink.
 
-        An operator may have `sweep_tokens` of other journals: their work goes too.
+        Nothing is aborted while a sink is set aside: a journal that went back lacks decisions, and the mark that shows
+        it may be in that one. Raises LineageError on another journal's work; an operator may have `sweep_tokens` of
+        other journals: their work goes too.
         """
-        listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+        reach = reach or Reach()
+        listed = reach.asked(committers, lambda sink: list(committers[sink].in_doubt()))
+        if reach.aside:
+            return {}
         log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
         proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in listed.items()}
-        for sink, undecided in proven.items():
-            self._abort(sink, committers[sink], listed[sink], undecided)
+        aborted = reach.asked(proven, lambda sink: self._abort(sink, committers[sink], listed[sink], proven[sink]))
+        return {sink: count for sink, count in aborted.items() if count}
 
     def losers(self, committers: Mapping[str, Committer], log: Log, mine: Claim) -> None:
         """Abort my own generation's losing attempts, and what a fenced driver's tasks began after my start's sweep.
@@ -52,7 +63,30 @@ class Sweep:
             log = log if knows_all(log, listed) else self.whole()
             self._abort(sink, committer, listed, undecided_losers(log, mine, sink, listed))
 
-    def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> None:
+    def chosen(
+        self,
+        committers: Mapping[str, Committer],
+        log: Log,
+        mine: Claim,
+        refs: Collection[tuple[str, str]],
+        sweep_tokens: frozenset[str],
+    ) -> Collection[tuple[str, str]]:
+        """Abort these alone, given by sink and ref, and return those that it were. Raises as `older` does: what else is
+        listed may show that this journal went back.
+        """
+        listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
+        log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
+        for sink, found in listed.items():
+            undecided_before(log, mine, sink, found, sweep_tokens)
+        swept = []
+        for sink, found in listed.items():
+            wanted = [participant for participant in found if (sink, participant.ref) in refs]
+            undecided = undecided_before(log, mine, sink, wanted, sweep_tokens)
+            self._abort(sink, committers[sink], found, undecided)
+            swept += [(sink, participant.ref) for participant in undecided]
+        return swept
+
+    def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> int:
         if len(undecided):
             committer.abort(undecided)
             self.events.report("swept", sink=sink, participants=len(undecided))
@@ -64,6 +98,7 @@ class Sweep:
             "in_doubt", level=logging.DEBUG, sink=sink, participants=len(left), oldest_age_seconds=oldest
         )
         self._report_long(sink, left)
+        return len(undecided)
 
     def _report_long(self, sink: str, left: Sequence[InDoubt]) -> None:
         """Warn, once, of each participant that is in doubt for several epochs."""

@@ -41,10 +41,11 @@ class OnePass:
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
         check_one_frame(sinks)
         self._sinks = sinks
+        self._epochs = _epoch_columns(frame, sinks)
         self._shapes: dict[str, _Shape] = {}
         for name, sink in sinks.items():
             try:
-                self._shapes[name] = _shape(frame, sink)
+                self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
                 raise _unshaped(name, error) from error
         self._cuts: list[_Shape] = []
@@ -63,7 +64,7 @@ class OnePass:
 
     def rows(self, frame: DataFrame, name: str) -> pa.Table:
         """Collect a sink's rows of a small frame, shaped as its writer gets them."""
-        shape = self._shapes[name]
+        shape, frame = self._shapes[name], self._numbered(frame, 0)
         kept = frame if shape.where is None else frame.where(shape.where)
         return kept.select(*shape.columns()).toArrow().cast(shape.schema)
 
@@ -73,7 +74,8 @@ class OnePass:
         Columns of the job's other sinks travel, too: with less of them Spark might cut the frame into other partitions
         (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be found again in theirs.
         """
-        wide = _distributed(frame, self._sinks).select(*self._sent).select("*", *self._hashed)
+        cut = self._numbered(_distributed(frame, self._sinks), plan.epoch)
+        wide = cut.select(*self._sent).select("*", *self._hashed)
         task = _Task(
             plan,
             {name: self._sinks[name].for_tasks for name in plan.sinks},
@@ -83,6 +85,12 @@ class OnePass:
         rows = wide.mapInArrow(task, _VOTED).collect()
         self._limit.adapt(frame.sparkSession, max((row["row_bytes"] for row in rows), default=0.0))
         return [vote for row in rows for vote in load_votes(plan, bytes(row["votes"]))]
+
+    def _numbered(self, frame: DataFrame, epoch: int) -> DataFrame:
+        """Add the columns that hold the epoch's number: the same in a replay, so hashes are, too."""
+        for name in self._epochs:
+            frame = frame.withColumn(name, F.lit(epoch).cast("bigint"))
+        return frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +195,26 @@ def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
     return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type))), hashes
 
 
-def _shape(frame: DataFrame, sink: Sink) -> _Shape:
-    """Return a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns."""
-    names = sink.columns or tuple(frame.columns)
+def _epoch_columns(frame: DataFrame, sinks: Mapping[str, Sink]) -> Sequence[str]:
+    """Name the columns with the epoch's number that sinks ask for. Raises ConfigError for one that the frame has."""
+    asked = {sink.epoch_column: name for name, sink in sinks.items() if sink.epoch_column is not None}
+    there = {name.lower() for name in frame.columns}
+    for column in asked:
+        if column.lower() in there:
+            raise ConfigError(
+                f"sink {asked[column]}: the frame has a column {column} already",
+                why="epoch_column names one that is added to it, with the epoch's number",
+                next="give epoch_column another name, or drop the column in the job's transform",
+            )
+    return sorted(asked)
+
+
+def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
+    """Return a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns.
+
+    `frame` is the `whole` of the job with the columns of epochs: a sink gets the one that it asks for.
+    """
+    names = (*(sink.columns or whole.columns), *filter(None, [sink.epoch_column]))
     expressions = tuple(map(quoted_name, names))
     wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
     if wanted is not None:

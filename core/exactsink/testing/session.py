@@ -9,7 +9,18 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committable, Committer, InDoubt, JobContext, Mark, Outcome, Txn, Writer
+from exactsink.contract import (
+    Backend,
+    Committable,
+    Committer,
+    InDoubt,
+    JobContext,
+    Mark,
+    Outcome,
+    Standing,
+    Txn,
+    Writer,
+)
 from exactsink.protocol.journal.log import Log, undecided_before
 from exactsink.protocol.journal.records import Claim
 from exactsink.protocol.participant import no_probe, write_partition
@@ -47,7 +58,7 @@ class Session:
 
     def open(self, epoch: int, schema: pa.Schema, participants: int | None = None) -> bytes:
         """Open an epoch and return its ticket."""
-        return self._commit_side(lambda committer: committer.open_epoch(epoch, schema, participants))
+        return self.with_committer(lambda committer: committer.open_epoch(epoch, schema, participants))
 
     def writer(self, epoch: int, partition: int, schema: pa.Schema, ticket: bytes) -> Writer:
         """Open a participant's writer; the caller ends it."""
@@ -77,23 +88,23 @@ class Session:
             committer.open_epoch(epoch, schema, None)
             committer.check_votes(epoch, committables)
 
-        self._commit_side(call)
+        self.with_committer(call)
 
     def commit(self, epoch: int, committables: Sequence[Committable], times: int = 1) -> list[Outcome]:
         """Commit with one committer, a number of times, and return the last outcomes."""
-        return self._commit_side(lambda c: [list(c.commit(epoch, committables)) for _ in range(times)])[-1]
+        return self.with_committer(lambda c: [list(c.commit(epoch, committables)) for _ in range(times)])[-1]
 
     def mark(self) -> Mark | None:
         """Read the sink's mark."""
-        return self._commit_side(lambda committer: committer.mark())
+        return self.with_committer(lambda committer: committer.mark())
 
     def put_birth(self) -> Mark:
         """Put the birth of the context's lineage, and return the mark that stands."""
-        return self._commit_side(lambda committer: committer.put_birth())
+        return self.with_committer(lambda committer: committer.put_birth())
 
     def trim_marks(self) -> None:
         """Delete what the mark needs no more."""
-        self._commit_side(lambda committer: committer.trim_marks())
+        self.with_committer(lambda committer: committer.trim_marks())
 
     def commit_marked(self, epoch: int, committables: Sequence[Committable]) -> list[Outcome]:
         """Commit as the core does: with a committer that has read the mark before."""
@@ -102,11 +113,29 @@ class Session:
             committer.mark()
             return list(committer.commit(epoch, committables))
 
-        return self._commit_side(call)
+        return self.with_committer(call)
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> list[Standing]:
+        """Return how an epoch's committables stand, as an operator's command asks."""
+        return self.with_committer(lambda committer: self.assessed_by(committer, epoch, committables))
+
+    def assessed_by(self, committer: Committer, epoch: int, committables: Sequence[Committable]) -> list[Standing]:
+        """Return how they stand; the mark is read first, where there is one."""
+        if self.backend.traits.marks:
+            committer.mark()
+        return list(committer.assess(epoch, committables))
+
+    def inherits_assess(self) -> bool:
+        """Return whether the backend leaves `assess` to the contract."""
+        return self.with_committer(lambda committer: type(committer).assess is Committer.assess)
+
+    def blocked(self) -> list[str]:
+        """Return what the participants in doubt hold up."""
+        return self.with_committer(lambda c: [said for participant in c.in_doubt() for said in c.blocks(participant)])
 
     def listed(self) -> list[InDoubt]:
         """List what the backend holds in doubt."""
-        return self._commit_side(lambda committer: list(committer.in_doubt()))
+        return self.with_committer(lambda committer: list(committer.in_doubt()))
 
     def abort(self, *participants: InDoubt) -> None:
         """Abort these participants, as the sweep of a later claim does that knows theirs."""
@@ -114,9 +143,10 @@ class Session:
         mine = Claim(max(claim.generation for claim in claims) + 1, "0" * 12, "session", "query", self.ctx.lineage)
         log = Log(anchors=(*claims, mine))
         undecided = undecided_before(log, mine, self.ctx.sink, participants)
-        self._commit_side(lambda committer: committer.abort(undecided))
+        self.with_committer(lambda committer: committer.abort(undecided))
 
-    def _commit_side(self, call: Callable[[Committer], _Answer]) -> _Answer:
+    def with_committer(self, call: Callable[[Committer], _Answer]) -> _Answer:
+        """Make a call on a committer of its own."""
         committer = self.backend.committer(self.ctx)
         try:
             return call(committer)

@@ -5,12 +5,13 @@ A subclass puts a fault, or a defect, between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from exactsink.contract import (
     Applier,
+    Audit,
     Backend,
     Committable,
     Committer,
@@ -95,6 +96,9 @@ class WrappedCommitter(Committer):
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         return self.real.assess(epoch, committables)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        return self.real.audit(epochs, deep=deep)
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
         return self.real.blocks(participant)

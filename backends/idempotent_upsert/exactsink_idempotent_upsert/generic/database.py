@@ -6,7 +6,7 @@ second of them finds it changed and rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,13 +14,14 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, Finding, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
 from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.table import Table
+from exactsink_idempotent_upsert.votes import Votes
 
 __all__ = ["GenericDatabase"]
 
@@ -66,6 +67,16 @@ class GenericDatabase(Database):
 
     def last_owner(self) -> Owner | None:
         return None
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        return []
+
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        name: sa.ColumnClause[int] = sa.column(column)
+        table = sa.table(self.table.name, name, schema=self.table.schema)
+        query = sa.select(name, sa.func.count()).select_from(table).where((name >= first) | name.is_(None))
+        with self._engine().connect() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(name))}
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         found = list(frame_findings(self.table, schema, "SQL", lambda kind: str(column_type(kind) or "") or None))
@@ -174,6 +185,10 @@ class _Session(Session):
 
     def owner(self) -> Owner | None:
         return None
+
+    @property
+    def votes(self) -> Votes:
+        raise NotImplementedError("strategy direct")
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         raise NotImplementedError("strategy direct")

@@ -17,17 +17,17 @@ import sqlalchemy.dialects.mysql.pymysql  # noqa: F401 - here once, not in each 
 from sqlalchemy.engine import make_url
 
 from exactsink.contract import Backend, Committable
-from exactsink.testing import ConformanceTarget, recorded
+from exactsink.testing import ConformanceTarget
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
+from exactsink_idempotent_upsert.conformance import StagedEvidence, lose_what_tasks_wrote
 from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import Table
 
 if TYPE_CHECKING:
     import pymysql
 
-__all__ = ["ServerTarget", "StagedServerTarget", "targets_on"]
+__all__ = ["DirectServerTarget", "ServerTarget", "StagedServerTarget", "targets_on"]
 
-_RECORDINGS = Path(__file__).parents[1] / "conformance.json"  # what strategies stage is the same everywhere
 _TABLES = (
     "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, {0}_epoch INT, {0}_generation INT)",
     "CREATE TABLE changes (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT)",
@@ -38,7 +38,7 @@ _TABLES = (
 
 def targets_on(url: str) -> Mapping[str, ConformanceTarget]:
     """Return the targets by name, on this server."""
-    return {"mysql_staged": StagedServerTarget("staged", url), "mysql_direct": ServerTarget("direct", url)}
+    return {"mysql_staged": StagedServerTarget("staged", url), "mysql_direct": DirectServerTarget("direct", url)}
 
 
 @dataclass(frozen=True)
@@ -76,31 +76,24 @@ class ServerTarget(ConformanceTarget):
 
 
 @dataclass(frozen=True)
-class StagedServerTarget(ServerTarget):
-    """The same with strategy `staged`, whose staged files and marker are evidence that can get lost."""
+class DirectServerTarget(ServerTarget):
+    """The same with strategy `direct`, whose votes a failover can lose, together with their rows."""
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the staged files, as a person may who takes them for rubbish."""
-        for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink()
+        lose_what_tasks_wrote(lambda statement: self.run(folder, statement), committables)
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the staged files, and the marker."""
-        for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
+        """Remove the votes, and the marker."""
         self.run(folder, "DELETE FROM exactsink_epochs")
+        self.run(folder, "DELETE FROM exactsink_votes")
 
-    def foreign(self, folder: Path) -> None:
-        staging = folder / "staging"
-        staging.mkdir()
-        (staging / "somebody's own.arrow").write_text("somebody's")
 
-    def foreign_stands(self, folder: Path) -> bool:
-        path = folder / "staging" / "somebody's own.arrow"
-        return path.exists() and path.read_text() == "somebody's"
+@dataclass(frozen=True)
+class StagedServerTarget(StagedEvidence, ServerTarget):
+    """The same with strategy `staged`."""
 
-    def previous(self, folder: Path) -> Sequence[Committable]:
-        return recorded(_RECORDINGS, self.strategy, folder)
+    def remove_marker(self, folder: Path) -> None:
+        self.run(folder, "DELETE FROM exactsink_epochs")
 
 
 def _database(folder: Path) -> str:

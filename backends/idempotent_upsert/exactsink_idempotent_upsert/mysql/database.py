@@ -5,14 +5,14 @@ Executors import this module: the driver and SQLAlchemy only where it connects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, OWNER_TABLE, Database, Held, Owner, Session
 from exactsink_idempotent_upsert.generic.spool import Spool, in_order
 from exactsink_idempotent_upsert.limits import Limit
@@ -20,6 +20,7 @@ from exactsink_idempotent_upsert.mysql.errors import explained, is_refusal
 from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
+from exactsink_idempotent_upsert.votes import VOTE_TABLE, Votes
 
 if TYPE_CHECKING:
     import pymysql
@@ -42,6 +43,9 @@ _MARKERS = (
 _OWNERS = (
     f"CREATE TABLE IF NOT EXISTS {OWNER_TABLE} (target {_TEXT}, job {_TEXT}, sink {_TEXT}, lineage {_TEXT},"
     f" PRIMARY KEY (target)) {_OPTIONS}"
+)
+_VOTES = (
+    f"CREATE TABLE IF NOT EXISTS {VOTE_TABLE} (participant {_TEXT} PRIMARY KEY, voted_at DOUBLE NOT NULL) {_OPTIONS}"
 )
 _THERE = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
 _READ_MARKER = f"SELECT lineage, epoch, generation, token FROM {MARKER_TABLE} WHERE job = %s AND sink = %s"
@@ -129,6 +133,16 @@ class MysqlDatabase(Database):
         with closing(self.connect()) as connection:
             session = self.session(connection)
             return session.owner() if session.has_table(OWNER_TABLE) else None
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        with closing(self.connect()) as connection:
+            session = self.session(connection)
+            return list(session.votes.of(job, sink)) if session.has_table(VOTE_TABLE) else []
+
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(self.counting(column, first, Statements(self.table).name))
+            return dict(cursor.fetchall())
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.mysql.preflight import table_findings
@@ -224,8 +238,13 @@ class _Session(Session):
         found: Sequence[Owner] = self._rows(_READ_OWNER, self._table.target)
         return found[0] if found else None
 
+    @property
+    def votes(self) -> Votes:
+        return Votes(self._rows)
+
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         self._define(OWNER_TABLE, _OWNERS)
+        self._define(VOTE_TABLE, _VOTES)
         new = f"INSERT INTO {OWNER_TABLE} VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE target = target"
         self._rows(new, self._table.target, *mine)
         [owner] = self._rows(_READ_OWNER + " FOR UPDATE", self._table.target)

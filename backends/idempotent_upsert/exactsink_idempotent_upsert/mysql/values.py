@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
+from exactsink_idempotent_upsert import storable
 
 __all__ = ["column_type", "packed", "rows_of", "unstorable"]
 
 _NUMBERS = {"uint64": "BIGINT UNSIGNED", "bool": "BOOLEAN"}
 _MOST_DIGITS, _MOST_SCALE = 65, 30
-_DAY = 86_400
-_FIRST, _END = -719_162 * _DAY, 2_932_897 * _DAY  # the years 1 to 9999
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _is = pa.types
 
 
@@ -48,22 +46,7 @@ def column_type(type: pa.DataType, *, key: bool = False) -> str | None:
 
 def unstorable(batch: pa.RecordBatch, product: str = "MariaDB and MySQL") -> str | None:
     """Return which value of a batch could not be stored as it is; None when all can."""
-    try:
-        batch.validate(full=True)  # broken UTF-8, which Spark lets through, or digits that the type doesn't have
-    except pa.ArrowInvalid as error:
-        return str(error)
-    for name, column in zip(batch.schema.names, map(plain, batch.columns), strict=True):
-        if column_type(column.type) is None:
-            return f"column {name} is of type {column.type}, which {product} can't hold"
-        if _is.is_floating(column.type) and pc.all(pc.is_finite(column.cast(pa.float64()))).as_py() is False:
-            return f"column {name} has NaN or infinity, which {product} can't hold"
-        if _outside_years(column):
-            return f"column {name} has a value outside the years 1 to 9999"
-        if (_is.is_timestamp(column.type) or _is.is_time(column.type)) and column.type.unit == "ns":
-            whole = column.cast(pa.int64())
-            if pc.any(pc.not_equal(pc.multiply(pc.divide(whole, 1000), 1000), whole)).as_py():
-                return f"column {name} has parts of a microsecond"
-    return None
+    return storable.unstorable(batch, product, column_type, lambda column: _refused(column, product))
 
 
 def rows_of(batch: pa.RecordBatch, names: Sequence[str], more: str = "") -> pa.Array:
@@ -112,18 +95,15 @@ def _bytes(text: bytes) -> pa.Scalar:
     return pa.scalar(text, pa.large_binary())
 
 
-def _outside_years(column: pa.Array) -> bool:
+def _refused(column: pa.Array, product: str) -> str | None:
     kind = column.type
-    if _is.is_date32(kind):
-        first, end = _FIRST // _DAY, _END // _DAY
-    elif _is.is_date64(kind) or _is.is_timestamp(kind):
-        unit = _PER_SECOND["ms" if _is.is_date64(kind) else kind.unit]
-        first, end = _FIRST * unit, _END * unit
-    else:
-        return False
-    extremes = pc.min_max(column)
-    least, greatest = extremes["min"].value, extremes["max"].value
-    return least is not None and not first <= least <= greatest < end
+    if _is.is_floating(kind) and pc.all(pc.is_finite(column.cast(pa.float64()))).as_py() is False:
+        return f"NaN or infinity, which {product} can't hold"
+    if (_is.is_timestamp(kind) or _is.is_time(kind)) and kind.unit == "ns":
+        whole = column.cast(pa.int64())
+        if pc.any(pc.not_equal(pc.multiply(pc.divide(whole, 1000), 1000), whole)).as_py():
+            return "parts of a microsecond"
+    return None
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -75,6 +75,7 @@ class DirectTarget(UpsertTarget):
             ids = [committable.txn.id for committable in committables]
             session.execute(_GONE, [ids])
             session.execute("DELETE FROM exactsink_staged WHERE participant = ANY (%s)", [ids])
+            session.execute("DELETE FROM changes WHERE id NOT IN (SELECT id FROM keyed)")
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Empty the marks and the registry."""

@@ -27,7 +27,10 @@ from exactsink.contract import (
     JobContext,
     LineageError,
     Lost,
+    Mark,
     Outcome,
+    Prepared,
+    Standing,
     Txn,
     Unknown,
 )
@@ -186,6 +189,8 @@ class DirectUpsertWriter(LoadingWriter):
 class DirectUpsertCommitter(PostgresCommitter):
     """Marks an epoch that its tasks have written, once each of their votes is found in the registry."""
 
+    _overwrites = True
+
     def __init__(self, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
         super().__init__(options, ctx)
         self._table = table
@@ -235,12 +240,24 @@ class DirectUpsertCommitter(PostgresCommitter):
                 if self._is_applied(marks, seen, epoch):
                     outcome = AlreadyCommitted()
                 elif gone := sorted({*ids} - registry.registered(ids)):
-                    evidence = f"of {len(ids)} votes {len(gone)} are in {registry.relation} no more: {gone[0]}"
-                    outcome = Unknown(evidence) if seen is None else Lost(f"{evidence}; the target stands at {seen}")
+                    outcome = _gone(registry, gone, ids, seen)
                 else:
                     marks.add(epoch, max(committables, key=lambda one: one.txn.generation).txn.token)
                     registry.forget(ids)
         return [outcome for _ in committables]
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        doing = f"look how epoch {epoch} stands"
+        ids = [committable.txn.id for committable in committables]
+        with self._using(doing) as session:
+            _, seen = self._seen(session, doing)
+            schema = payload_of(committables[0], DirectUpsertWriter)["schema"]
+            registry = Registry(session, schema)
+            # In this order: a vote that another driver takes away meanwhile is marked by the second look.
+            gone = sorted({*ids} - registry.registered(ids, keep=False))
+            if self._is_marked(self._marks(session, schema), seen, epoch):
+                return [AlreadyCommitted() for _ in ids]
+        return [_gone(registry, gone, ids, seen) if gone else Prepared() for _ in ids]
 
     def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
         """End the sessions that still write, and forget votes: what they wrote is overwritten by the replay."""
@@ -257,3 +274,9 @@ class DirectUpsertCommitter(PostgresCommitter):
             return ()
         brought = [*(column.name for column in columns), *GUARD]
         return tuple(name for (name,) in session.run(_RESET, table.oid, brought).fetchall())
+
+
+def _gone(registry: Registry, gone: Sequence[str], ids: Sequence[str], seen: Mark | None) -> Lost | Unknown:
+    """Return what becomes of an epoch whose votes are gone, given the mark that the journal knows."""
+    evidence = f"of {len(ids)} votes {len(gone)} are in {registry.relation} no more: {gone[0]}"
+    return Unknown(evidence) if seen is None else Lost(f"{evidence}; the target stands at {seen}")

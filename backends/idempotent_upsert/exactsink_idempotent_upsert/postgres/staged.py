@@ -20,7 +20,7 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 from exactsink_postgres.load import payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
-from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter
+from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter, check_staged
 from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
 from exactsink_postgres.type_mapping import Column, matches
 
@@ -43,6 +43,8 @@ class UpsertStagingWriter(StagingWriter):
 
 class UpsertStagingCommitter(StagingCommitter):
     """Applies an epoch by INSERT .. ON CONFLICT, each key's rows in their order, keys in theirs."""
+
+    _overwrites = True
 
     def __init__(self, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
         super().__init__(options, ctx)
@@ -68,7 +70,7 @@ class UpsertStagingCommitter(StagingCommitter):
     def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
         voted = sum(committable.rows for committables in waiting.values() for committable in committables)
-        _check_staged(session, waiting, voted)
+        check_staged(session, waiting)
         if not statements.in_rounds:
             changed = _merge(session, statements)
             if statements.counted and changed != voted:  # keys came twice, or the table drops rows
@@ -113,17 +115,6 @@ def _statements(
     named = as_named(table, columns)
     ordered = ORDER if ORDER in held else named.ordered_by
     return Statements(named, target, columns, brought, ordered, sources)
-
-
-def _check_staged(session: Session, waiting: Mapping[Place, Sequence[Committable]], voted: int) -> None:
-    there = 0
-    for place, committables in waiting.items():
-        query = f"SELECT count(*) FROM {place.relation} WHERE {ATTEMPT} = ANY (%s)"
-        attempts = [committable.txn.attempt for committable in committables]
-        ((count,),) = session.run(query, attempts).fetchall()
-        there += count
-    if there != voted:
-        raise Doubt(f"{there} of the {voted} rows that were voted are staged: they were changed; nothing was applied")
 
 
 def _check_changed(target: str, changed: int, keys: int) -> None:

@@ -6,7 +6,7 @@ Executors import this module for the direct strategy: SQLAlchemy only where the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,
@@ -31,6 +31,7 @@ from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite.statements import Statements, create_table
 from exactsink_idempotent_upsert.sqlite.values import column_type, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.votes import VOTE_TABLE, Votes
 
 __all__ = ["SqliteDatabase"]
 
@@ -38,6 +39,7 @@ _TOKEN = "token"  # a table of the first releases has it not
 _MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"} | {
     _TOKEN: "TEXT"
 }
+_VOTE_COLUMNS = {"participant": "TEXT", "voted_at": "REAL"}
 _STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)"
 _READ_MARKER = f"SELECT * FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
 _NAMES = "SELECT name FROM pragma_table_xinfo(?)"
@@ -117,6 +119,18 @@ class SqliteDatabase(Database):
         with closing(self.connect()) as connection:
             there = _has_table(connection, OWNER_TABLE)
             return _Session(connection, self.table, self.place).owner() if there else None
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        if not self.path.exists():
+            return []
+        with closing(self.connect()) as connection:
+            there = _has_table(connection, VOTE_TABLE)
+            return list(_Session(connection, self.table, self.place).votes.of(job, sink)) if there else []
+
+    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
+        with closing(self.connect()) as connection:
+            query = self.counting(column, first, f"main.{self.quoted(self.table.name)}")
+            return dict(connection.execute(query).fetchall())
 
     def findings(self, schema: pa.Schema) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.sqlite.preflight import file_findings
@@ -200,10 +214,15 @@ class _Session(Session):
         owner: Owner | None = self._connection.execute(_READ_OWNER, (self._table.target,)).fetchone()
         return owner
 
+    @property
+    def votes(self) -> Votes:
+        return Votes(lambda sql, *values: self._connection.execute(sql.replace("%s", "?"), values).fetchall())
+
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         target = self._table.target
         owners = create_table(OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
         self._connection.execute(owners)
+        self._connection.execute(create_table(VOTE_TABLE, _VOTE_COLUMNS, ("participant",)))
         self._connection.execute(f"INSERT OR IGNORE INTO main.{OWNER_TABLE} VALUES (?, ?, ?, ?)", (target, *mine))
         owner = self.owner()
         if owner is not None and owner[:2] == mine[:2] and owner[2] in succeeds:

@@ -16,6 +16,7 @@ from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.sqlite.preflight_late import late_findings
 from exactsink_idempotent_upsert.sqlite.statements import Statements
+from exactsink_idempotent_upsert.sqlite.trial import silent_unique
 from exactsink_idempotent_upsert.sqlite.values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
@@ -118,6 +119,14 @@ def _statement_problems(table: Table, connection: sqlite3.Connection, names: Seq
             message = f"table {table.name} can't be upserted into: {error}"
             what = "correct `set`, or " if table.expressions else ""
             yield Finding("error", message, f"{what}name another table, or fix {table.name}")
+        return
+    for columns in silent_unique(connection, table, names):
+        message = (
+            f"UNIQUE ({columns}) has ON CONFLICT REPLACE or IGNORE: rows of other keys would vanish, or these rows"
+        )
+        yield Finding(
+            "error", message, f"make table {table.name} anew without that clause, or key the sink by {columns}"
+        )
 
 
 def _version_problems(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import compress
 from typing import Any
 
@@ -20,11 +20,11 @@ from exactsink.contract import Fatal
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite.rows import Changes, insert
-from exactsink_idempotent_upsert.sqlite.statements import listed
+from exactsink_idempotent_upsert.sqlite.statements import bound, listed
 from exactsink_idempotent_upsert.sqlite.values import column_type, stored_values
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Trial", "form_of", "limits_of", "other_unique", "table_sql"]
+__all__ = ["Trial", "form_of", "limits_of", "other_unique", "silent_unique", "table_sql"]
 
 _SQL = "SELECT sql FROM main.sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
 _INDEXES = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND lower(tbl_name) = lower(?) AND sql IS NOT NULL"
@@ -39,8 +39,10 @@ _COMPUTED = """
 """
 _EXPRESSION = "an expression"
 _CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
+_SILENT = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", re.IGNORECASE)
 _STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
 _SAFE = "the epoch is not decided yet: SQLite would refuse the row after the decision, when it is too late"
+_UNIQUE_CODES = (1555, 2067, 2579)  # of a primary key, of UNIQUE, of a row's number
 _EXACT = {"BIGINT": ("INT", "INTEGER"), "BOOLEAN": ("INT", "INTEGER"), "DOUBLE": ("REAL",)}
 
 
@@ -86,6 +88,30 @@ def other_unique(connection: sqlite3.Connection, table: Table, names: Iterable[s
         folded = set(map(ascii_lower, columns))
         if not keys <= folded and folded & (brought | {_EXPRESSION}):
             yield tuple(columns)
+
+
+def silent_unique(connection: sqlite3.Connection, table: Table, names: Sequence[str]) -> list[str]:
+    """Return the columns of each unique constraint, besides the keys', by which SQLite deletes rows of other keys
+    (ON CONFLICT REPLACE) or drops those that come (IGNORE), where it would refuse them without that clause.
+    """
+    sql = table_sql(connection, table.name)
+    if not _SILENT.search(sql):
+        return []
+    indexes = [row[0] for row in connection.execute(_INDEXES, (table.name,))]
+    refused, loudly = (
+        _refused_by([form, *indexes], table, names) for form in (sql, _SILENT.sub("ON CONFLICT ABORT", sql))
+    )
+    return sorted(set(loudly) - set(refused))
+
+
+def _refused_by(form: Iterable[str], table: Table, names: Sequence[str]) -> list[str]:
+    """Return the unique constraints of a copy that refuse a row: SQLite's own program for an upsert says so."""
+    with closing(sqlite3.connect(":memory:")) as copy:
+        for statement in form:
+            copy.execute(statement)
+        insert = f"INSERT INTO {listed([table.name])} ({listed(names)}) VALUES {bound(len(names))}"
+        program = copy.execute(f"EXPLAIN {insert} ON CONFLICT ({listed(table.keys)}) DO NOTHING", [None] * len(names))
+        return [said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES]
 
 
 def _types_may_not_fit(connection: sqlite3.Connection, table: Table, schema: pa.Schema, *, strict: bool) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
+from exactsink_idempotent_upsert import storable
 
 __all__ = ["column_type", "sort_values", "stored_values", "unstorable"]
 
@@ -24,9 +25,6 @@ _STORED = {
     "TEXT": ["string", "large_string", "string_view", "decimal", "timestamp", "date", "time"],
     "BLOB": ["binary", "large_binary", "binary_view", "fixed_size_binary"],
 }
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAY = 86_400
-_FIRST, _END = -719_162 * _DAY, 2_932_897 * _DAY  # the years 1 to 9999: outside them ISO text loses its width
 
 
 def column_type(type: pa.DataType) -> str | None:
@@ -71,31 +69,7 @@ def sort_values(column: pa.Array) -> list[Any]:
 
 def unstorable(batch: pa.RecordBatch) -> str | None:
     """Return which value of a batch could not be stored as it is; None when all can."""
-    try:
-        batch.validate(full=True)  # broken UTF-8, which Spark lets through, or digits that the type doesn't have
-    except pa.ArrowInvalid as error:
-        return str(error)
-    for name, column in zip(batch.schema.names, map(plain, batch.columns), strict=True):
-        if column_type(column.type) is None:
-            return f"column {name} is of type {column.type}, which SQLite can't hold"
-        if _outside_years(column):
-            return f"column {name} has a value outside the years 1 to 9999"
-    return None
-
-
-def _outside_years(column: pa.Array) -> bool:
-    """Return whether a date or timestamp can't be shown as ISO text of a fixed width."""
-    kind = column.type
-    if pa.types.is_date32(kind):
-        first, end = _FIRST // _DAY, _END // _DAY
-    elif pa.types.is_date64(kind) or pa.types.is_timestamp(kind):
-        unit = _PER_SECOND["ms" if pa.types.is_date64(kind) else kind.unit]
-        first, end = _FIRST * unit, _END * unit
-    else:
-        return False
-    extremes = pc.min_max(column)
-    least, greatest = extremes["min"].value, extremes["max"].value
-    return least is not None and not first <= least <= greatest < end
+    return storable.unstorable(batch, "SQLite", column_type)
 
 
 def _iso(column: pa.Array) -> pa.Array:

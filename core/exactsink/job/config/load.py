@@ -47,7 +47,7 @@ def _check_after(config: JobConfig, document: Document) -> None:
             if first not in config.sinks:
                 near = _nearest(first, config.sinks)
                 raise ConfigError(f"{place}: the job has no sink {first}{near}", next="name another sink of this job")
-        if name in all_before(name, after):
+        if name in all_before(after)[name]:
             why = "each waits for the other, so none of them would ever be committed"
             raise ConfigError(f"{place}: sink {name} comes after itself", why=why, next="take one `after` away")
 

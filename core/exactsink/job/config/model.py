@@ -242,6 +242,8 @@ class SinkSection(_Section):
     """The most partitions, and so participants, that an epoch may have."""
     after: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
+    epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """A BIGINT column that every row gets, with its epoch's number: readers cut all sinks at one epoch by it."""
 
     @field_validator("distribution")
     @classmethod

@@ -40,13 +40,16 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
                 why="tasks don't see it, so an executor's environment can't fill it",
                 next="write ${NAME}",
             )
+    backend = backend_class(options)
+    if section.epoch_column is not None:
+        backend.check_epoch_column(section.epoch_column)
     task_options = {key: value for key, value in written.items() if key not in core}
     if task_options != config.options[name]:
         deferred = DeferredBackend(backend_class, task_options, document.folder)
     return Sink(
         name=name,
         kind=section.backend,
-        backend=backend_class(options),
+        backend=backend,
         deferred=deferred,
         staging=str(config.staging / name),
         columns=section.columns,
@@ -57,4 +60,5 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         longest_pause_seconds=config.job.longest_pause_seconds,
         epoch_budget_seconds=config.job.epoch_budget_seconds,
         file_mode=config.job.file_mode,
+        epoch_column=section.epoch_column,
     )

@@ -10,8 +10,9 @@ from itertools import chain, takewhile
 from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
-from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, rebased, summed_up
+from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, summed_up, with_words
 from exactsink.protocol.journal.records import (
+    COPY,
     Claim,
     Decide,
     Expected,
@@ -115,7 +116,7 @@ class Journal:
         sums = dict(zip(record.names, record.name_sums, strict=False))
         for seq in sorted(record.names):
             log = extended(log, record if seq == newest else self._entry(seq, sums.get(seq, ""), newest))
-        return replace(rebased(log), last_seq=newest, last_sum=record.sha256)
+        return replace(with_words(log), last_seq=newest, last_sum=record.sha256)
 
     def _back_to(self, seq: int) -> Log:
         """Return the log as this handle has it, with all anchors from this seq on."""
@@ -134,7 +135,7 @@ class Journal:
             if record.before_sum not in ("", anchor.sha256):
                 raise _other_entry(seq, anchor.sha256, record.before_sum, record.seq)
             if not isinstance(anchor, Claim | Kept) or anchor.before >= seq:
-                raise Fatal(f"journal entry {seq} is no claim or note", next="bring the journal back from a copy")
+                raise Fatal(f"journal entry {seq} is no claim or note", next=COPY)
             yield anchor
             record = anchor
 
@@ -357,7 +358,7 @@ def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:
         f"journal entry {seq} is not the one that entry {by} was written after",
         why=f"its sha256 is {sha256[:12]}..., entry {by} names {named[:12]}...: an entry was edited, or comes from "
         "another copy of the journal",
-        next="bring back one whole copy; or `exactsink rebase`, which starts from what the targets hold",
+        next=COPY,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from exactsink.contract import Committable, Fatal, Fenced, InDoubt, LineageError, Mark, Undecided
 from exactsink.protocol.journal.records import (
@@ -27,10 +28,11 @@ __all__ = [
     "fenced_by",
     "knows_all",
     "needed",
-    "rebased",
+    "other_journal",
     "summed_up",
     "undecided_before",
     "undecided_losers",
+    "with_words",
 ]
 
 
@@ -108,10 +110,13 @@ class Log:
         return (self.decision.marks if self.decision else None) or ()
 
     @property
-    def resolved(self) -> Mapping[str, str]:
-        """Return what an operator said of the last decision's sinks: `committed` or `lost`."""
-        epoch = self.decision.epoch if self.decision else None
-        return {a.sink: a.outcome for a in self.anchors if isinstance(a, Resolve) and a.epoch == epoch}
+    def resolved(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what an operator said of the last decision: by sink, what came of which participant (by its ref)."""
+        words = dict[str, dict[str, str]]()
+        for word in _words(self):
+            refs = word.participants or (self.decision.refs(word.sink) if self.decision else ())
+            words.setdefault(word.sink, {}).update(dict.fromkeys(refs, word.outcome))
+        return words
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
@@ -176,13 +181,15 @@ def extended(log: Log, record: Record) -> Log:
     """Return the log with one more record at its end."""
     log = replace(log, last_seq=record.seq, last_sum=record.sha256)
     if isinstance(record, Claim | Kept):
-        return rebased(replace(log, anchors=(*log.anchors, record)))
+        return with_words(replace(log, anchors=(*log.anchors, record)))
     if isinstance(record, Decide):
         place = ((record.seq,), (record.sha256,))
         sinks, marks = record.sinks, record.marks
         decision = Decision(record.epoch, record.fingerprint, sinks, *place, record.previous, marks, record.at)
         return replace(log, decision=decision)
-    return replace(log, decision=_redecided(log.decision, record, resolved=record.sink in log.resolved))
+    log = _without_given_up(log, record.seq)
+    taken = any(word.sink == record.sink and word.outcome != "given-up" for word in _words(log, record.seq))
+    return replace(log, decision=_redecided(log.decision, record, resolved=taken))
 
 
 def needed(walk: Iterable[Claim | Kept], names: Sequence[int]) -> tuple[Claim | Kept, ...]:
@@ -210,8 +217,12 @@ def summed_up(log: Log, most: int) -> Note | None:
     return Note(_SUMMED_UP) if len(log.anchors) > most and not said and not log.is_complete else None
 
 
-def rebased(log: Log) -> Log:
-    """Let the newest rebase since the last decision take that decision's place."""
+def with_words(log: Log) -> Log:
+    """Let an operator's words since the last decision change it: a rebase takes its place, what is given up leaves."""
+    return _without_given_up(_rebased(log))
+
+
+def _rebased(log: Log) -> Log:
     decided = max(log.decision.seqs, default=-1) if log.decision else -1
     words = [claim for claim in log.claims if claim.rebased is not None and claim.seq > decided]
     if not words:
@@ -221,6 +232,22 @@ def rebased(log: Log) -> Log:
     return replace(log, decision=replace(log.decision, sinks={}, marks=words[-1].rebased))
 
 
+def _words(log: Log, before: float = inf) -> Sequence[Resolve]:
+    """Return an operator's words on the last decision, given before an entry."""
+    epoch = log.decision.epoch if log.decision else None
+    return [a for a in log.anchors if isinstance(a, Resolve) and a.epoch == epoch and a.seq < before]
+
+
+def _without_given_up(log: Log, before: float = inf) -> Log:
+    """Let what was given up before an entry leave the decision: it is proven lost, so of its tokens none shows."""
+    for word in (word for word in _words(log, before) if word.outcome == "given-up"):
+        decision = log.decision
+        if decision is not None and not decision.refs(word.sink).isdisjoint(word.participants):
+            kept = tuple(c for c in decision.committables(word.sink) if c.ref not in word.participants)
+            log = replace(log, decision=_with_set(decision, word.sink, kept))
+    return log
+
+
 def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = False) -> Decision | None:
     """Fold a redecide in: it replaces that sink's whole set. `resolved`: an operator gave its word on the old one."""
     if decision is None or decision.epoch != record.epoch:
@@ -228,25 +255,34 @@ def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = 
             f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
             next="bring the journal back from a copy",
         )
-    sink = replace(decision.sinks[record.sink], committables=record.committables)
+    decision = _with_set(decision, record.sink, record.committables, resolved=resolved)
+    return replace(decision, seqs=(*decision.seqs, record.seq), sums=(*decision.sums, record.sha256))
+
+
+def _with_set(
+    decision: Decision, name: str, committables: tuple[Committable, ...], *, resolved: bool = False
+) -> Decision:
+    """Return the decision with another set of one sink."""
+    sink = replace(decision.sinks[name], committables=committables)
     return replace(
         decision,
-        sinks={**decision.sinks, record.sink: sink},
-        seqs=(*decision.seqs, record.seq),
-        sums=(*decision.sums, record.sha256),
+        sinks={**decision.sinks, name: sink},
         marks=decision.marks
-        and tuple(_remarked(m, sink, resolved=resolved) if m.sink == record.sink else m for m in decision.marks),
+        and tuple(_remarked(m, sink, resolved=resolved) if m.sink == name else m for m in decision.marks),
     )
 
 
 def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expected:
     """Return what is expected of a sink whose set was replaced.
 
-    What was proven lost never shows, so only the new set's tokens may; of what an operator took for lost, all may.
+    What was proven lost never shows, so only the new set's tokens may; of what an operator took for lost, all may. A
+    sink that is left without rows stays at the epoch before.
     """
     now = expected.now
     if expected.target != sink.target or now is None:
         return expected
+    if not sink.committables:
+        return replace(expected, now=expected.before)
     tokens = frozenset(c.txn.token for c in sink.committables) | (now.tokens if resolved else frozenset())
     return replace(expected, now=Mark(now.lineage, now.epoch, tokens, len(sink.committables)))
 
@@ -289,7 +325,7 @@ def undecided_before(
             found.append(participant)
             continue
         if claim not in standing or participant.generation >= mine.generation:
-            raise _other_journal(sink, participant, mine)
+            raise other_journal(sink, participant, mine.generation)
         found.append(participant)
     return _proven(found)
 
@@ -318,11 +354,12 @@ def _proven(participants: Sequence[InDoubt]) -> Undecided:
     return undecided
 
 
-def _other_journal(sink: str, participant: InDoubt, mine: Claim) -> LineageError:
+def other_journal(sink: str, participant: InDoubt, generation: int) -> LineageError:
+    """Return the error of a participant that this journal does not know, for a driver of this generation."""
     return LineageError(
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
-        f"(this driver is generation {mine.generation}-{mine.token})",
+        f"(this driver is generation {generation})",
         next="give this job another name; or, once no such job runs any more, drop its work: "
         f"exactsink recover JOB.toml --sweep-token {participant.token} (and --run NAME for a batch run)",
     )

@@ -21,6 +21,7 @@ from exactsink.contract import Committable, Fatal, LineageError, Mark
 from exactsink.protocol.wire import committable_from, plain_committable
 
 __all__ = [
+    "COPY",
     "FORMAT_VERSION",
     "Action",
     "BoundSink",
@@ -36,6 +37,7 @@ __all__ = [
     "Record",
     "Redecide",
     "Resolve",
+    "Settled",
     "decode",
     "has_sum",
     "sealed",
@@ -43,10 +45,14 @@ __all__ = [
 
 FORMAT_VERSION = 3
 _READS = (2, 3)
-_LATER = frozenset({"succeeds"})
+_LATER = frozenset({"succeeds", "settled", "participants", "rows"})
 """Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
-_COPY = "bring that entry back from a copy of the journal; without it a decision may be forgotten"
+COPY = (
+    "bring that entry back from a copy of the journal (`exactsink journal verify JOB.toml` lists what is damaged); "
+    "without one, move the journal away, and `exactsink rebase JOB.toml` begins another from what the targets hold"
+)
+"""What to do about an entry that is needed and can't be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,24 +190,49 @@ class Clean(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What a command did in one sink, in participants; `left` says why it did not do all of it.
+
+    `committed` were made visible by it, `stood` before; `lost` only the job can write again; `swept` were undecided.
+    """
+
+    sink: str
+    committed: int = 0
+    stood: int = 0
+    lost: int = 0
+    swept: int = 0
+    left: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Action(_Placed):
-    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it."""
+    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it.
+
+    `settled` has an entry for every sink, where the command settles sinks.
+    """
 
     who: str
     command: str
     reason: str
     outcome: str
+    settled: tuple[Settled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve(_Placed):
-    """An operator's word on what the last decision left in doubt in a sink: `committed` or `lost`."""
+    """An operator's word on what the last decision left in doubt in a sink: `committed`, `lost` or `given-up`.
+
+    It is on these `participants` (by their refs), which have so many `rows`; without any, as an older release wrote it,
+    on all of the sink. What is given up is proven lost, and leaves the decision: nobody writes it again.
+    """
 
     who: str
     reason: str
     epoch: int
     sink: str
     outcome: str
+    participants: tuple[str, ...] = ()
+    rows: int = 0
 
 
 Kept = Note | Complete | Clean | Action | Resolve
@@ -233,7 +264,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         body = json.loads(data)
         version, kind = body.pop("version"), body.pop("kind")
     except (ValueError, KeyError, AttributeError) as error:
-        raise Fatal(f"journal entry {seq} is no record", why=f"{error!r} in {data[:60]!r}", next=_COPY) from error
+        raise Fatal(f"journal entry {seq} is no record", why=f"{error!r} in {data[:60]!r}", next=COPY) from error
     if version not in _READS or kind not in _KINDS:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",
@@ -250,7 +281,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         raise Fatal(
             f"journal entry {seq} is not the {kind} that it says it is",
             why=f"it has the fields {', '.join(sorted(body))}, and calls itself entry {body.get('seq')}",
-            next=_COPY,
+            next=COPY,
         )
     record: Record = _KINDS[kind](**{name: _read(name, value) for name, value in body.items()})
     return record
@@ -269,7 +300,7 @@ def _own_sum(data: bytes, seq: int | None) -> str:
         raise LineageError(
             f"journal entry {seq} was changed after it was written",
             why="its content does not have the sha256 at its end",
-            next="bring that entry back from a copy; or `exactsink rebase`, which starts from what the targets hold",
+            next=COPY,
         )
     return found[1].decode()
 
@@ -278,7 +309,7 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
     if isinstance(value, Committable):
         return plain_committable(value)
-    if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark):
+    if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark | Settled):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
@@ -298,6 +329,8 @@ def _read(name: str, value: Any) -> Any:
         }
     if name in ("marks", "rebased") and value is not None:
         return tuple(Expected(b["sink"], b["target"], _mark(b["now"]), _mark(b["before"])) for b in value)
+    if name == "settled":
+        return tuple(Settled(**body) for body in value)
     if name == "identity" and value is not None:
         return Identity(**{**value, "sinks": tuple(BoundSink(**sink) for sink in value["sinks"])})
     return tuple(value) if isinstance(value, list) else value
@@ -311,4 +344,4 @@ def _committables(bodies: list[Mapping[str, Any]]) -> tuple[Committable, ...]:
     try:
         return tuple(map(committable_from, bodies))
     except ValueError as error:
-        raise Fatal("the journal holds what is no committable", why=str(error), next=_COPY) from error
+        raise Fatal("the journal holds what is no committable", why=str(error), next=COPY) from error

@@ -1,0 +1,73 @@
+"""Count what a topic holds of decided epochs now: the rows of their transactions, where their votes say they begin."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from exactsink.contract import Audit
+from exactsink_kafka.errors import UNKNOWN_TOPIC_ID, named
+from exactsink_kafka.transactions import Vote
+from exactsink_kafka.wire import Wire
+
+__all__ = ["audited"]
+
+_Producer = tuple[int, int]
+_Place = tuple[str, str, int]
+
+
+def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit]:
+    """Count each epoch's rows that a reader of committed rows gets. Records of other writers are passed over."""
+    here = wire.cluster_id()
+    first: dict[_Place, dict[_Producer, int]] = defaultdict(dict)
+    for votes in epochs.values():
+        for vote in votes:
+            for written in vote.written if vote.cluster == here else ():
+                for partition, offset in written.first_offsets.items():
+                    place = (written.topic, written.topic_id, partition)
+                    first[place][vote.transaction.producer_id, vote.transaction.producer_epoch] = offset
+    rows: Counter[_Producer] = Counter()
+    missing: dict[_Place, str] = {}
+    for place, begins in sorted(first.items()):
+        missing[place] = _count(wire, place, begins, rows)
+    return {epoch: _audit(votes, here, rows, missing) for epoch, votes in epochs.items()}
+
+
+def _audit(votes: Sequence[Vote], here: str, rows: Mapping[_Producer, int], missing: Mapping[_Place, str]) -> Audit:
+    if any(vote.cluster != here for vote in votes):
+        return Audit(None, f"it was written to cluster {votes[0].cluster}, and bootstrap_servers leads to {here}")
+    places = {(w.topic, w.topic_id, number) for vote in votes for w in vote.written for number in w.first_offsets}
+    why = "; ".join(missing[place] for place in sorted(places) if missing[place])
+    ids = [(vote.transaction.producer_id, vote.transaction.producer_epoch) for vote in votes]
+    return Audit(sum(rows[one] for one in ids), why or "records of its transactions")
+
+
+def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Counter[_Producer]) -> str:
+    """Read a partition batch by batch, from the first of these transactions to the end of the last; add their rows.
+
+    Returns what is wrong with the partition, empty when nothing is.
+    """
+    topic, topic_id, partition = place
+    left, offset, wrong = dict(first), min(first.values()), ""
+    while left:
+        seen = wire.look(topic_id, partition, offset)
+        if seen.error == UNKNOWN_TOPIC_ID:
+            return f"topic {topic} was deleted, or made again"
+        if offset < seen.log_start:
+            begins = f"{topic}-{partition} begins at offset {seen.log_start} now"
+            wrong = f"{begins}: retention or DeleteRecords removed the rest"
+            offset = seen.log_start
+            continue
+        if seen.error:
+            return f"{topic}-{partition} can't be read from offset {offset}: {named(seen.error)}"
+        batch = seen.batch
+        if batch is None or batch.first >= seen.stable:
+            break
+        if batch.ends:
+            left = {one: begin for one, begin in left.items() if one[0] != batch.producer[0] or begin > batch.first}
+        elif batch.producer in left and not any(
+            one == batch.producer[0] and begin <= batch.first for one, begin in seen.aborted
+        ):
+            rows[batch.producer] += batch.rows_from(offset)
+        offset = batch.last + 1
+    return wrong

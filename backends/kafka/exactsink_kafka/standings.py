@@ -1,0 +1,100 @@
+"""How transactions stand, and what an open one holds up: all of it is read, nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+
+from exactsink.contract import AlreadyCommitted, Lost, Prepared, Standing, Unknown
+from exactsink_kafka.messages import Described, OpenProducer
+from exactsink_kafka.outcomes import incomplete, read_back, resolve
+from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.wire import Place, Wire
+
+__all__ = ["held_by", "is_open", "places_of", "said_of", "standings", "state_of"]
+
+
+def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described]) -> Mapping[Transaction, Standing]:
+    """Return what a commit would find of transactions, `known` as their coordinators described them just now.
+
+    Raises Retryable where an open transaction of somebody else's hides how one ended.
+    """
+    waiting = [vote for vote in votes if is_open(vote, known)]
+    found: dict[Transaction, Standing] = {vote.transaction: Prepared() for vote in waiting}
+    found |= incomplete(wire, waiting)
+    ended = [vote for vote in votes if vote.transaction not in found]
+    found |= {vote.transaction: _ended(wire, vote, known.get(vote.transaction.id)) for vote in ended}
+    # A marker of its end may be late, or lost: a commit waits for it, or writes it.
+    committed = [vote for vote in ended if found[vote.transaction] == AlreadyCommitted()]
+    writers = wire.open_now({place for vote in committed for place in places_of(vote)})
+    still = {(writer.id, writer.epoch) for there in writers.values() for writer in there}
+    uses = [vote.transaction for vote in committed]
+    return found | {one: Prepared() for one in uses if (one.producer_id, one.producer_epoch) in still}
+
+
+def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted | Lost | Unknown:
+    """Return how a transaction ended: by what readers see of it, else by its coordinator's word."""
+    said = said_of(vote.transaction, known)
+    if said is not None:
+        return read_back(wire, vote)[0] or said
+    return resolve(wire, vote, f"that it is at {state_of(known)}", wait_seconds=0)
+
+
+def is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
+    found = known.get(vote.transaction.id)
+    return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
+
+
+def places_of(vote: Vote) -> tuple[Place, ...]:
+    """Return all partitions that the transaction's end has to reach."""
+    places = tuple((written.topic, number) for written in vote.written for number in written.first_offsets)
+    return places + ((vote.marked,) if vote.marked is not None else ())
+
+
+def said_of(one: Transaction, known: Described | None) -> AlreadyCommitted | Lost | None:
+    """Return a coordinator's word where it speaks of this very use."""
+    if known is None or not one.is_use_of(known.transaction):
+        return None
+    if known.state in ("CompleteAbort", "PrepareAbort"):
+        said = f"its coordinator says {known.state} ({known.transaction.ref})"
+        return Lost(f"transaction {one.ref} was aborted: {said}")
+    return AlreadyCommitted() if known.state in ("CompleteCommit", "PrepareCommit") else None
+
+
+def state_of(known: Described | None) -> str:
+    return "an unknown id" if known is None else f"{known.state} (now {known.transaction.ref})"
+
+
+def held_by(wire: Wire, one: Transaction) -> Sequence[str]:
+    """Return what an open transaction holds up, a sentence for each partition; nothing where it is not open now."""
+    known = wire.describe([one.id]).get(one.id)
+    if known is None or known.state.startswith(("Empty", "Complete")) or not one.is_use_of(known.transaction):
+        return []
+    until = _until(known)
+    found = wire.open_now(known.partitions)
+    return [sentence for place in known.partitions if (sentence := _held(one, place, found.get(place, ()), until))]
+
+
+def _held(one: Transaction, place: Place, writers: Sequence[OpenProducer], until: str) -> str:
+    use = (one.producer_id, one.producer_epoch)
+    mine = min((w.first_offset for w in writers if (w.id, w.epoch) == use), default=-1)
+    if mine < 0:
+        return ""
+    where = f"{place[0]}-{place[1]}"
+    first = min(writers, key=lambda writer: writer.first_offset)
+    if first.first_offset < mine:
+        ahead = f"another open transaction, of producer id {first.id}, from offset {first.first_offset}"
+        return f"readers of {where} with isolation.level=read_committed wait at {ahead}; then at offset {mine}, {until}"
+    return f"readers of {where} with isolation.level=read_committed get no row from offset {mine} on, {until}"
+
+
+def _until(known: Described) -> str:
+    if known.state != "Ongoing":
+        return f"until its end is in all partitions (it is at {known.state})"
+    if known.started is None:
+        return "until it ends"
+    ends = datetime.fromtimestamp(known.started + known.timeout_seconds, timezone.utc)
+    return (
+        f"until it ends: the brokers abort it at {ends:%Y-%m-%d %H:%M:%S} UTC (begun {known.timeout_seconds:.0f} s "
+        "before: transaction_timeout_seconds)"
+    )

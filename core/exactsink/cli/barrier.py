@@ -1,0 +1,38 @@
+"""`exactsink barrier`: wait until an epoch is complete in every sink, for readers that cut all targets there."""
+
+from __future__ import annotations
+
+import json
+
+from exactsink.contract import Retryable
+from exactsink.job.config import load_config
+from exactsink.job.history import JobHistory
+from exactsink.reader.complete import look
+from exactsink.toolkit.waiting import attempts_within
+
+__all__ = ["barrier"]
+
+_LONGEST_SECONDS = 1.0
+
+
+def barrier(path: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
+    """Wait for `epoch`, the last decided one where it is None. Raises Retryable when the time is over before."""
+    history = JobHistory.of(load_config(path)[0], run)
+    wanted, complete = epoch, None
+    for attempt in attempts_within(timeout, longest_seconds=_LONGEST_SECONDS):
+        complete, log = look(history)
+        if attempt == 0 and wanted is None and log.decision is not None and log.decision.sinks:
+            wanted = log.decision.epoch
+        if wanted is None or (complete is not None and complete >= wanted):
+            break
+    else:
+        last = "none is" if complete is None else f"the last one is {complete}"
+        raise Retryable(
+            f"epoch {wanted} is not complete in every sink after {timeout:g} s",
+            why=f"{last}; `exactsink status {path}` shows which sink is behind, and whether a driver runs",
+            next=f"exactsink run {path}, or exactsink recover {path}, where none runs; then exactsink barrier {path}",
+        )
+    if as_json:
+        print(json.dumps({"waited_for": wanted, "last_complete_epoch": complete}))
+    else:
+        print("none" if complete is None else complete)

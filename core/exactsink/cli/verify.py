@@ -1,0 +1,102 @@
+"""`exactsink verify`: hold every decided epoch against what the targets hold now."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from exactsink.cli.opened import Opened
+from exactsink.cli.table import print_table
+from exactsink.contract import ConfigError, InDoubtError
+from exactsink.operate.verify import CheckedEpoch, CheckedSink, Verdict, Verification, verify
+
+__all__ = ["verify_job"]
+
+_WORDS: dict[Verdict, str] = {"proven": "proven", "differs": "differs", "unknown": "can't be told"}
+_EPOCHS = re.compile(r"(?P<one>\d+)|(?P<first>\d*)\.\.(?P<last>\d*)")
+
+
+def verify_job(path: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
+    """Print each sink's epochs. Raises InDoubtError when a target differs, and what kept a sink from being asked."""
+    opened = Opened.of(path, run)
+    found = verify(opened.history, opened.sinks, *_range(epochs), deep=deep)
+    if as_json:
+        print(json.dumps(_body(opened, found), indent=1))
+    else:
+        _print(found)
+    if found.differs:
+        raise InDoubtError(
+            f"{found.count('differs')} epochs of {opened.config.job.name} differ from what was decided",
+            why="a target was changed by hand, put back in time, or is written to by others",
+            next="look at what is named above; docs/how-to/verify-and-read-consistently.md says what each can mean",
+        )
+    for sink in found.sinks:
+        if sink.error is not None:
+            raise sink.error
+
+
+def _range(text: str) -> tuple[int | None, int | None]:
+    found = _EPOCHS.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--epochs {text} is no range of epochs", next="write 7, 3..9, 3.. or ..9")
+    if found["one"]:
+        return int(found["one"]), int(found["one"])
+    return int(found["first"]) if found["first"] else None, int(found["last"]) if found["last"] else None
+
+
+def _print(found: Verification) -> None:
+    if found.known is None:
+        print("the journal has no decision: there is nothing to verify")
+        return
+    complete = "no epoch" if found.complete is None else f"epoch {found.complete}"
+    print(f"the journal speaks of epochs {found.known[0]} to {found.known[1]}; {complete} is complete in every sink")
+    for sink in found.sinks:
+        print(f"sink {sink.sink}: {sink.error or sink.mark or 'keeps no mark'}")
+    rows = [row for sink in found.sinks for row in _rows(sink)]
+    print_table(("sink", "epochs", "verdict", "decided", "found", "by"), rows, sys.stdout)
+    print(", ".join(f"{found.count(verdict)} {word}" for verdict, word in _WORDS.items()))
+
+
+def _rows(sink: CheckedSink) -> Iterator[Sequence[object]]:
+    """Yield a line for neighbours of which the same is to be said."""
+    for (verdict, why), group in groupby(sink.epochs, lambda one: (one.verdict, one.why)):
+        epochs = list(group)
+        first, last = epochs[0].epoch, epochs[-1].epoch
+        counts = [one.found for one in epochs if one.found is not None]
+        rows = sum(counts) if len(counts) == len(epochs) else "-"
+        named = first if first == last else f"{first}..{last}"
+        yield sink.sink, named, _WORDS[verdict], sum(one.decided for one in epochs), rows, why
+
+
+def _body(opened: Opened, found: Verification) -> dict[str, Any]:
+    return {
+        "job": opened.config.job.name,
+        "run": opened.history.run,
+        "last_complete_epoch": found.complete,
+        "known_epochs": found.known,
+        **{verdict: found.count(verdict) for verdict in _WORDS},
+        "sinks": {
+            sink.sink: {
+                "mark": sink.mark,
+                "mark_differs": sink.differs,
+                "error": None if sink.error is None else str(sink.error),
+                "epochs": [_epoch(checked) for checked in sink.epochs],
+            }
+            for sink in found.sinks
+        },
+    }
+
+
+def _epoch(checked: CheckedEpoch) -> dict[str, Any]:
+    return {
+        "epoch": checked.epoch,
+        "verdict": checked.verdict,
+        "decided_rows": checked.decided,
+        "found_rows": checked.found,
+        "decided_digest": f"{checked.digest:016x}",
+        "why": checked.why,
+    }

@@ -1,0 +1,130 @@
+"""Explain one participant in doubt: whose it is, which decision it is of, what it holds up, what is safe, what comes
+next. Only reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+
+from exactsink.contract import ExactsinkError
+from exactsink.job.history import JobHistory
+from exactsink.operate.actions import LIVE_SECONDS
+from exactsink.operate.indoubt import Doubt
+from exactsink.protocol.journal.log import Log
+from exactsink.protocol.sinks import Sink, committer_of
+
+__all__ = ["explained", "when"]
+
+Line = tuple[str, str]
+"""A label, and a sentence or command."""
+
+
+def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log, *, path: str) -> Sequence[Line]:
+    """Explain a participant. `whole` is the log back to its first claim, `path` the job's file, for commands."""
+    job = f"{path} --run {history.run}" if history.run is not None else path
+    live = _live(history)
+    place = f"{sink.kind}, {sink.backend.strategy}, {sink.backend.target}" if sink else "not in the config as it was"
+    lines = [("what", f"{doubt.ref} in sink {doubt.sink} ({place})")]
+    lines += [("state", doubt.state + (f": {doubt.evidence}" if doubt.evidence else ""))]
+    lines += [("whose", _whose(doubt, history, whole)), ("decision", _decision(doubt, whole))]
+    lines += [("since", _since(doubt)), ("until", _until(doubt))]
+    lines += [("blocks", text) for text in _blocks(doubt, history, sink, whole)]
+    if live:
+        lines.append(("driver", live))
+    return [*lines, *_advice(doubt, job, is_live=bool(live))]
+
+
+def when(at: float) -> str:
+    """Return a moment, in UTC, as history prints it."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _whose(doubt: Doubt, history: JobHistory, whole: Log) -> str:
+    run = "" if history.run is None else f", batch run {history.run}"
+    known = [c for c in whole.claims if (c.generation, c.token) == (doubt.generation, doubt.token)]
+    begun = f"generation {doubt.generation}, token {doubt.token}"
+    if known:
+        return f"job {history.job}{run}; begun by driver {known[0].driver} ({begun}), which started {when(known[0].at)}"
+    mine = f"journal {whole.lineage}" if whole.lineage else "the journal, which is empty,"
+    return (
+        f"it bears the name of job {history.job}{run}, but {mine} in {history.folder} has no claim of {begun}: only "
+        "the journal that has it could know whether it is decided"
+    )
+
+
+def _decision(doubt: Doubt, whole: Log) -> str:
+    decision = whole.decision
+    last = "nothing is decided" if decision is None else f"epoch {decision.epoch} was decided last, {when(decision.at)}"
+    if not doubt.is_decided or decision is None:
+        of = "" if doubt.epoch is None else f"it was begun for epoch {doubt.epoch}; "
+        return f"none of this journal names it: {of}{last}"
+    count, rows = len(decision.committables(doubt.sink)), decision.rows[doubt.sink]
+    entries = ", ".join(map(str, decision.seqs))
+    return f"{last} (journal entry {entries}): {count} participants with {rows} rows here, {doubt.rows} in this one"
+
+
+def _since(doubt: Doubt) -> str:
+    if doubt.age_seconds is None:
+        return "its store does not say"
+    return f"{when(time.time() - doubt.age_seconds)}, {doubt.age_seconds:.0f} s ago"
+
+
+def _until(doubt: Doubt) -> str:
+    if doubt.deadline is None:
+        return "somebody ends it: its store drops it by no deadline that is known"
+    left = doubt.deadline - time.time()
+    return f"{when(doubt.deadline)}: its store may drop it " + (f"in {left:.0f} s" if left > 0 else "since then")
+
+
+def _blocks(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) -> Sequence[str]:
+    if sink is None or doubt.state in ("lost", "not asked"):
+        return ()
+    with closing(committer_of(sink, history.job, whole)) as committer:
+        try:
+            return committer.blocks(doubt.held) or ("nothing that its backend knows of",)
+        except ExactsinkError as error:
+            return (f"its store can't be asked just now: {error.what}",)
+
+
+def _live(history: JobHistory) -> str:
+    state = history.last_state()
+    if state is None or (age := time.time() - state.heartbeat) >= LIVE_SECONDS:
+        return ""
+    return f"{state.driver} may be at work on it: its heartbeat is {age:.0f} s old"
+
+
+def _advice(doubt: Doubt, job: str, *, is_live: bool) -> Iterator[Line]:
+    """Yield what is safe and what is not, and the next command."""
+    resolve = f"exactsink indoubt resolve {job} --epoch {doubt.epoch} --sink {doubt.sink} --as"
+    if doubt.state == "prepared":
+        yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
+        yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
+        then = f"exactsink indoubt commit {job} --sink {doubt.sink} --yes"
+    elif doubt.state == "lost":
+        yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
+        yield "never", "write the rows by hand: the job would write them a second time"
+        yield "or", f"give these rows up for good: {resolve} given-up --reason '...'"
+        then = "call write again" if "--run" in job else f"exactsink run {job}"
+    elif doubt.state == "unknown":
+        yield "safe", "to bring back what the evidence names; then the job goes on by itself"
+        yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
+        yield "or", f"look into the target, and say what you found: {resolve} committed (or lost) --reason '...'"
+        then = f"exactsink recover {job}"
+    elif doubt.state == "not asked":
+        yield "safe", "to wait: what is decided stays decided"
+        then = f"bring its store back, or its sink into the config; then exactsink indoubt list {job}"
+    elif doubt.state == "undecided":
+        yield (
+            "safe",
+            "to abort it, once a newer claim stands: then nobody can decide it any more. A start does the same",
+        )
+        yield "never", "commit it by hand: the job writes the same rows again, and they would be doubled"
+        then = f"exactsink indoubt abort {job} {doubt.short} --yes"
+    else:
+        yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
+        yield "never", "commit or roll it back by hand: what was decided elsewhere would be lost, or doubled"
+        then = f"exactsink indoubt abort {job} {doubt.short} --token {doubt.token} --reason '...' --yes"
+    wait = "wait for the driver, it settles this by itself; after its end: " if is_live else ""
+    yield "next", wait + then

@@ -1,0 +1,130 @@
+"""The participants in doubt of a history: what each is, and which of them a reference means. Only reads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
+
+from exactsink.contract import AlreadyCommitted, Committable, ConfigError, InDoubt, Lost, Prepared, Standing
+from exactsink.operate.views import SinkView
+
+__all__ = ["Doubt", "State", "chosen", "doubts"]
+
+State = Literal["prepared", "lost", "unknown", "not asked", "undecided", "foreign"]
+_SHORT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A participant in doubt.
+
+    The first four of `State` are decided ones, in the words of status. `ref` is the store's own name of it; `partition`
+    and `rows` are known of decided ones only. `evidence` says why it is lost, unknown or not asked. `held_back_by` are
+    the sinks that are committed before its own, and aren't yet.
+    """
+
+    sink: str
+    ref: str
+    state: State
+    generation: int
+    token: str
+    epoch: int | None = None
+    partition: int | None = None
+    rows: int | None = None
+    evidence: str = ""
+    age_seconds: float | None = None
+    deadline: float | None = None
+    held_back_by: tuple[str, ...] = ()
+
+    @property
+    def is_decided(self) -> bool:
+        return self.state not in ("undecided", "foreign")
+
+    @property
+    def short(self) -> str:
+        """The short reference: it stays the same, and is the same on every machine."""
+        return hashlib.sha256(f"{self.sink} {self.ref}".encode()).hexdigest()[:_SHORT]
+
+    @property
+    def held(self) -> InDoubt:
+        """The participant as its store would list it."""
+        return InDoubt(self.ref, self.generation, self.token, self.epoch, self.age_seconds, self.deadline)
+
+
+def doubts(views: Sequence[SinkView]) -> Sequence[Doubt]:
+    """Return all that is in doubt in these sinks: what is decided and not proven, then what else a store holds."""
+    return [doubt for view in views for doubt in (*_decided(view), *_others(view))]
+
+
+def chosen(found: Sequence[Doubt], reference: str) -> Doubt:
+    """Return the one that a reference names: its short form, the store's own name, or the beginning of either.
+
+    Raises ConfigError where it is none, or several.
+    """
+    exact = [doubt for doubt in found if reference in (doubt.ref, doubt.short)]
+    begun = [doubt for doubt in found if doubt.ref.startswith(reference) or doubt.short.startswith(reference)]
+    meant = exact or begun
+    if len(meant) == 1:
+        return meant[0]
+    choices = "; ".join(f"{doubt.short} is {doubt.sink}: {doubt.ref}" for doubt in meant)
+    raise ConfigError(
+        f"{len(meant)} participants in doubt begin with {reference!r}"
+        if meant
+        else f"nothing in doubt is {reference!r}",
+        why=choices or "it is committed or gone by now, or another job's or batch run's",
+        next="repeat with one of these" if meant else "exactsink indoubt list JOB.toml (--run NAME for a batch run)",
+    )
+
+
+def _decided(view: SinkView) -> Iterator[Doubt]:
+    held = {holding.participant.ref: holding.participant for holding in view.held}
+    for committable, standing in zip_longest(view.committables, view.standings):
+        if not isinstance(standing, AlreadyCommitted):
+            state, evidence = _state(view, standing)
+            yield _doubt(view, committable, held.get(committable.ref), state, evidence)
+
+
+def _state(view: SinkView, standing: Standing | None) -> tuple[State, str]:
+    if standing is None:
+        return "not asked", "" if view.problem is None else f"{view.problem.what}: {view.problem.why}"
+    if isinstance(standing, Prepared):
+        return "prepared", ""
+    assert not isinstance(standing, AlreadyCommitted)
+    return ("lost" if isinstance(standing, Lost) else "unknown"), standing.evidence
+
+
+def _doubt(view: SinkView, committable: Committable, held: InDoubt | None, state: State, evidence: str) -> Doubt:
+    txn = committable.txn
+    return Doubt(
+        view.name,
+        committable.ref,
+        state,
+        txn.generation,
+        txn.token,
+        txn.epoch,
+        txn.partition,
+        committable.rows,
+        evidence,
+        held.age_seconds if held is not None else None,
+        committable.deadline,
+        tuple(view.held_back_by),
+    )
+
+
+def _others(view: SinkView) -> Iterator[Doubt]:
+    for holding in view.held:
+        if holding.whose != "decided":
+            held = holding.participant
+            yield Doubt(
+                view.name,
+                held.ref,
+                holding.whose,
+                held.generation,
+                held.token,
+                held.epoch,
+                age_seconds=held.age_seconds,
+                deadline=held.deadline,
+            )

@@ -1,0 +1,67 @@
+"""What a start would do, from how the sinks stand: by the rules that `Coordinator.start` goes by. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from exactsink.contract import Committed, Outcome, Prepared, Unknown
+from exactsink.operate.views import SinkView
+from exactsink.protocol.commit import all_before, in_doubt
+from exactsink.protocol.journal.log import Log, other_journal
+from exactsink.protocol.lineage import nobody_has_its_rows
+from exactsink.protocol.reach import Start
+from exactsink.protocol.sinks import Sink, check_kept_sinks
+
+__all__ = ["planned", "planned_sweep"]
+
+
+def planned(
+    views: Sequence[SinkView], sinks: Mapping[str, Sink], log: Log, sweep_tokens: frozenset[str], *, source_done: bool
+) -> Start:
+    """Return what a start that sets sinks aside would come to. Raises what it would."""
+    check_kept_sinks(sinks, log, source_done=source_done)
+    mine = {view.name: view for view in views if view.in_config}
+    for name in sorted(mine):
+        if mine[name].asked and (problem := mine[name].problem) is not None:
+            raise problem
+    epoch = log.decision.epoch if log.decision is not None else -1
+    aside: dict[str, Exception] = {name: view.problem for name, view in mine.items() if view.problem is not None}
+    for name, view in mine.items():
+        if evidence := [s.evidence for s in view.standings if isinstance(s, Unknown)]:
+            aside[name] = in_doubt(epoch, name, evidence)
+    lost = {name: view.count("lost") for name, view in mine.items() if name not in aside and view.count("lost")}
+    undone = {name for name in (*aside, *lost) if mine[name].committables}
+    before = all_before({name: sink.after for name, sink in sinks.items()})
+    held_back = frozenset(name for name in mine if name not in aside and before[name] & undone)
+    lost = {name: count for name, count in lost.items() if name not in held_back}
+    if lost and source_done:
+        raise nobody_has_its_rows(epoch)
+    outcomes = {name: _outcomes(view) for name, view in mine.items() if name not in held_back}
+    swept = {} if aside else _swept(mine, log, sweep_tokens)
+    return Start(lost, outcomes, swept, held_back, aside)
+
+
+def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str]) -> Start:
+    """Return what a sweep for a journal without claims would come to, whatever the marks say. Raises what it would."""
+    aside: dict[str, Exception] = {v.name: v.problem for v in views if not v.asked and v.problem is not None}
+    swept = {} if aside else _swept({view.name: view for view in views}, log, sweep_tokens)
+    return Start({}, {}, swept, frozenset(), aside)
+
+
+def _outcomes(view: SinkView) -> Sequence[Outcome]:
+    """Return what a commit of these would answer."""
+    return [Committed() if isinstance(standing, Prepared) else standing for standing in view.standings]
+
+
+def _swept(views: Mapping[str, SinkView], log: Log, sweep_tokens: frozenset[str]) -> Mapping[str, int]:
+    """Count what would be swept. Raises LineageError for another journal's work that the operator has not named."""
+    swept = {}
+    for name, view in views.items():
+        gone = [holding.participant for holding in view.held if holding.whose != "decided"]
+        foreign = [holding.participant for holding in view.held if holding.whose == "foreign"]
+        for participant in foreign:
+            if participant.token not in sweep_tokens:
+                raise other_journal(name, participant, log.last_generation + 1)
+        if gone:
+            swept[name] = len(gone)
+    return swept

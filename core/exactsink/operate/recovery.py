@@ -1,0 +1,97 @@
+"""What a recovery did to a job, or would do: sink by sink, and what is left to do after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    ExactsinkError,
+    Fatal,
+    InDoubtError,
+    Lost,
+    Outcome,
+    Retryable,
+    Unknown,
+)
+from exactsink.protocol.journal.records import Settled
+from exactsink.protocol.reach import OutcomeUnknown, Start
+
+__all__ = ["Recovery", "votes_lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What came of each sink, of the last decided epoch; None where none is decided. `aside` gave no answer."""
+
+    epoch: int | None
+    settled: tuple[Settled, ...]
+    aside: Mapping[str, Exception]
+
+    @classmethod
+    def of(cls, epoch: int | None, sinks: Iterable[str], start: Start) -> Recovery:
+        """Read what a start did."""
+        return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside)
+
+    def left(self) -> ExactsinkError | None:
+        """Return what a person has to do now, None when all is settled; of several, the gravest."""
+        for doubt in self.aside.values():
+            if isinstance(doubt, OutcomeUnknown):
+                return doubt
+        lost = {sink.sink: sink.lost for sink in self.settled if sink.lost}
+        unsettled = [sink.sink for sink in self.settled if sink.left and not sink.lost]
+        why = "; ".join(f"{name}: {_cause(error)}" for name, error in self.aside.items())
+        if lost:
+            return votes_lost(lost, why)
+        if not self.aside:
+            return None
+        later = all(isinstance(error, Retryable | OSError) for error in self.aside.values())
+        return (Retryable if later else Fatal)(
+            f"not settled: {', '.join(unsettled)}; every other sink is committed, nothing is swept before all answer",
+            why=why,
+            next=f"once {', '.join(self.aside)} answers: the same command again, or exactsink run JOB.toml",
+        )
+
+
+def votes_lost(lost: Mapping[str, int], why: str = "") -> InDoubtError:
+    """Return the error of votes that the store proves lost, by sink."""
+    return InDoubtError(
+        f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
+        why="; ".join(filter(None, ("the store proves that they never became visible", why))),
+        next="start the job: exactsink run JOB.toml (for a batch run: call write again)",
+    )
+
+
+def _settled(name: str, start: Start) -> Settled:
+    outcomes = start.outcomes.get(name, ())
+    expired = 0 if name in start.aside else _count(outcomes, Unknown)  # of an epoch that the source has done
+    return Settled(
+        name,
+        committed=_count(outcomes, Committed),
+        stood=_count(outcomes, AlreadyCommitted) + expired,
+        lost=start.lost.get(name, 0),
+        swept=start.swept.get(name, 0),
+        left=_left(name, start, outcomes),
+    )
+
+
+def _left(name: str, start: Start, outcomes: Sequence[Outcome]) -> str:
+    if (error := start.aside.get(name)) is not None:
+        return _cause(error)
+    if name in start.held_back:
+        return "it comes after a sink that is not committed"
+    if _count(outcomes, Lost):
+        return "only the job has the rows of what is lost"
+    return ""
+
+
+def _count(outcomes: Sequence[Outcome], kind: type) -> int:
+    return sum(isinstance(outcome, kind) for outcome in outcomes)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, ExactsinkError):
+        return f"{error.what}: {error.why}" if error.why else error.what
+    return repr(error)

@@ -1,0 +1,76 @@
+"""A job's batch runs, and how far each is: by its journal, and of one that is decided, by its sinks. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from exactsink.contract import ExactsinkError
+from exactsink.job.config import JobConfig
+from exactsink.job.history import JobHistory
+from exactsink.operate.health import Commands, health_of, is_live
+from exactsink.operate.views import ASKED_SECONDS, look
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.log import Log
+from exactsink.protocol.sinks import Sink
+from exactsink.toolkit.waiting import backoff
+
+__all__ = ["BatchRun", "batch_runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One batch run: `run` is its name, `job` its name in ids, `at` when its journal was last appended to.
+
+    `state` is `complete`; `at work`; `undecided` (claimed: its sinks may hold work); `never decided` (begun, and not
+    even claimed); `unreadable`; of a decided one `committed` (in every sink, and not recorded as complete), or what
+    `Health` calls it. `problem` is why a person, or a start, is needed.
+    """
+
+    run: str | None
+    job: str
+    state: str
+    rows: int | None = None
+    driver: str | None = None
+    at: float | None = None
+    problem: ExactsinkError | None = None
+
+
+def batch_runs(path: str, config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[BatchRun]:
+    """Return all batch runs of a job, the newest last; `path` is its file, for the commands to name."""
+    found = [_batch_run(path, history, sinks) for history in JobHistory.batch_runs(config)]
+    return sorted(found, key=lambda run: (run.at or 0.0, run.job))
+
+
+def _batch_run(path: str, history: JobHistory, sinks: Mapping[str, Sink]) -> BatchRun:
+    try:
+        with closing(history.journal(backoff)) as journal:
+            log = journal.read()
+            if not log.claims:
+                return BatchRun(None, history.job, "never decided")
+            state, problem = _state(path, history, sinks, journal)
+    except ExactsinkError as error:
+        return BatchRun(None, history.job, "unreadable", problem=error)
+    rows = sum(log.decision.rows.values()) if log.decision is not None else None
+    at = max(log.anchors[-1].at, log.decision.at if log.decision is not None else 0.0)
+    return BatchRun(_name(log), history.job, state, rows, log.claims[-1].driver, at or None, problem)
+
+
+def _state(
+    path: str, history: JobHistory, sinks: Mapping[str, Sink], journal: Journal
+) -> tuple[str, ExactsinkError | None]:
+    log, state = journal.log, history.last_state()
+    if log.is_complete:
+        return "complete", None
+    if log.decision is None:
+        return "at work" if is_live(state) else "undecided", None
+    log, views = look(history, sinks, journal.read, journal.whole, seconds=ASKED_SECONDS)
+    health = health_of(log, views, state, Commands(path, _name(log)))
+    return "committed" if health.word == "proven" else health.word, health.refusal
+
+
+def _name(log: Log) -> str:
+    """Return a run's name; an older release's claims name it as their query."""
+    last = log.claims[-1]
+    return last.identity.run if last.identity is not None else last.query_id.removeprefix("run ")

@@ -1,0 +1,216 @@
+"""Hold what the journal has decided against what the targets hold now, epoch by epoch: for an auditor. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from exactsink.contract import Audit, Committer, ConfigError, ExactsinkError, Mark, storage_errors
+from exactsink.job.driver import identity_of
+from exactsink.job.history import JobHistory
+from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.records import BoundSink, Decide, DecidedSink, Record, Redecide
+from exactsink.protocol.marks import difference, expected_of, is_at, is_part
+from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
+from exactsink.protocol.votes import sum_digests
+from exactsink.reader.complete import look
+from exactsink.toolkit.waiting import backoff
+
+__all__ = ["CheckedEpoch", "CheckedSink", "Verdict", "Verification", "verify"]
+
+Verdict = Literal["proven", "differs", "unknown"]
+_LOOKS = 4
+"""How often a mark that differs is looked at: beside a driver, it and the journal move on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedEpoch:
+    """One epoch in one sink: rows and digest as they were decided, rows as they were found, and why."""
+
+    epoch: int
+    verdict: Verdict
+    decided: int
+    found: int | None
+    digest: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSink:
+    """One sink. `mark` is what its mark says, `differs` whether that is another history than the journal's.
+
+    `error` is why it could not be asked.
+    """
+
+    sink: str
+    mark: str = ""
+    differs: bool = False
+    error: ExactsinkError | None = None
+    epochs: tuple[CheckedEpoch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What came of it. `known` are the first and last epoch that the journal speaks of, None where it has none."""
+
+    complete: int | None
+    known: tuple[int, int] | None = None
+    sinks: tuple[CheckedSink, ...] = ()
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(checked.verdict == verdict for sink in self.sinks for checked in sink.epochs)
+
+    @property
+    def differs(self) -> bool:
+        return self.count("differs") > 0 or any(sink.differs for sink in self.sinks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What one sink's target said: its mark, and each epoch's audit."""
+
+    mark: str = ""
+    highest: int | None = None
+    """The mark's epoch, where the mark differs: what is above it is gone, -1 where all may be."""
+    audits: Mapping[int, Audit] = field(default_factory=dict)
+    why_none: str = "nothing in its target says which rows are this epoch's: see epoch_column"
+
+
+def verify(
+    history: JobHistory, sinks: Mapping[str, Sink], first: int | None, last: int | None, *, deep: bool
+) -> Verification:
+    """Check the epochs from `first` to `last`; None stands for the ends of what the journal speaks of.
+
+    A sink that can't be asked says so, and holds up no other. Raises ConfigError when the journal speaks of none of the
+    epochs, LineageError or Retryable where it can't be read.
+    """
+    what = f"the journal in {history.folder} can't be read"
+    with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
+        decided = _decided(journal.history())
+    complete, log = look(history)
+    check_identity(log, identity_of(history))
+    if not decided:
+        return Verification(complete)
+    known = (min(decided), max(decided))
+    bounds = (known[0] if first is None else first, known[1] if last is None else last)
+    chosen = {epoch: parts for epoch, parts in decided.items() if bounds[0] <= epoch <= bounds[1]}
+    if not chosen:
+        raise ConfigError(
+            f"nothing can be told of epochs {bounds[0]} to {bounds[1]}",
+            why=f"the journal speaks of epochs {known[0]} to {known[1]}: it keeps the last 1,000 decisions",
+            next="choose --epochs among those",
+        )
+    open_epoch = log.decision.epoch if log.decision is not None and log.decision.epoch != complete else None
+    check = _Check(history, log, chosen, open_epoch, to_the_end=last is None, deep=deep)
+    names = dict.fromkeys([*sinks, *(name for parts in chosen.values() for name in parts)])
+    return Verification(complete, known, tuple(check.sink(name, sinks.get(name)) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """What all sinks are held against. `open_epoch` is decided, and not known to be complete."""
+
+    history: JobHistory
+    log: Log
+    decided: Mapping[int, Mapping[str, DecidedSink]]
+    open_epoch: int | None
+    to_the_end: bool
+    deep: bool
+
+    def sink(self, name: str, sink: Sink | None) -> CheckedSink:
+        parts = {epoch: sinks[name] for epoch, sinks in self.decided.items() if name in sinks}
+        mine = bound_sinks({name: sink}) if sink is not None else ()
+        bound = {epoch: part for epoch, part in parts.items() if _bound(name, part) in mine}
+        held, error = _Held(), None
+        if sink is not None and (bound or not parts):
+            with closing(committer_of(sink, self.history.job, self.log)) as committer:
+                try:
+                    held = self._held(sink, committer, bound)
+                except ExactsinkError as caught:
+                    held, error = _Held(why_none="the sink can't be asked now"), caught
+        checked = [self._checked(epoch, part, held, bound) for epoch, part in parts.items()]
+        checked += self._nobodys(sink, held, parts)
+        return CheckedSink(name, held.mark, held.highest is not None, error, tuple(checked))
+
+    def _held(self, sink: Sink, committer: Committer, bound: Mapping[int, DecidedSink]) -> _Held:
+        """Ask the target. The mark comes first: what it says was committed is counted after."""
+        held = self._marked(sink, committer) if sink.backend.traits.marks else _Held()
+        asked = {epoch: part.committables for epoch, part in bound.items() if epoch != self.open_epoch}
+        return replace(held, audits=committer.audit(asked, deep=self.deep)) if asked else held
+
+    def _marked(self, sink: Sink, committer: Committer) -> _Held:
+        """Hold the sink's mark against the journal as it is by now: both may move on meanwhile."""
+        for attempt in range(_LOOKS):
+            complete, log = look(self.history)
+            expected = expected_of(log, sink.name, sink.backend.target)
+            if expected is None or expected.now is None:
+                return _Held()
+            mark, now = committer.mark(), expected.now
+            settled = log.decision is not None and log.decision.epoch == complete
+            begun = is_at(mark, expected.before) or is_part(mark, now)
+            if is_at(mark, now) or (begun and (not settled or sink.name in log.resolved)):
+                why = "its mark proves that it was committed once; rows of one epoch can't be counted: see epoch_column"
+                return _Held(f"holds {mark}", why_none=why)
+            backoff(attempt)
+        return _Held(difference(log, sink.name, mark, now).what, _highest(mark, now))
+
+    def _checked(self, epoch: int, part: DecidedSink, held: _Held, bound: Mapping[int, DecidedSink]) -> CheckedEpoch:
+        verdict: Verdict = "unknown"
+        audit = held.audits.get(epoch)
+        found = audit.rows if audit is not None else None
+        if epoch not in bound:
+            why = f"the config has no such sink: it was {part.backend} ({part.strategy}) into {part.target}"
+        elif epoch == self.open_epoch:
+            why = "it is decided, and not known to be complete in every sink: see `exactsink status`"
+        elif audit is None or audit.rows is None:
+            why = audit.why if audit is not None else held.why_none
+            if held.highest is not None and epoch > held.highest and part.committables:
+                verdict, why = "differs", held.mark
+        else:
+            why = audit.why
+            if audit.rows == part.rows:
+                verdict = "proven"
+            elif audit.at_most and audit.rows < part.rows:
+                why = f"{audit.why}; later epochs overwrite or delete rows of an earlier one"
+            else:
+                verdict = "differs"
+        digest = sum_digests([committable.digest for committable in part.committables])
+        return CheckedEpoch(epoch, verdict, part.rows, found, digest, why)
+
+    def _nobodys(self, sink: Sink | None, held: _Held, parts: Mapping[int, DecidedSink]) -> Iterator[CheckedEpoch]:
+        """Find rows of epochs that nobody decided; a driver may have decided, or begun, more since the first look."""
+        newest = max(parts, default=-1)
+        for epoch, audit in held.audits.items():
+            if epoch in parts or not audit.rows or (epoch > newest and not self.to_the_end):
+                continue
+            if epoch > newest and sink is not None:
+                decision = look(self.history)[1].decision
+                if sink.backend.traits.visible_early or (decision is not None and epoch <= decision.epoch):
+                    continue
+            why = f"{audit.why}; the journal has decided no such epoch"
+            yield CheckedEpoch(epoch, "differs", 0, audit.rows, 0, why)
+
+
+def _decided(records: Iterable[Record]) -> Mapping[int, Mapping[str, DecidedSink]]:
+    """Return each epoch's decided sinks, with the sets that took the place of lost ones."""
+    found: dict[int, dict[str, DecidedSink]] = {}
+    for record in records:
+        if isinstance(record, Decide):
+            found[record.epoch] = dict(record.sinks)
+        elif isinstance(record, Redecide) and record.epoch in found:
+            before = found[record.epoch][record.sink]
+            found[record.epoch][record.sink] = replace(before, committables=record.committables)
+    return found
+
+
+def _bound(name: str, part: DecidedSink) -> BoundSink:
+    return BoundSink(name, part.backend, part.strategy, part.target)
+
+
+def _highest(mark: Mark | None, expected: Mark) -> int:
+    """Return up to which epoch a mark that differs proves anything; -1 where it is another history's."""
+    if mark is None or mark.epoch is None or mark.lineage != expected.lineage:
+        return -1
+    return min(mark.epoch, expected.epoch or 0) - (mark.epoch == expected.epoch)

@@ -1,0 +1,57 @@
+"""Hold a batch against the last decision: it is the same one again, or it begins where that one ended."""
+
+from __future__ import annotations
+
+from exactsink.contract import InDoubtError, LineageError
+from exactsink.protocol.journal.log import Decision, Log
+
+__all__ = ["check_follows", "check_replay", "nobody_has_its_rows", "out_of_order"]
+
+_REBASE = "or `exactsink rebase JOB.toml`, which goes on from what targets hold: what is given again is doubled"
+
+
+def check_follows(log: Log, epoch: int, previous: str) -> None:
+    """Refuse a new batch that does not begin where the last decided one ended."""
+    decision = log.decision
+    if decision is None or epoch == log.claims[-1].first_epoch or decision.previous is None:
+        return  # the first one of this checkpoint, or after an older release
+    if previous != decision.fingerprint:
+        raise LineageError(
+            f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
+            why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; "
+            + _REBASE,
+        )
+
+
+def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
+    if fingerprint != decision.fingerprint or decision.previous not in (None, previous):
+        raise LineageError(
+            f"epoch {decision.epoch} was decided for other input than this batch has",
+            why="the checkpoint went back in time, and the source cut its input anew",
+            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; "
+            + _REBASE,
+        )
+
+
+def out_of_order(epoch: int, expected: int) -> LineageError:
+    if epoch < expected:
+        why = "the checkpoint went back in time: these rows were decided before"
+        fix = f"bring back the newest checkpoint, or give the job a new name and checkpoint; {_REBASE}"
+    else:
+        why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
+        fix = (
+            "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint; or, "
+            f"where it has decided nothing yet, `exactsink adopt JOB.toml`; {_REBASE}"
+        )
+    return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)
+
+
+def nobody_has_its_rows(epoch: int) -> InDoubtError:
+    """Return the error of votes that are lost of an epoch that the source has recorded as done."""
+    return InDoubtError(
+        f"epoch {epoch} has lost votes, and the source has gone on from it",
+        why="its rows have to be written again, and only that batch has them",
+        next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch; "
+        "`exactsink rebase` goes on without its rows",
+    )

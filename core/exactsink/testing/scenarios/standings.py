@@ -1,0 +1,189 @@
+"""Scenarios about `assess`: it answers what `commit` would, beside a commit at work too, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Committer,
+    Lost,
+    Outcome,
+    Prepared,
+    Standing,
+    Unknown,
+)
+from exactsink.testing.capabilities import Scenario
+from exactsink.testing.context import Broken, Context
+from exactsink.testing.processes import ask, ask_fresh_process, at_once
+from exactsink.testing.scenarios.moments import COUNTED, killed_inside_commits
+from exactsink.testing.session import Session
+
+__all__ = ["SCENARIOS"]
+
+_TOKEN = "abcdef012345"
+_KILLS = 4
+_ROUNDS = 5
+
+
+def _assessed(context: Context) -> None:
+    """Look at an epoch before its commit and after it, from several processes, and again."""
+    session, committables = _prepared(context, 5, 5, 5)
+    for look in (ask, ask_fresh_process):
+        found = _looked(context, session, 0, committables, look)
+        if set(found) != {Prepared()}:
+            raise Broken(f"of what is prepared, and committed by nobody, assess says {found}")
+    held = ask(session.blocked)
+    if not all(isinstance(sentence, str) and sentence for sentence in held):
+        raise Broken(f"blocks gives {held}, not sentences")
+    context.check_rows(range(15) if context.backend.traits.visible_early else ())
+    _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
+    context.check_rows(range(15))
+    for _ in range(2):
+        found = _looked(context, session, 0, committables)
+        if set(found) != {AlreadyCommitted()} and not _is_marked(session, 0, found):
+            raise Broken(f"of what is committed assess says {found}")
+    _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
+    context.check_rows(range(15))
+
+
+def _assessed_lost(context: Context) -> None:
+    """Look at an epoch of which the store has lost a participant."""
+    session, committables = _prepared(context, 5, 5)
+    ask(lambda: context.target.lose_votes(context.place, committables[:1]))
+    context.faults.append(f"lost-{committables[0].txn.id}")
+    for _ in range(2):
+        found = _looked(context, session, 0, committables)
+        if isinstance(found[0], Prepared | AlreadyCommitted):
+            raise Broken(f"of what is lost assess says {found[0]}")
+        _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
+
+
+def _assessed_inside(context: Context) -> None:
+    """Driver after driver is killed inside its commit; what it left is looked at, then committed."""
+    script = context.script(*([5, 5],) * (COUNTED + _KILLS))
+    for epoch in killed_inside_commits(context, script, _KILLS):
+        committables = context.decided(script)
+        session = context.session(99, _TOKEN, lineage=script.journal.read().lineage)
+        found = _looked(context, session, epoch, committables)
+        wrong = [one for one in found if not isinstance(one, Prepared | AlreadyCommitted)]
+        if wrong and not _is_marked(session, epoch, found):
+            raise Broken(f"of what is decided, and was committed in part, assess says {wrong}")
+        shown = context.read()
+        whole = all(shown[row] for row in range(10 * epoch, 10 * epoch + 10))
+        _check(session, epoch, found, ask(partial(session.commit_marked, epoch, committables)), shown=whole)
+        context.check_rows(range(10 * epoch + 10))
+    context.whole(script)
+    context.check_rows(range(10 * len(script.batches)))
+    context.check_nothing_in_doubt(script)
+
+
+def _assessed_beside(context: Context) -> None:
+    """One process commits, while another one looks again and again until that is over."""
+    session = context.session(1, _TOKEN)
+    _bind(session)
+    for epoch, tables in enumerate(context.rows(*([6, 6],) * _ROUNDS)):
+        committables = session.prepare(epoch, tables, run=ask)
+        over = context.folder / f"committed-{epoch}"
+        commit, watch = partial(_commit, session, epoch, committables, over), partial(_watch, session, epoch)
+        if (ends := at_once(commit, partial(watch, committables, over))) != [0, 0]:
+            raise Broken(f"of a process that commits epoch {epoch}, and one that looks, one did not end well: {ends}")
+    context.faults.append(f"assessed-beside-a-commit-{_ROUNDS}-times")
+    context.check_rows(range(12 * _ROUNDS))
+
+
+def _commit(session: Session, epoch: int, committables: Sequence[Committable], over: Path) -> None:
+    try:
+        wrong = [one for one in session.commit_marked(epoch, committables) if isinstance(one, Lost | Unknown)]
+    finally:
+        over.touch()
+    if wrong:
+        raise Broken(f"a commit beside assess gave {wrong}")
+
+
+def _watch(session: Session, epoch: int, committables: Sequence[Committable], over: Path) -> None:
+    def call(committer: Committer) -> None:
+        last = False
+        while not last:
+            last = over.exists()
+            found = session.assessed_by(committer, epoch, committables)
+            wrong = [one for one in found if not isinstance(one, Prepared | AlreadyCommitted)]
+            if wrong and not _is_marked(session, epoch, found):
+                raise Broken(f"of what another process commits assess says {wrong}")
+
+    session.with_committer(call)
+
+
+def _prepared(context: Context, *counts: int) -> tuple[Session, list[Committable]]:
+    """Bind the target, and prepare an epoch of so many rows in each partition."""
+    session = context.session(1, _TOKEN)
+    _bind(session)
+    return session, session.prepare(0, context.rows(counts)[0], run=ask)
+
+
+def _bind(session: Session) -> None:
+    if session.backend.traits.marks:
+        ask(session.put_birth)
+
+
+def _looked(
+    context: Context,
+    session: Session,
+    epoch: int,
+    committables: Sequence[Committable],
+    look: Callable[[Callable[[], Any]], Any] = ask,
+) -> Sequence[Standing]:
+    """Assess, and see that this has changed nothing."""
+    before = _state(context, session)
+    found: Sequence[Standing] = look(partial(session.assess, epoch, committables))
+    if len(found) != len(committables):
+        raise Broken(f"of {len(committables)} committables assess gives {len(found)} answers")
+    if (after := _state(context, session)) != before:
+        raise Broken(f"assess has changed the target: rows, mark and list were {before}, and are {after}")
+    return found
+
+
+def _state(context: Context, session: Session) -> tuple[object, ...]:
+    def read() -> tuple[object, ...]:
+        mark = session.mark() if session.backend.traits.marks else None
+        listed = sorted(participant.ref for participant in session.listed())
+        return dict(context.target.applied(context.place)), mark, listed
+
+    return ask(read)
+
+
+def _check(
+    session: Session, epoch: int, found: Sequence[Standing], outcomes: Sequence[Outcome], *, shown: bool = False
+) -> None:
+    """Hold a commit's outcomes against what was said before it; `shown` says that all its rows had shown by then."""
+    inherited = ask(session.inherits_assess)
+    for said, outcome in zip(found, outcomes, strict=True):
+        right = {
+            Prepared: isinstance(outcome, Committed) or (outcome == AlreadyCommitted() and not shown),
+            AlreadyCommitted: outcome == AlreadyCommitted(),
+            Lost: isinstance(outcome, Lost),
+            Unknown: isinstance(outcome, Unknown) or inherited,
+        }
+        if not right[type(said)]:
+            raise Broken(f"assess says {said} of a participant of epoch {epoch}, and commit answers {outcome}")
+
+
+def _is_marked(session: Session, epoch: int, found: Sequence[Standing]) -> bool:
+    """Return whether the mark proves what an inherited `assess` calls Unknown."""
+    if not session.backend.traits.marks or any(isinstance(one, Lost) for one in found):
+        return False
+    mark = ask(session.mark)
+    return ask(session.inherits_assess) and mark is not None and mark.epoch is not None and mark.epoch >= epoch
+
+
+SCENARIOS = (
+    Scenario("assessed", "assess answers what commit would, and changes nothing", _assessed),
+    Scenario("assessed-lost", "assess answers Lost where commit would", _assessed_lost, ("can_lose_votes",)),
+    Scenario("assessed-inside-commit", "assess is right of an epoch that is committed in part", _assessed_inside),
+    Scenario("assessed-beside-commit", "assess is right beside a commit at work", _assessed_beside),
+)

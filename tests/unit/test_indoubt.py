@@ -1,0 +1,198 @@
+"""`exactsink indoubt`: each command and each refusal, on a sink of files; rows are counted."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.conftest import Ended
+from tests.unit.manual_job import FOREIGN, Job
+
+from exactsink.contract import Committable
+from exactsink.protocol.journal.records import Action, Claim, Resolve
+
+Command = Callable[..., Ended]
+
+
+def listed(command: Command, job: Job, *words: str) -> dict[str, Any]:
+    """Return what the list says of each participant, by its name."""
+    return {line["ref"]: line for line in command("indoubt", "list", job.file, "--json", *words).body}
+
+
+def state_of(command: Command, job: Job) -> dict[str, str]:
+    return {ref: line["state"] for ref, line in listed(command, job).items()}
+
+
+def damage(job: Job, vote: Committable) -> None:
+    """Leave nothing that proves what became of a participant."""
+    for path in (job.folder / "lake" / "_exactsink").glob(f"{vote.ref}/*"):
+        path.write_text("broken")
+
+
+def actions(job: Job) -> list[Action]:
+    return [record for record in job.journal.history() if isinstance(record, Action)]
+
+
+@pytest.fixture
+def votes(job: Job) -> list[Committable]:
+    """Leave two participants decided and one undecided."""
+    return job.decided()[1]
+
+
+def test_list_names_what_is_decided_undecided_and_foreign(job: Job, command: Command, votes: list[Committable]) -> None:
+    foreign = job.vote(FOREIGN, 0, 3)
+    found = listed(command, job)
+    states = dict.fromkeys([v.ref for v in votes[:2]], "prepared")
+    assert {r: line["state"] for r, line in found.items()} == {
+        **states,
+        votes[2].ref: "undecided",
+        foreign.ref: "foreign",
+    }
+    assert [(found[v.ref]["rows"], found[v.ref]["epoch"]) for v in votes] == [(3, 0), (3, 0), (None, 0)]
+    table = command("indoubt", "list", job.file)
+    assert (table.code, table.out.count("prepared")) == (0, 2)
+    assert "nothing is in doubt" in command("indoubt", "list", job.file, "--run", "monday").out
+
+
+def test_a_reference_is_any_beginning_that_names_one(job: Job, command: Command, votes: list[Committable]) -> None:
+    found = listed(command, job)
+    for vote in votes:
+        for reference in (vote.ref, vote.ref[:-1], found[vote.ref]["reference"], found[vote.ref]["reference"][:6]):
+            assert f"{vote.ref} in sink lake" in command("indoubt", "explain", job.file, reference).out
+    many = command("indoubt", "explain", job.file, "orders.lake")
+    assert (many.code, all(v.ref in many.err for v in votes)) == (2, True)
+    assert command("indoubt", "explain", job.file, "orders.mill").code == 2
+
+
+def explain(command: Command, job: Job, vote: Committable) -> dict[str, str]:
+    out = command("indoubt", "explain", job.file, vote.ref).out
+    return {label: text.strip() for label, _, text in (line.partition(":") for line in out.splitlines())}
+
+
+def test_explain_says_whose_why_and_what_comes_next(job: Job, command: Command, votes: list[Committable]) -> None:
+    foreign = job.vote(FOREIGN, 0, 3)
+    decided, undecided, other = (explain(command, job, v) for v in (votes[0], votes[2], foreign))
+    assert "begun by driver host:17 (generation 1, token" in decided["whose"]
+    assert "2 participants with 6 rows here, 3 in this one" in decided["decision"]
+    assert decided["next"] == f"exactsink indoubt commit {job.file} --sink lake --yes"
+    assert "none of this journal names it: it was begun for epoch 0; epoch 0 was decided last" in undecided["decision"]
+    assert undecided["next"].startswith(f"exactsink indoubt abort {job.file}")
+    assert f"has no claim of generation 1, token {FOREIGN.token}" in other["whose"]
+    assert f"--token {FOREIGN.token}" in other["next"]
+    job.heartbeat(time.time())
+    assert explain(command, job, votes[0])["next"].startswith("wait for the driver")
+
+
+def test_each_next_command_does_what_explain_promises(job: Job, command: Command, votes: list[Committable]) -> None:
+    foreign = job.vote(FOREIGN, 0, 3)
+    for vote in (foreign, votes[2], votes[0]):
+        words = explain(command, job, vote)["next"].replace("'...'", "seen").split()
+        ended = command(*words[1:], *(["--take-over"] if vote is foreign else []))
+        assert ended.code == 0, ended.err
+    assert job.rows() == 6
+    assert [action.command for action in actions(job)] == ["indoubt abort", "indoubt abort", "indoubt commit"]
+    assert command("recover", job.file).code == 0
+    assert (state_of(command, job), job.rows()) == ({}, 6)
+
+
+@pytest.mark.parametrize("words", [("commit",), ("abort",)], ids=" ".join)
+def test_a_deed_is_only_shown_without_yes_and_refused_while_a_driver_lives(
+    job: Job, command: Command, votes: list[Committable], words: tuple[str, ...]
+) -> None:
+    before = job.journal.read()
+    shown = command("indoubt", *words, job.file)
+    assert (shown.code, "would claim the job (generation 2)" in shown.out) == (0, True)
+    wanted = votes[:2] if words == ("commit",) else votes[2:]
+    assert [v.ref for v in votes if f": {v.ref}" in shown.out] == [v.ref for v in wanted]
+    job.heartbeat(time.time())
+    assert command("indoubt", *words, job.file).code == 4
+    assert command("indoubt", *words, job.file, "--yes").code == 4
+    assert (job.journal.read(), job.rows()) == (before, 0)
+    assert command("indoubt", *words, job.file, "--yes", "--take-over", "--reason", "it hangs").code == 0
+    assert (job.rows(), actions(job)[-1].reason) == (6 if words == ("commit",) else 0, "it hangs")
+    assert (votes[2].ref in state_of(command, job)) == (words == ("commit",))
+
+
+def test_nothing_undecided_is_committed_and_nothing_decided_or_foreign_is_aborted(
+    job: Job, command: Command, votes: list[Committable]
+) -> None:
+    foreign = job.vote(FOREIGN, 0, 3)
+    before = job.journal.read()
+    for word in ("", "--yes"):
+        more = (word,) if word else ()
+        assert command("indoubt", "commit", job.file, votes[2].ref, *more).code == 2
+        assert command("indoubt", "commit", job.file, foreign.ref, *more).code == 2
+        decided = command("indoubt", "abort", job.file, votes[0].ref, *more)
+        assert (decided.code, "is decided: it is never aborted" in decided.err) == (3, True)
+        assert command("indoubt", "abort", job.file, foreign.ref, *more).code == 5
+        unsaid = command("indoubt", "abort", job.file, "--token", FOREIGN.token, "--take-over", *more)
+        assert (unsaid.code, "foreign work is ended for a reason" in unsaid.err) == (2, True)
+        young = command("indoubt", "abort", job.file, foreign.ref, "--token", FOREIGN.token, "--reason", "x", *more)
+        assert (young.code, "a driver may be at work" in young.err) == (4, True)
+    assert job.journal.read() == before
+    swept = command("indoubt", "abort", job.file, votes[2].ref, "--yes")
+    assert (swept.code, "begun under a claim that is not an older one" in swept.err) == (5, True), (
+        "it may have gone back"
+    )
+    assert len(state_of(command, job)) == 4
+
+
+def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(
+    job: Job, command: Command, votes: list[Committable]
+) -> None:
+    def resolve(outcome: str, *words: str, epoch: int = 0) -> Ended:
+        what = ("--epoch", str(epoch), "--sink", "lake", "--as", outcome, "--reason", "seen in the log")
+        return command("indoubt", "resolve", job.file, *what, *words)
+
+    damage(job, votes[0])
+    assert command("recover", job.file).code == 3
+    other = resolve("lost", epoch=1)
+    assert (other.code, "the last decided one is 0" in other.err) == (2, True)
+    before = job.journal.read()
+    shown = resolve("committed")
+    assert (shown.code, f"lake: {votes[0].ref} (3 rows)" in shown.out) == (0, True)
+    assert job.journal.read() == before
+    assert resolve("given-up", "--yes").code == 2, "nothing is proven lost"
+    assert resolve("committed", "--yes", "--ref", votes[1].ref[:-1]).code == 2
+    assert resolve("committed", "--yes").code == 0
+    [word] = [kept for kept in job.journal.read().anchors if isinstance(kept, Resolve)]
+    assert (word.epoch, word.sink, word.outcome, word.participants, word.rows) == (
+        0,
+        "lake",
+        "committed",
+        (votes[0].ref,),
+        3,
+    )
+    assert word.reason.startswith("seen in the log (1 participants, 3 rows; ")
+    assert command("recover", job.file).code == 0
+    assert job.rows() == 3
+    again = resolve("committed", "--yes")
+    assert (again.code, "nothing of epoch 0 in sink lake is neither" in again.err) == (2, True)
+
+
+# a job whose folder is gone
+
+
+def test_work_without_a_journal_is_listed_and_ended_with_every_token_named(
+    job: Job, command: Command, votes: list[Committable]
+) -> None:
+    other = job.vote(Claim(4, "dddddddddddd", "host:9", "query-1", "dddddddddddd"), 2, 0)
+    token = votes[0].txn.token
+    words = ("indoubt", "abort", job.file, "--reason", "the folder was deleted", "--no-journal", "--yes")
+    with_journal = command(*words, "--token", token)
+    assert (with_journal.code, "the job has a journal" in with_journal.err) == (2, True)
+    shutil.rmtree(job.history)
+    assert set(state_of(command, job).values()) == {"foreign"}
+    assert command("indoubt", "list", job.file, "--no-journal").code == 0
+    for commit in (("--sink", "lake"), (votes[0].ref,)):
+        assert command("indoubt", "commit", job.file, *commit, "--yes").code == 2
+    empty = command("indoubt", "abort", job.file, "--token", token, "--reason", "x")
+    assert (empty.code, "the journal is empty" in empty.err) == (2, True)
+    assert command(*words, "--token", token).code == 4, "the participants are young"
+    assert not job.history.exists()
+    unnamed = command(*words, "--token", token, "--take-over")
+    assert (unnamed.code, other.ref in unnamed.err) == (5, True)
+    assert len(state_of(command, job)) == 4

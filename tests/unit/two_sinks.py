@@ -1,0 +1,79 @@
+"""A job of two sinks without Spark: real driver runs into files and a table of SQLite, the one after the other."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from exactsink.cli.opened import Opened
+from exactsink.contract import ExactsinkError
+from exactsink.job.driver import coordinator_of
+from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import Batch, State
+from exactsink.protocol.events import Events
+from exactsink.protocol.participant import no_probe, write_partition
+from exactsink.protocol.votes import EpochPlan, Vote
+from exactsink.testing.driver_run import hashed
+
+ROWS = pa.table({"id": [1, 2, 3]})
+
+
+class Shop:
+    """Files come after the table, which can be closed: then an epoch is decided and in neither."""
+
+    def __init__(self, folder: Path, journal: str = "", run: str | None = None) -> None:
+        self.folder, self.run, self.file = folder, run, str(folder / "job.toml")
+        self.database = folder / "shop.db"
+        Path(self.file).write_text(
+            f'[job]\nname = "shop"\ncheckpoint = "{folder}/chk"\n{journal}\n'
+            f'[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\nafter = "table"\n'
+            f'[sinks.table]\nbackend = "idempotent_upsert"\nurl = "sqlite:///{self.database}"\ntable = "t"\n'
+            'keys = ["id"]\ncreate = true\n'
+        )
+
+    def edit(self, old: str, new: str) -> None:
+        text = Path(self.file).read_text()
+        assert old in text
+        Path(self.file).write_text(text.replace(old, new))
+
+    def sql(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.database)) as connection:
+            connection.execute(statement)
+
+    def close_table(self) -> None:
+        self.sql("CREATE TRIGGER closed BEFORE INSERT ON t BEGIN SELECT RAISE(ABORT, 'closed'); END")
+
+    def heartbeat(self, age: float) -> None:
+        history = Opened.of(self.file, self.run).history
+        state = history.last_state()
+        assert state is not None
+        history.state().write(replace(state, heartbeat=time.time() - age))
+
+    def epochs(self, *numbers: int) -> None:
+        """Run a driver over these epochs, until its end or until the store refuses; it is dead then, not ended."""
+        opened = Opened.of(self.file, self.run)
+        history, attempts = opened.history, iter(range(100))
+        history.make()
+
+        def save(state: State) -> None:
+            StateFile(history.folder / "state.json").write(replace(state, heartbeat=1000.0))
+
+        def write(plan: EpochPlan) -> Sequence[Vote]:
+            backends = {name: opened.sinks[name].backend for name in plan.sinks}
+            rows = [{name: (batch, hashed(batch)) for name in plan.sinks} for batch in ROWS.to_batches()]
+            return list(write_partition(plan, backends, 0, next(attempts), rows, no_probe))
+
+        with closing(history.journal(lambda attempt: None)) as journal, suppress(ExactsinkError):
+            coordinator = coordinator_of(history, opened.sinks, journal, Events(history.job, []), save)
+            with closing(coordinator):
+                coordinator.start("query-1" if self.run is None else f"run {self.run}", lambda epoch: False)
+                schemas = dict.fromkeys(opened.sinks, ROWS.schema)
+                for number in numbers:
+                    previous = f"batch {number - 1}" if number else ""
+                    coordinator.run_epoch(Batch(number, f"batch {number}", schemas, write, previous=previous))
