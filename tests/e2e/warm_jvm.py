@@ -50,9 +50,13 @@ class WarmJvm:
         return self._process.reported
 
     @property
-    def members(self) -> Sequence[int]:
-        """Return the process ids of the JVM, and of the workers that it started."""
-        return self._process.members()
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Return the process ids of the Python workers that it started."""
+        return [pid for pid in self._process.members() if pid != self.pid]
 
     def wait_idle(self) -> None:
         """Wait until no task runs in it any more."""

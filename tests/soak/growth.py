@@ -6,10 +6,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
-__all__ = ["Sample", "Slope", "files_below", "open_files", "resident", "slopes"]
+__all__ = ["Sample", "Slope", "files_below", "open_files", "resident", "slopes", "too_steep"]
 
+AN_EPOCH = {"driver: MiB": 1.0, "driver: open files": 0.25}
+EPOCHS = 50
+"""What a driver may take more of with each epoch, and from how many epochs on that is judged."""
 _HOUR = 3600.0
 
 
@@ -24,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """How one quantity went: by least squares over its samples."""
+    """How one quantity went: by least squares over its samples, which are of so many epochs."""
 
     what: str
     samples: int
@@ -33,6 +37,7 @@ class Slope:
     highest: float
     an_hour: float
     an_epoch: float
+    epochs: int
 
 
 def slopes(samples: Sequence[Sample]) -> Sequence[Slope]:
@@ -43,8 +48,13 @@ def slopes(samples: Sequence[Sample]) -> Sequence[Slope]:
         values = [sample.values[what] for sample in of]
         hour = _slope([sample.seconds / _HOUR for sample in of], values)
         epoch = _slope([float(sample.epoch) for sample in of], values)
-        found.append(Slope(what, len(of), values[0], values[-1], max(values), hour, epoch))
+        found.append(Slope(what, len(of), values[0], values[-1], max(values), hour, epoch, of[-1].epoch - of[0].epoch))
     return found
+
+
+def too_steep(found: Iterable[Slope]) -> Sequence[str]:
+    """Name what one driver takes more and more of. Too few epochs show only how it warms up."""
+    return [s.what for s in found if s.epochs >= EPOCHS and s.an_epoch > AN_EPOCH.get(s.what, inf)]
 
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from tests.e2e.postgres_job import Database, database_of
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import KafkaServer, own_kafka
 from tests.servers.postgres import PostgresServer, own_postgres
+from tests.servers.process import ServerProcess
 from tests.servers.s3 import S3Server, own_s3
-from tests.soak.growth import Sample, files_below, open_files, resident
+from tests.soak.growth import Sample, Slope, files_below, open_files, resident, slopes
 from tests.soak.plan import Kill, Restart, kills, restarts
 
 __all__ = ["Site", "Soak", "own_site"]
@@ -58,18 +59,15 @@ class Site:
 
     def restart(self, restart: Restart) -> Iterator[None]:
         """Stop a server, then start it again; in between the caller waits."""
+        servers: Mapping[str, ServerProcess] = {"postgres": self.postgres, "kafka": self.kafka, "s3": self.s3}
         if restart.server == "postgres":
             self.postgres.stop("immediate" if restart.crash else "fast")
-            yield
-            self.postgres.start()
         elif restart.server == "kafka":
             self.kafka.stop("kill" if restart.crash else "term")
-            yield
-            self.kafka.start()
         else:
             self.s3.stop("term")  # not in the middle of a Complete: versitygw forgets such an upload, which is Unknown
-            yield
-            self.s3.start()
+        yield
+        servers[restart.server].start()
 
     def uploads(self) -> int:
         """Count the unfinished uploads, as versitygw keeps them."""
@@ -131,6 +129,11 @@ class Soak:
         with suppress(FileNotFoundError):
             return dict(json.loads((self._site.folder / "checkpoint.exactsink" / "state.json").read_text()))
         return {}
+
+    @property
+    def of_last_driver(self) -> Sequence[Slope]:
+        """How things went while the last driver was warm."""
+        return slopes(self.quiet[len(self.quiet) // 4 :])
 
     def kill_until(self, end: float) -> None:
         """Start the job and kill it, until so many seconds after the beginning."""
@@ -221,10 +224,8 @@ class Soak:
             found[f"{what}: files"], found[f"{what}: bytes"] = files_below(place)
         found["lake: hidden files, marks too"] = files_below(self._site.folder / "lake" / "_exactsink")[0]
         found["S3: unfinished uploads"] = self._site.uploads()
-        with suppress(FileNotFoundError):
-            found["driver: MiB"], found["driver: open files"] = resident([driver.pid]), open_files([driver.pid])
-        found["JVM and workers: MiB"] = resident(self._jvm.members)
-        found["JVM and workers: open files"] = open_files(self._jvm.members)
+        for who, pids in (("driver", [driver.pid]), ("JVM", [self._jvm.pid]), ("workers", self._jvm.workers)):
+            found[f"{who}: MiB"], found[f"{who}: open files"] = resident(pids), open_files(pids)
         if self.epoch >= 0 and time.monotonic() >= self._asked + ASKED_EVERY:
             self._asked = time.monotonic()
             found["postgres: prepared"] = len(self._site.database.prepared)

@@ -17,7 +17,7 @@ import pytest
 from exactsink.cli.main import main
 from tests.e2e.drivers import Drivers
 from tests.e2e.warm_jvm import WarmJvm
-from tests.soak.growth import Slope, slopes
+from tests.soak.growth import Sample, Slope, slopes, too_steep
 from tests.soak.soak import Soak, own_site
 
 MINUTES = float(os.environ.get("SOAK_MINUTES") or 20)
@@ -52,13 +52,24 @@ def test_job_of_six_sinks_under_kills_and_restarts(
         finally:
             with capsys.disabled():
                 _report(soak, seed, Path(os.environ.get("SOAK_REPORT") or tmp_path))
-    assert (amiss, status) == ({}, 0)
+    assert (amiss, status, too_steep(soak.of_last_driver)) == ({}, 0, [])
+
+
+def test_a_leak_is_a_slope_that_is_too_steep() -> None:
+    samples = [
+        Sample(second, second // 2, {"driver: open files": 9 + second % 3 + second // 2}) for second in range(200)
+    ]
+    [leak] = slopes(samples)
+    assert (round(leak.an_epoch, 2), round(leak.an_hour), leak.epochs) == (1.0, 1800, 99)
+    assert too_steep([leak]) == ["driver: open files"]
+    flat = [Sample(s.seconds, s.epoch, {"driver: open files": 9 + s.seconds % 3}) for s in samples]
+    assert too_steep(slopes(flat)) == too_steep(slopes(samples[:40])) == []
 
 
 def _report(soak: Soak, seed: int, folder: Path) -> None:
     """Print the run as Markdown, and keep it, as JSON too."""
     whole = [slope for slope in slopes(soak.samples + soak.quiet) if not slope.what.startswith("driver")]
-    growth = {"the whole run": whole, "the last driver, warm": slopes(soak.quiet[len(soak.quiet) // 4 :])}
+    growth = {"the whole run": whole, "the last driver, warm": soak.of_last_driver}
     counts = {"killed": soak.killed, "restarted": soak.restarted, "ended by itself": soak.ended}
     body = {"seed": seed, "minutes": round(soak.seconds / 60, 1), "epochs": soak.epoch + 1, "rows": soak.rows}
     lines = [f"# Soak: {', '.join(f'{value} {name}' for name, value in body.items())}", ""]
