@@ -25,6 +25,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from exactsink.bench.report import Cell, Table, from_json, shown, table_lines
+from exactsink.cli.answers import ANSWERS
+from exactsink.cli.fields import kind_fields
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config import model as config
@@ -53,6 +55,18 @@ A TOML file. An unknown key is an error, which names the nearest known one.
 Strings may hold `${NAME}` or `${NAME:-default}` from the environment; no error of the config shows what came from it.
 In a backend's own options, `${executor:NAME}` is also resolved in each task, from its executor's environment: such a
 value does not travel from the driver.
+"""
+_JSON = """\
+# JSON of the commands
+
+With `--json`, stdout has one document; all else goes to stderr. `error` is null, or says how the command failed: its
+exit code is the same. A field may be missing where an error came first. A process that is cut off (by a second signal,
+or when a stop takes too long) prints nothing. Later releases add fields, and take none away.
+"""
+_RECORDS = """\
+`exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
+rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
+with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
@@ -144,7 +158,39 @@ def metrics_page() -> str:
     )
 
 
+def json_page() -> str:
+    """Return what commands print with `--json`."""
+    parts = [_JSON]
+    for model in ANSWERS:
+        rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
+        parts.append(
+            f"## {model.__name__}\n\n{_prose(inspect.getdoc(model) or '')}\n\n{_table(('field', 'type'), rows)}"
+        )
+    rows = [(f"`{kind}`", ", ".join(f"`{name}`" for name in names)) for kind, names in kind_fields().items()]
+    parts.append(f"## Records\n\n{_RECORDS}\n" + _table(("kind", "fields beside `seq`, `at` and `kind`"), rows))
+    return "\n".join(parts)
+
+
+def _spelled(annotation: object) -> str:
+    """Spell a type as JSON has it."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_spelled(kind) for kind in inner)
+    if origin is tuple:
+        return f"[{', '.join(map(_spelled, inner))}]"
+    if origin is dict:
+        return f"object of {_spelled(inner[1])}"
+    if origin is not None:
+        return f"list of {_spelled(inner[0])}"
+    if isinstance(annotation, type) and annotation.__name__.startswith("_"):
+        fields = typing.cast("type[BaseModel]", annotation).model_fields
+        return f"{{{', '.join(fields)}}}"
+    plain = {str: "string", int: "number", bool: "boolean", type(None): "null"}
+    return plain.get(typing.cast(type, annotation)) or typing.cast(type, annotation).__name__
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "json.md": json_page,
     "config.md": config_page,
     "cli.md": cli_page,
     "exit-codes.md": exit_codes_page,

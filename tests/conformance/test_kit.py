@@ -23,8 +23,9 @@ from exactsink.testing.interrupt import Interruption
 from exactsink.testing.processes import ask_fresh_process, ended
 from exactsink.testing.target import HOOKS
 from exactsink.testing.wrapped import WrappedBackend
+from tests.conformance import defects_of_standings as standings
 from tests.conformance.defects_of_work import LeavesOrphans
-from tests.conformance.reference_store import ReferenceTarget
+from tests.conformance.reference_store import Defect, ReferenceTarget
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,21 @@ class HangingTarget(ReferenceTarget):
         folder.joinpath("pid").write_text(Path("/proc/self").resolve().name)
         signal.pause()
         raise AssertionError("it is never woken")
+
+
+@pytest.mark.parametrize(
+    ("committer", "marks", "scenario", "outcome"),
+    [
+        *((standings.Inherits, True, f"assessed{more}", "passed") for more in ("", "-lost", "-beside-commit")),
+        (standings.Inherits, False, "assessed", "failed"),
+        (standings.SeesAllPrepared, True, "assessed", "failed"),
+        (standings.NeverKnows, True, "assessed-lost", "failed"),
+    ],
+)
+def test_an_inherited_assess_is_right_where_a_mark_proves_and_an_own_one_must_know(
+    committer: Defect, marks: bool, scenario: str, outcome: str, runner: Runner, tmp_path: Path
+) -> None:
+    assert runner.play(scenario, ReferenceTarget(committer, marks), tmp_path).outcome == outcome
 
 
 def test_a_scenario_that_hangs_fails_and_leaves_no_process(tmp_path: Path) -> None:

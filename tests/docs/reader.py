@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tests.docs.installed import SITE
 from tests.docs.pages import ROOT, Command, Step, commands, shown
+from tests.e2e.processes import QUICK_JAVA
 
 __all__ = ["Reader"]
 
 _PATIENCE_SECONDS = 300
-_QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _BORDER = "=====exactsink-docs====="
 
 
@@ -64,7 +64,13 @@ class Reader:
 
     def _shell(self, script: str, servers: Mapping[str, str], place: str) -> str:
         binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, **_QUICK_JAVA, "PATH": binaries, "PYSPARK_PYTHON": sys.executable, **servers}
+        environment = {
+            **os.environ,
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+            "PATH": binaries,
+            "PYSPARK_PYTHON": sys.executable,
+            **servers,
+        }
         environment |= {SITE: str(self._site), "PYTHONPATH": os.pathsep.join([str(self._site), str(ROOT)])}
         process = subprocess.Popen(
             ["bash", "-c", script],

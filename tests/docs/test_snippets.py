@@ -12,9 +12,13 @@ from tests.docs.reader import Reader
 from tests.servers.postgres import Postgres
 
 _PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
+_LONG = {"docs/how-to/back-up-and-restore.md"}
+"""Two minutes of runs and restores, each of which is a test of its own, too."""
 
 
-@pytest.mark.parametrize("name", list(_PAGES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.proof if name in _LONG else ()) for name in _PAGES]
+)
 def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

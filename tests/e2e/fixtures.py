@@ -32,10 +32,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from exactsink.spark import Job
     from exactsink.spark.session import make_session
     from tests.e2e.jobs import write_job
+    from tests.e2e.processes import QUICK_JAVA
 
     folder = tmp_path_factory.mktemp("session")
     os.environ["EXACTSINK_TEST_PLACE"] = str(folder)
-    session = make_session(Job.from_toml(write_job(folder)).config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+        session = make_session(Job.from_toml(write_job(folder)).config)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     yield session
     session.stop()

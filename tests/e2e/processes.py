@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LONGEST = 300.0
 """Seconds after which a condition counts as never coming true; far more than anything here takes."""
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # driver runs are short: start fast, compile little
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for a while only: it starts fast, and compiles little."""
 ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
     "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
@@ -114,7 +115,7 @@ class Process:
 
 def temporary(log: Path) -> Mapping[str, str]:
     """Return the environment of a process whose temporary files are beside its log."""
-    return {"JAVA_TOOL_OPTIONS": f"{_JAVA} -Djava.io.tmpdir={log.parent}", "TMPDIR": str(log.parent)}
+    return {"JAVA_TOOL_OPTIONS": f"{QUICK_JAVA} -Djava.io.tmpdir={log.parent}", "TMPDIR": str(log.parent)}
 
 
 def _session(leader: int) -> Iterator[int]:

@@ -39,7 +39,7 @@ def test_epochs_go_on_with_a_new_checkpoint(spark: SparkSession, tmp_path: Path)
         (tmp_path / "source" / f"{batch}.json").unlink()
     job = _run(path, spark)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
-    decided = [record.epoch for record in job.journal().history() if isinstance(record, Decide)]
+    decided = [entry.record.epoch for entry in job.journal().entries() if isinstance(entry.record, Decide)]
     assert decided == [0, 1, 2, 3]
     assert _run(path, spark).journal().read().next_epoch == 4, "the new query's restart finds its batches done"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exactsink.bench.report import Table, from_json
-from tests.e2e.jobs import TWO_FILES, write_job, write_source
+from tests.e2e.jobs import LINES, TWO_FILES, write_job, write_source
 from tests.e2e.postgres_job import Database
 from tests.e2e.processes import Process
 from tests.e2e.warm_jvm import WarmJvm
@@ -43,6 +43,20 @@ def _left(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if "bench-exactsink" in path.name]
 
 
+def test_the_ways_of_a_jobs_one_sink(tmp_path: Path, jvm: WarmJvm) -> None:
+    write_source(tmp_path, 1)
+    job = write_job(tmp_path, LINES, source=TWO_FILES)
+    tables = _whole(tmp_path, jvm, f"--job={job}")
+    (way, *_, size), *others = tables["Throughput, medians of the rounds"].rows
+    assert (way, others) == ("lines json", [])
+    assert size > 0  # type: ignore[operator]
+    assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.md").read_text()
+    in_doubt = {row[0]: row[2] for row in tables["Restarts"].rows}
+    assert in_doubt == {f"lines json: {point}": 2 if point in _POINTS[1:3] else 0 for point in _POINTS}
+    assert _left(tmp_path) == []
+
+
+@pytest.mark.proof
 def test_every_way_that_needs_no_server(tmp_path: Path, jvm: WarmJvm) -> None:
     tables = _whole(tmp_path, jvm)
     ways = ["files parquet", "files json", "idempotent_upsert staged", "idempotent_upsert direct"]
@@ -53,11 +67,7 @@ def test_every_way_that_needs_no_server(tmp_path: Path, jvm: WarmJvm) -> None:
     seen = {row[0]: row[1:] for row in tables["From the begin of an epoch"].rows}
     assert all(0 < first <= last for first, _, last, _, _ in seen.values())  # type: ignore[operator]
     in_doubt = {row[0]: row[2] for row in tables["Restarts"].rows}
-    assert in_doubt == {
-        f"{way}: {point}": 2 if point in _POINTS[1:3] and "direct" not in way else 0
-        for way in ways
-        for point in _POINTS
-    }
+    assert in_doubt == {f"{way}: {point}": 2 if point in _POINTS[1:3] else 0 for way in ways for point in _POINTS}
     assert [row[0] for row in tables["One job with several sinks, medians of the rounds"].rows] == [
         *(f"{number} x files parquet" for number in (1, 2, 4)),
         "files parquet and idempotent_upsert staged",

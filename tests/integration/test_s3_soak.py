@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks.large_file import batches
 
-from exactsink.contract import Committed, JobContext
+from exactsink.contract import Committed, JobContext, ObjectPath
 from exactsink.testing import Session
 from exactsink_files.backend import FilesBackend, FilesOptions
 from tests.servers.s3 import own_s3
@@ -37,16 +37,22 @@ def test_file_of_more_than_5_gb_of_parts(monkeypatch: pytest.MonkeyPatch) -> Non
             writer.write(batch)
             given.update(_text(batch))
         committable = writer.pre_commit()
-        target = server.folder / "data" / bucket / "lake"
-        assert not list(target.glob("*.parquet"))
+        target = ObjectPath.of(f"s3://{bucket}/lake")
+        assert not _parquet(target)
         assert session.commit_marked(0, [committable]) == [Committed()]
-        [file] = target.glob("*.parquet")
-        assert file.stat().st_size > _MOST_OF_A_PUT
+        [(name, size)] = _parquet(target).items()
+        assert size > _MOST_OF_A_PUT
         found = hashlib.blake2b()
-        for batch in pq.ParquetFile(file).iter_batches():
-            found.update(_text(batch))
+        with (target / name).reading() as file:
+            for batch in pq.ParquetFile(file).iter_batches():
+                found.update(_text(batch))
         assert found.digest() == given.digest()
         assert session.listed() == []
+
+
+def _parquet(target: ObjectPath) -> dict[str, int]:
+    """List the files that readers see, and their sizes."""
+    return {name: found.size for name, found in target.listed().items() if name.endswith(".parquet")}
 
 
 def _text(batch: pa.RecordBatch) -> memoryview:

@@ -23,6 +23,7 @@ SAMPLED = (
     schedules.lost_and_crashed,
     schedules.interleaved,
     schedules.copies,
+    schedules.claims_in_holes,
     restored.restores,
     restored.failovers,
     restored.forks,
@@ -33,7 +34,6 @@ SAMPLED = (
 FAMILIES = (
     *SAMPLED,
     schedules.single_faults,
-    schedules.claims_in_holes,
     schedules.stale_listings,
     schedules.dropped_rows,
     schedules.expired_evidence,
@@ -44,7 +44,10 @@ FAMILIES = (
     changes.forgotten,
     batch_runs.batch_runs,
 )
-SEEDS = [range(first, first + 500) for first in range(0, 2000, 500)]
+SEEDS = [
+    pytest.param(range(first, first + 500), marks=pytest.mark.proof if first >= 1000 else ())
+    for first in range(0, 2000, 500)
+]
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 
-from exactsink.contract import Committable
-from exactsink.protocol.journal.records import Action, Claim, Resolve
+from exactsink.contract import Committable, JobContext
+from exactsink.job.config import load_config
+from exactsink.job.history import JobHistory
+from exactsink.protocol.journal.records import Action, Claim, Identity, Resolve
+from exactsink.testing import Session
 
 Command = Callable[..., Ended]
 
@@ -171,6 +175,35 @@ def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(
     assert job.rows() == 3
     again = resolve("committed", "--yes")
     assert (again.code, "nothing of epoch 0 in sink lake is neither" in again.err) == (2, True)
+
+
+def test_what_a_person_takes_for_lost_can_be_given_up_and_the_rest_stands(
+    job: Job, command: Command, votes: list[Committable]
+) -> None:
+    damage(job, votes[0])
+    words = ("indoubt", "resolve", job.file, "--epoch", "0", "--sink", "lake", "--reason", "no copy", "--yes", "--as")
+    assert [command(*words, outcome).code for outcome in ("given-up", "lost", "given-up")] == [2, 0, 0]
+    assert command("recover", job.file).code == 0
+    assert (job.rows(), state_of(command, job)) == (3, {})
+    assert [(w.outcome, w.participants, w.rows) for w in job.journal.read().anchors if isinstance(w, Resolve)] == [
+        ("lost", (votes[0].ref,), 3),
+        ("given-up", (votes[0].ref,), 3),
+    ]
+
+
+def test_all_lists_the_batch_runs_too(job: Job, command: Command, votes: list[Committable]) -> None:
+    run = JobHistory.of(load_config(job.file)[0], "monday")
+    claim = run.journal(lambda _: None).claim("run monday", "host:17", Identity(run.job, "monday"))
+    session = Session(job.sink.backend, JobContext(run.job, "lake", "", 1, claim.lineage), claim.token)
+    [vote] = session.prepare(0, [pa.table({"n": [1]})])
+    found = listed(command, job, "--all")
+    assert {ref: (line["run"], line["state"]) for ref, line in found.items()} == {
+        **dict.fromkeys([v.ref for v in votes[:2]], (None, "prepared")),
+        votes[2].ref: (None, "undecided"),
+        vote.ref: ("monday", "undecided"),
+    }
+    assert command("indoubt", "abort", job.file, vote.ref, "--run", "monday", "--yes").code == 0
+    assert vote.ref not in listed(command, job, "--all")
 
 
 # a job whose folder is gone

@@ -179,12 +179,12 @@ def test_a_trim_that_dies_in_its_deletion_is_finished_by_the_next_one() -> None:
 def test_the_history_is_all_that_stands_in_its_order() -> None:
     store, journal = long_journal(keep_epochs=10, epochs=30)
     journal.trim()
-    assert list(Driver(store).history()) == list(store.records().values())
-    assert list(Driver(Store()).history()) == []
+    assert [entry.record for entry in Driver(store).entries()] == list(store.records().values())
+    assert list(Driver(Store()).entries()) == []
 
 
 def test_the_history_passes_over_what_is_deleted_while_it_is_read() -> None:
     store, journal = long_journal(keep_epochs=3, epochs=9)
     store.before_read = [lambda seq: journal.trim()]
-    assert [record.seq for record in Driver(store).history()] == [0, 1, 2, *epoch_seqs(store)]
+    assert [entry.seq for entry in Driver(store).entries()] == [0, 1, 2, *epoch_seqs(store)]
     assert len(epoch_seqs(store)) == 3

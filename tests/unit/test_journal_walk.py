@@ -76,7 +76,7 @@ def marks_of(epoch: int) -> tuple[Expected]:
 
 
 def word_on(chance: random.Random, decision: Decision) -> Resolve:
-    """Say something of some participants, or of all, which only an older release does."""
+    """Take some participants, or all, as only an older release does, for what an operator says of them."""
     outcome, refs = chance.choice(["committed", "lost", "given-up"]), sorted(decision.refs("lake"))
     named = tuple(chance.sample(refs, chance.randint(0, len(refs)))) or (tuple(refs) if outcome == "given-up" else ())
     return Resolve("me", "seen", decision.epoch, "lake", outcome if named else "lost", named)

@@ -9,7 +9,7 @@ import pytest
 
 from exactsink.contract import ConfigError
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.records import plain_only, shaped
+from exactsink_kafka.records import Records, plain_only, shaped
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD = {"key": pa.binary(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32()}
@@ -141,3 +141,14 @@ def test_json_of_maps_whose_keys_are_no_text_is_refused(kind: pa.DataType) -> No
     assert "transform_keys" in error.next
     for fine in (pa.map_(pa.string(), pa.binary()), pa.map_(pa.int32(), pa.list_(pa.binary()))):
         assert shaped(options(value_format="json"), schema(m=fine)) is not None
+
+
+def test_an_epochs_header_comes_after_the_records_own() -> None:
+    own = pa.array([[{"key": "a", "value": b"1"}], [], None], HEADERS)
+    batch = pa.record_batch({"value": pa.array(["x", "y", "z"]), "headers": own})
+    epoch = ("epoch", b"7")
+    assert Records(batch, "t", "write", epoch).headers == [[("a", b"1"), epoch], [epoch], [epoch]]
+    assert Records(batch.select(["value"]), "t", "write", epoch).headers == [[epoch]] * 3
+    assert Records(batch, "t", "write").headers == [[("a", b"1")], None, None]
+    with pytest.raises(ValueError, match="epoch_header: the fast writer takes no headers"):
+        options(epoch_header="epoch", writer="fast")

@@ -235,15 +235,12 @@ def test_history_reports_claims_decisions_and_actions_in_their_order(job: Job, c
     job.decided()
     command("recover", job.file)
     lines = command("history", job.file, "--json").body
-    assert [(line["kind"], line["epoch"]) for line in lines] == [
-        ("claim", None),
-        ("decide", 0),
-        ("claim", None),
-        ("action", None),
-        ("clean", None),
-    ]
-    assert "generation 1 by host:17, query-1" in lines[0]["what"]
-    assert lines[1]["what"] == "lake 6 rows"
+    assert [line["kind"] for line in lines] == ["claim", "decide", "claim", "action", "clean"]
+    assert (lines[0]["generation"], lines[0]["driver"], lines[0]["query_id"]) == (1, "host:17", "query-1")
+    lake = lines[1]["sinks"]["lake"]
+    assert (lines[1]["epoch"], lake["rows"], lake["participants"]) == (0, 6, 2)
+    assert (lines[3]["host"], lines[3]["settled"][0]["committed"]) == (platform.node(), 2)
+    assert "lake 6 rows" in command("history", job.file).out
     out = command("history", job.file, "--last", "2").out.splitlines()
     assert (len(out), out[1].endswith("recovered by an operator")) == (3, True)
 

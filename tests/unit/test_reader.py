@@ -88,7 +88,7 @@ def test_verify_speaks_of_what_the_journal_holds_and_of_no_open_epoch(job: Job, 
     ended = command("verify", job.file)
     assert ended.code == 0
     assert ended.out.splitlines()[-2].split()[:5] == ["lake", "0", "proven", "6", "6"]
-    assert "1 proven, 0 differs, 0 can't be told" in ended.out
+    assert "1 proven, 0 differs, 0 can't be known" in ended.out
     for epochs, said in (("3..9", "the journal speaks of epochs 0 to 0"), ("9..3", "epochs 9 to 3"), ("x", "no range")):
         ended = command("verify", job.file, "--epochs", epochs)
         assert (ended.code, said in ended.err) == (2, True)
@@ -100,3 +100,22 @@ def test_verify_names_a_sink_that_the_config_lacks(job: Job, command: Command) -
     Path(job.file).write_text(Path(job.file).read_text().replace("[sinks.lake]", "[sinks.other]"))
     ended = command("verify", job.file)
     assert (ended.code, "the config has no such sink: it was files (rename) into" in ended.out) == (0, True)
+
+
+UPSERTS = 'backend = "idempotent_upsert"\nurl = "sqlite:///x.db"\ntable = "t"\n'
+NO_SENSE = {
+    "keys": (UPSERTS + 'keys = ["id", "Epoch"]\n', "is in `keys`"),
+    "exclude": (UPSERTS + 'keys = ["id"]\nexclude = ["epoch"]\n', "is in `exclude`"),
+    "update_columns": (UPSERTS + 'keys = ["id"]\nupdate_columns = ["v"]\n', "`update_columns` lacks epoch_column"),
+    "kafka": ('backend = "kafka"\nbootstrap_servers = "x:1"\ntopic = "t"\n', 'set epoch_header = "epoch" in its stead'),
+}
+
+
+@pytest.mark.parametrize(("sink", "said"), NO_SENSE.values(), ids=NO_SENSE)
+def test_a_column_with_the_epoch_is_refused_where_it_makes_no_sense(
+    job: Job, command: Command, sink: str, said: str
+) -> None:
+    head = Path(job.file).read_text().partition("[sinks.lake]")[0]
+    Path(job.file).write_text(f'{head}[sinks.odd]\nepoch_column = "epoch"\n{sink}')
+    ended = command("verify", job.file)
+    assert (ended.code, said in ended.err) == (2, True), ended.err

@@ -141,7 +141,7 @@ def test_two_drivers_claim_decide_fence_and_trim(opened: Open) -> None:
     log = reader.whole()
     assert log == new.whole()
     assert [claim.driver for claim in log.claims] == ["driver-1", "driver-2"]
-    decisions = [record.epoch for record in new.history() if isinstance(record, Decide)]
+    decisions = [entry.record.epoch for entry in new.entries() if isinstance(entry.record, Decide)]
     assert decisions == list(range(2, 13))  # ten are kept, and what came after the deletion
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,8 +115,8 @@ class Answering(WrappedCommitter):
 @pytest.mark.parametrize(
     ("standing", "age", "code", "then"),
     [
-        (Unknown("no trace"), 1.0, 3, "exactsink resolve {} --epoch 1 --sink lake --as committed (or lost)"),
-        (Unknown("no trace"), 61.0, 3, "exactsink resolve {} --epoch 1 --sink lake --as committed (or lost)"),
+        (Unknown("no trace"), 1.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed (or lost)"),
+        (Unknown("no trace"), 61.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed (or lost)"),
         (Lost("rolled back"), 61.0, 3, "exactsink run {} (it writes them again)"),
         (Lost("rolled back"), 1.0, 0, ""),
     ],
@@ -231,15 +232,24 @@ def test_a_job_that_never_ran_says_so_and_nothing_is_made(job: Job, command: Com
     assert (command("runs", job.file).code, os.listdir(job.folder)) == (0, ["job.toml"])
 
 
+def test_the_page_names_every_field(in_doubt: Shop, status: Callable[..., Ended]) -> None:
+    body = status(in_doubt, "--all").body
+    page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page[page.index("prints one object:") : page.index("## A plugin that listens")]))
+    sinks = body["sinks"].values()
+    listed = [item for sink in sinks for part in ("decided", "held") for item in sink[part]]
+    assert {key for part in (body, *sinks, *listed) for key in part} <= named
+
+
 def test_another_jobs_journal_and_one_that_is_gone_are_no_health(in_doubt: Shop, status: Callable[..., Ended]) -> None:
     in_doubt.edit('name = "shop"', 'name = "store"')
     ended = status(in_doubt)
     assert (ended.code, "the journal belongs to job shop, and this is job store" in ended.err) == (5, True)
     in_doubt.edit('name = "store"', 'name = "shop"')
     in_doubt.edit("[sinks.lake]", f'journal = "sqlite:///{in_doubt.folder}/empty.db"\n[sinks.lake]')
-    in_doubt.sql("DELETE FROM exactsink_epochs")
     ended = status(in_doubt)
     assert (ended.code, ended.body["state"]) == (5, "another history")
+    assert "the journal is empty, and this job has run" in ended.err
 
 
 def test_a_driver_that_decides_while_it_is_asked_is_no_bad_state(shop: Shop) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import Committed, Fatal
+from exactsink_idempotent_upsert.sqlite.trial import Trial
 from exactsink_idempotent_upsert.table import DELETED
 
 GOOD = [(1, "a", 1), (2, "b", 2), (1, "c", 3)]
@@ -87,6 +88,18 @@ def test_of_a_row_that_deletes_only_the_keys_count(tmp_path: Path) -> None:
         given = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
         assert sink.run(epoch, given) == [Committed()]
         assert sink.rows() == [(2, "a")]
+
+
+@pytest.mark.parametrize(("unique", "kept"), [("", 0), ("UNIQUE", 2)])
+def test_a_copy_keeps_no_row_but_for_what_only_rows_together_break(tmp_path: Path, unique: str, kept: int) -> None:
+    """A task of a billion rows would have them all in its copy."""
+    form = f"CREATE TABLE t (id PRIMARY KEY, v {unique}, o CHECK (o > 0))"
+    trial = upsert(tmp_path, create=False).backend._database().trial((form,), SCHEMA.names)
+    for rows in ([(1, "a", 1)], [(2, "b", 1)]):
+        trial.check(rows_of(rows).to_batches()[0])
+    assert isinstance(trial, Trial)
+    assert trial._copy.execute("SELECT count(*) FROM t").fetchall() == [(kept,)]
+    trial.close()
 
 
 def test_a_table_without_such_constraints_gives_tasks_nothing_to_try(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Copies for `exactsink bench`, one per strategy, with the form of a sink's own table where there is one.
 
-SQLite files; on MariaDB and MySQL databases of their own, which the sink's user must be allowed to make.
+SQLite files; on PostgreSQL schemas, on MariaDB and MySQL databases of their own, which the sink's user must be allowed
+to make.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ _COLUMNS_OF = "information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(%s, DATA
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
     """Return both strategies."""
     assert options is None or isinstance(options, UpsertOptions)
-    if options is not None and options.product not in ("sqlite", *MYSQL):
-        why = "copies are made on SQLite, MariaDB and MySQL only"
+    if options is not None and options.product not in ("sqlite", "postgresql", *MYSQL):
+        why = "copies are made on SQLite, PostgreSQL, MariaDB and MySQL only"
         raise ConfigError(f"a table on {options.product} is not measured", why=why)
     if options is not None and options.delete_when is not None:
         why = "rows that delete others can't be counted by a reader"
         raise ConfigError("a table with delete_when is not measured", why=why)
+    if options is not None and options.product == "postgresql":
+        from exactsink_idempotent_upsert.postgres.bench import targets_of
+
+        return targets_of(options)
     if options is not None and options.product in MYSQL:
         return {strategy: ServerTarget(strategy, options) for strategy in ("staged", "direct")}
     return {strategy: FileTarget(strategy, options) for strategy in ("staged", "direct")}

@@ -13,14 +13,14 @@ from typing import Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
 
-from exactsink.contract import Backend, Committable
+from exactsink.contract import AnyPath, Backend, Committable, path_of
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
 __all__ = ["DirectTarget", "StagedEvidence", "StagedTarget", "TableTarget", "lose_what_tasks_wrote", "targets"]
 
-_SERVER = "EXACTSINK_MYSQL_URL"
+_MYSQL, _POSTGRES = "EXACTSINK_MYSQL_URL", "EXACTSINK_POSTGRES_URL"
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 
 _TABLES = """
@@ -35,13 +35,17 @@ _TABLES = """
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Return the targets by name; those in MariaDB or MySQL, too, where the environment names a server."""
-    in_files = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
-    if not os.environ.get(_SERVER):
-        return in_files
-    from exactsink_idempotent_upsert.mysql.conformance import targets_on
+    """Return the targets by name; those on PostgreSQL, MariaDB and MySQL, too, where the environment names a server."""
+    found: dict[str, ConformanceTarget] = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
+    if url := os.environ.get(_MYSQL):
+        from exactsink_idempotent_upsert.mysql.conformance import targets_on
 
-    return {**in_files, **targets_on(os.environ[_SERVER])}
+        found |= targets_on(url)
+    if url := os.environ.get(_POSTGRES):
+        from exactsink_idempotent_upsert.postgres import conformance as postgres
+
+        found |= postgres.targets_on(url)
+    return found
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,12 @@ class StagedEvidence(ConformanceTarget):
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, as a person may who takes them for rubbish."""
         for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink()
+            self._staged(folder, committable.txn.id).unlink()
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, and the marker."""
         for committable in committables:
-            (folder / "staging" / f"{committable.txn.id}.arrow").unlink(missing_ok=True)
+            self._staged(folder, committable.txn.id).unlink(missing_ok=True)
         self.remove_marker(folder)
 
     def foreign(self, folder: Path) -> None:
@@ -123,11 +127,14 @@ class StagedEvidence(ConformanceTarget):
         (staging / "somebody's own.arrow").write_text("somebody's")
 
     def foreign_stands(self, folder: Path) -> bool:
-        path = folder / "staging" / "somebody's own.arrow"
+        path = self._staged(folder, "somebody's own")
         return path.exists() and path.read_text() == "somebody's"
 
     def previous(self, folder: Path) -> Sequence[Committable]:
         return recorded(_RECORDINGS, self.strategy, folder)  # what strategies stage is the same everywhere
+
+    def _staged(self, folder: Path, name: str) -> AnyPath:
+        return path_of(self.staging(folder)) / f"{name}.arrow"
 
 
 @dataclass(frozen=True)

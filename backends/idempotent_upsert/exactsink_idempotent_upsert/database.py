@@ -6,20 +6,21 @@ of a database. Executors import this module.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pyarrow as pa
 
-from exactsink.contract import Finding, InDoubt, Marker
+from exactsink.contract import Finding, InDoubt, Marker, Txn
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_idempotent_upsert.votes import Votes
 
 __all__ = [
-    *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "WRITTEN"),
-    *("Database", "Held", "Owner", "Session", "owned_by"),
+    *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "VOTES", "VOTE_TABLE", "WRITTEN"),
+    *("Database", "Held", "Owner", "Session", "Votes", "owned_by"),
 ]
 
 MARKER_TABLE = "exactsink_epochs"
@@ -28,12 +29,44 @@ MARKER_TABLE = "exactsink_epochs"
 OWNER_TABLE = "exactsink_owners"
 """It holds which sink alone writes a table directly."""
 
+VOTE_TABLE = "exactsink_votes"
+"""It holds the votes of tasks that wrote directly, each written with its task's rows, until the epoch is marked."""
+
+VOTES = 2
+"""The version of direct committables whose votes are kept; those of version 1, of an earlier release, never were."""
+
+_AT_ONCE = 500
+
 Owner = tuple[str, str, str]
 """The job, sink and lineage that alone write a table directly."""
 
 STAGED = "the epoch is decided and its rows are staged, so nothing is lost"
 WRITTEN = "the epoch is decided and its rows are in the table, so nothing is lost"
 UNDECIDED = "the epoch is not decided yet, and is written again"
+
+
+class Votes:
+    """The table of votes, in the transaction of `run`: it runs a statement with its values, each at a `%s`."""
+
+    def __init__(self, run: Callable[..., Sequence[Any]]) -> None:
+        self._run = run
+
+    def add(self, participant: str) -> None:
+        self._run(f"INSERT INTO {VOTE_TABLE} VALUES (%s, %s)", participant, time.time())
+
+    def of(self, job: str, sink: str) -> Iterator[InDoubt]:
+        """List the participants of one sink that have voted, and are not marked."""
+        prefix = f"{job}.{sink}."  # of characters that LIKE takes as they are
+        for participant, voted_at in self._run(f"SELECT * FROM {VOTE_TABLE} WHERE participant LIKE %s", f"{prefix}%"):
+            if participant.startswith(prefix) and (txn := Txn.parse(participant)) is not None:
+                yield InDoubt.of(txn, age_seconds=max(0.0, time.time() - voted_at))
+
+    def forget(self, participants: Iterable[str]) -> None:
+        left = list(participants)
+        while some := left[:_AT_ONCE]:
+            places = ", ".join(["%s"] * len(some))
+            self._run(f"DELETE FROM {VOTE_TABLE} WHERE participant IN ({places})", *some)
+            del left[:_AT_ONCE]
 
 
 class Session(ABC):

@@ -34,9 +34,16 @@ from exactsink.contract import (
     Writer,
 )
 from exactsink.toolkit.payloads import check_version
-from exactsink_idempotent_upsert.database import STAGED, UNDECIDED, WRITTEN, Database, Owner
+from exactsink_idempotent_upsert.database import (
+    STAGED,
+    UNDECIDED,
+    VOTE_TABLE,
+    VOTES,
+    WRITTEN,
+    Database,
+    Owner,
+)
 from exactsink_idempotent_upsert.limits import Ticket
-from exactsink_idempotent_upsert.votes import VOTE_TABLE, VOTES
 
 __all__ = [
     *("DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"),

@@ -13,7 +13,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
 
-__all__ = ["TableTarget", "targets"]
+__all__ = ["TableTarget", "session_of", "targets"]
 
 _TABLE = "bench_rows"
 _FORM = "INCLUDING ALL EXCLUDING STATISTICS"
@@ -33,7 +33,7 @@ def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
     if options is None:
         raise ConfigError("it needs a server", why="name a job that writes to one, with --job")
     assert isinstance(options, PostgresOptions)
-    with _session(options) as session:
+    with session_of(options) as session:
         drawing = session.run(_SEQUENCES, options.name.sql).fetchall()
     if drawing:
         why = f"its column {drawing[0][0]} has a sequence of its own, which a copy would draw from"
@@ -53,35 +53,39 @@ class TableTarget(BenchTarget):
         since = "its tasks' begin" if self.strategy == "two_phase" else "the begin of the commit"
         return f"locks on rows, and what VACUUM may remove in the database, from {since}"
 
+    def copy(self, place: Place) -> str:
+        """Return the copy's name, quoted."""
+        return quoted(place.identifier, _TABLE)
+
     def make(self, place: Place) -> Mapping[str, Any]:
         schema, own = quoted(place.identifier), self.given.name.sql
-        here = {"table": f"{schema}.{_TABLE}", "strategy": self.strategy, "staging_schema": place.identifier}
-        with _session(self.given) as session:
+        here = {"table": self.copy(place), "strategy": self.strategy, "staging_schema": place.identifier}
+        with session_of(self.given) as session:
             session.run(f"CREATE SCHEMA {schema}")
             [(there,)] = session.run("SELECT to_regclass(%s) IS NOT NULL", own).fetchall()
             if not there:
                 return {**here, "create": True}
-            session.run(f"CREATE TABLE {schema}.{_TABLE} (LIKE {own} {_FORM})")
+            session.run(f"CREATE TABLE {self.copy(place)} (LIKE {own} {_FORM})")
         return here
 
     def reader(self, place: Place) -> BenchReader:
-        return _TableReader(self.given, place)
+        return _TableReader(self.given, self.copy(place))
 
     def size(self, place: Place) -> int | None:
-        with _session(self.given) as session:
+        with session_of(self.given) as session:
             [(size,)] = session.run(_SIZE, place.identifier).fetchall()
         return int(size)
 
     def drop(self, place: Place) -> None:
-        with _session(self.given) as session:
+        with session_of(self.given) as session:
             for (gid,) in session.run(_HELD, f"{place.name}.").fetchall():
                 session.execute(b"ROLLBACK PREPARED '" + gid.encode() + b"'")  # an id of ours has no quote
             session.run(f"DROP SCHEMA IF EXISTS {quoted(place.identifier)} CASCADE")
 
 
 class _TableReader(BenchReader):
-    def __init__(self, options: PostgresOptions, place: Place) -> None:
-        self._table = f"{quoted(place.identifier)}.{_TABLE}"
+    def __init__(self, options: PostgresOptions, table: str) -> None:
+        self._table = table
         self._session = options.server.connect("exactsink bench: a reader")
 
     def rows(self) -> int:
@@ -96,7 +100,8 @@ class _TableReader(BenchReader):
 
 
 @contextmanager
-def _session(options: PostgresOptions) -> Iterator[Session]:
+def session_of(options: PostgresOptions) -> Iterator[Session]:
+    """Connect, for as long as the block runs."""
     session = options.server.connect("exactsink bench")
     try:
         yield session

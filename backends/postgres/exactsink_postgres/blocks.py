@@ -31,10 +31,10 @@ _TABLES = f"""
     ORDER BY 1, 2
 """
 _WAITING = f"""
-    WITH {_MINE} SELECT DISTINCT pid, usename, application_name,
+    WITH {_MINE} SELECT DISTINCT who.pid, usename, application_name,
         extract(epoch FROM clock_timestamp() - query_start)::float8
     FROM mine AS held JOIN pg_locks AS waits ON NOT waits.granted AND {BLOCKS}
-    JOIN pg_stat_activity USING (pid) ORDER BY pid
+    JOIN pg_stat_activity AS who ON who.pid = waits.pid ORDER BY who.pid
 """
 _FULL = 0.8
 """From this share of the slots on, they are worth a sentence."""

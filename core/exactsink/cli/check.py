@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from exactsink.cli.table import guarantees_of, print_guarantees
 from exactsink.contract import PreflightError
@@ -17,30 +17,28 @@ from exactsink.spark.session import make_session, read_source
 __all__ = ["check"]
 
 
-def check(path: str, as_json: bool) -> None:
+def check(path: str, answer: dict[str, Any]) -> None:
     """Print every sink and finding. Raises PreflightError when one of them would stop the job."""
     job = Job.from_toml(path)
+    answer["job"] = job.config.job.name
     spark = make_session(job.config)
     try:
         found = job.preflight(read_source(job.config, spark))
     finally:
         end_session(spark)
     registry = Registry(installed_plugins())
-    if as_json:
-        body = {
-            guarantee.sink: {**asdict(guarantee), "findings": [asdict(f) for f in found.findings[guarantee.sink]]}
-            for guarantee in guarantees_of(job.sinks, registry)
-        }
-        noted = {"journal": [asdict(finding) for finding in found.journal]}
-        weakest = job_guarantee(job.sinks.values())
-        print(json.dumps({"job": job.config.job.name, "guarantee": weakest, "sinks": body} | noted, indent=1))
-    else:
-        print_guarantees(job.sinks, registry, sys.stdout)
-        for finding in found.journal:
-            print(f"{finding.severity}: {finding.message}\n  fix: {finding.fix}")
-        for name, findings in found.findings.items():
-            for finding in findings:
-                print(f"{finding.severity}: sink {name}: {finding.message}\n  fix: {finding.fix}")
+    answer["guarantee"] = job_guarantee(job.sinks.values())
+    answer["sinks"] = {
+        guarantee.sink: {**asdict(guarantee), "findings": [asdict(f) for f in found.findings[guarantee.sink]]}
+        for guarantee in guarantees_of(job.sinks, registry)
+    }
+    answer["journal"] = [asdict(finding) for finding in found.journal]
+    print_guarantees(job.sinks, registry, sys.stdout)
+    for finding in found.journal:
+        print(f"{finding.severity}: {finding.message}\n  fix: {finding.fix}")
+    for name, findings in found.findings.items():
+        for finding in findings:
+            print(f"{finding.severity}: sink {name}: {finding.message}\n  fix: {finding.fix}")
     for refusal in found.refusals:
         raise refusal
     if found.errors:

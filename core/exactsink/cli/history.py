@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from contextlib import closing
-from datetime import datetime, timezone
-from typing import Any
 
+from exactsink.cli.fields import main_fields, when
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
+from exactsink.protocol.journal.entries import Entry
 from exactsink.protocol.journal.records import Action, Claim, Clean, Complete, Decide, Record, Redecide, Resolve
 from exactsink.toolkit.waiting import backoff
 
@@ -17,22 +18,23 @@ __all__ = ["history"]
 
 
 def history(path: str, run: str | None, last: int, as_json: bool) -> None:
-    """Print the newest `last` records that stand: claims, decisions with their rows, what else is kept."""
+    """Print the newest `last` entries that stand: claims, decisions with their rows, what else is kept."""
     with closing(Opened.of(path, run).history.journal(backoff)) as journal:
-        records = journal.history()
-    lines = [_line(record) for record in records[max(0, len(records) - last) :]]
+        entries = deque(journal.entries(), maxlen=last)
     if as_json:
-        print(json.dumps(lines, indent=1))
+        print(json.dumps([main_fields(entry) for entry in entries], indent=1))
         return
-    rows = [[line["seq"], line["at"], line["kind"], _text(line["epoch"]), line["what"]] for line in lines]
-    print_table(("seq", "at", "record", "epoch", "what"), rows, sys.stdout)
+    print_table(("seq", "at", "record", "epoch", "what"), [_row(entry) for entry in entries], sys.stdout)
+    if any(entry.record is None for entry in entries):
+        print(f"  damaged entries: exactsink journal verify {path} shows which of them matter")
 
 
-def _line(record: Record) -> dict[str, Any]:
-    at = datetime.fromtimestamp(record.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    epoch = record.epoch if isinstance(record, Decide | Redecide | Complete | Resolve) else None
-    kind = type(record).__name__.lower()
-    return {"seq": record.seq, "at": f"{at}Z", "kind": kind, "epoch": epoch, "what": _what(record)}
+def _row(entry: Entry) -> list[object]:
+    record = entry.record
+    if record is None:
+        return [entry.seq, "-", "damaged", "-", entry.problem]
+    epoch = record.epoch if isinstance(record, Decide | Redecide | Complete | Resolve) else "-"
+    return [record.seq, when(record), type(record).__name__.lower(), epoch, _what(record)]
 
 
 def _what(record: Record) -> str:
@@ -48,11 +50,7 @@ def _what(record: Record) -> str:
     if isinstance(record, Clean):
         return "nothing is in doubt: sinks may change"
     if isinstance(record, Action):
-        return f"{record.command} by {record.who}: {record.outcome}"
+        return f"{record.command} by {record.who}: {record.outcome}" + (f" ({record.reason})" if record.reason else "")
     if isinstance(record, Resolve):
         return f"{record.sink} resolved as {record.outcome} by {record.who}: {record.reason}"
     return record.text
-
-
-def _text(value: object) -> str:
-    return "-" if value is None else str(value)

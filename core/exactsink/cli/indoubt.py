@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,15 +13,14 @@ import click
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
-from exactsink.contract import ConfigError, InDoubtError, Lost, Prepared, Unknown, file_names
-from exactsink.job.history import JobHistory
+from exactsink.contract import ConfigError, InDoubtError, Lost, Prepared, Unknown
 from exactsink.operate.explain import explained, when
 from exactsink.operate.indoubt import Doubt, chosen, doubts
 from exactsink.operate.refusals import GIVEN_UP, Word
+from exactsink.operate.runs import batch_runs
 from exactsink.operate.settle import Settler
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
-from exactsink.toolkit.waiting import backoff
 
 __all__ = ["indoubt"]
 
@@ -179,7 +178,7 @@ def abort(
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any
 ) -> None:
-    """Give a person's word where nothing can be proven, or give up rows that nobody can write again.
+    """Take a person's word where nothing can be proven, or give up rows that nobody can write again.
 
     `committed` and `lost` (written again) are for what is unknown, `given-up` is for what is lost.
     """
@@ -308,19 +307,13 @@ def _print_unseen(seen: _Seen) -> None:
 
 
 def _runs(job: str) -> Sequence[str]:
-    """Name the job's batch runs, as their own journals do."""
-    config = Opened.of(job).config
-    try:
-        folders = sorted(file_names(config.history / "runs"))
-    except FileNotFoundError:
-        return []
-    names = []
-    for name in folders:
-        place = config.history / "runs" / name
-        with closing(JobHistory(name, place, config.checkpoint, config.job.journal, name).journal(backoff)) as journal:
-            claims = journal.read().claims
-        names += [claim.identity.run for claim in claims[-1:] if claim.identity is not None and claim.identity.run]
-    return names
+    """Name the job's batch runs that have begun."""
+    opened = Opened.of(job)
+    found = batch_runs(job, opened.config, opened.sinks)
+    for run in found:
+        if run.state == "unreadable":
+            print(f"batch run {run.job}: {run.problem}", file=sys.stderr)
+    return [run.run for run in found if run.run is not None]
 
 
 def _row(doubt: Doubt, run: str | None, *, named: bool) -> Sequence[object]:

@@ -23,12 +23,14 @@ from exactsink.cli import backends as backends_command
 from exactsink.cli import barrier as barrier_command
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
+from exactsink.cli import journal as journal_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import runs as runs_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
 from exactsink.cli import verify as verify_command
+from exactsink.cli.answers import answering
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
@@ -67,11 +69,12 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 
 @cli.command()
 @_job_file
-def run(job: str) -> None:
+@_as_json
+def run(job: str, as_json: bool) -> None:
     """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
-    with stopped_by_signals() as stop:
+    with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
-        _spark_command("run").run(job, stop=stop)
+        _spark_command("run").run(job, stop=stop, answer=answer)
 
 
 @cli.command()
@@ -87,7 +90,8 @@ def stop(job: str, within: float | None) -> None:
 @_as_json
 def check(job: str, as_json: bool) -> None:
     """Check a job's config, sinks and targets without writing a row."""
-    _spark_command("check").check(job, as_json)
+    with answering(as_json) as answer:
+        _spark_command("check").check(job, answer)
 
 
 @cli.command()
@@ -150,20 +154,63 @@ def history(job: str, run: str | None, last: int, as_json: bool) -> None:
 @_take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
 @_reason
+@_as_json
 def recover(
-    job: str, run: str | None, dry_run: bool, take_over: bool, sweep_tokens: tuple[str, ...], reason: str
+    job: str,
+    run: str | None,
+    dry_run: bool,
+    take_over: bool,
+    sweep_tokens: tuple[str, ...],
+    reason: str,
+    as_json: bool,
 ) -> None:
     """Commit what is decided and sweep what is not, in every sink that answers, without Spark."""
-    recover_command.recover(job, run, reason, dry_run=dry_run, take_over=take_over, sweep_tokens=sweep_tokens)
+    with answering(as_json) as answer:
+        options: dict[str, Any] = {"dry_run": dry_run, "take_over": take_over, "sweep_tokens": sweep_tokens}
+        recover_command.recover(job, run, reason, answer, **options)
+
+
+@cli.group()
+def journal() -> None:
+    """Look into a job's journal, wherever it is kept. Changes nothing."""
+
+
+@journal.command("verify")
+@_job_file
+@_run
+@_as_json
+def journal_verify(job: str, run: str | None, as_json: bool) -> None:
+    """Check every entry, its sum and its chain; say which damaged ones matter."""
+    with answering(as_json) as answer:
+        journal_command.verify(job, run, answer)
+
+
+@journal.command("show")
+@_job_file
+@click.argument("seq", type=int)
+@_run
+def journal_show(job: str, seq: int, run: str | None) -> None:
+    """Print one entry whole, as JSON; payloads of votes as sizes."""
+    journal_command.show(job, run, seq)
+
+
+@journal.command("export")
+@_job_file
+@_run
+def journal_export(job: str, run: str | None) -> None:
+    """Write every entry that stands to stdout, a JSON line each."""
+    journal_command.export(job, run)
 
 
 @cli.command()
 @_job_file
 @_take_over
 @_reason
-def adopt(job: str, take_over: bool, reason: str) -> None:
+@_as_json
+def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
     """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
-    adopt_command.adopt(job, reason, take_over=take_over)
+    with answering(as_json) as answer:
+        adopt_command.adopt(job, reason, answer, take_over=take_over)
 
 
 @cli.command()
@@ -202,7 +249,7 @@ def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_jso
 @click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
 @_as_json
 def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
-    """Hold each decided epoch against what every target holds now: proven, differs, or can't be told."""
+    """Hold each decided epoch against what every target holds now: proven, differs, or can't be known."""
     verify_command.verify_job(job, run, epochs, deep, as_json)
 
 

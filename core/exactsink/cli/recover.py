@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
+from exactsink.cli.answers import settled
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
 from exactsink.operate.recovery import Recovery
@@ -16,13 +18,22 @@ __all__ = ["print_recovery", "recover"]
 
 
 def recover(
-    path: str, run: str | None, reason: str, *, dry_run: bool, take_over: bool, sweep_tokens: Sequence[str]
+    path: str,
+    run: str | None,
+    reason: str,
+    answer: dict[str, Any],
+    *,
+    dry_run: bool,
+    take_over: bool,
+    sweep_tokens: Sequence[str],
 ) -> None:
     """Settle what is in doubt in each sink that answers, or with `dry_run` say what would be done and change nothing.
 
     Raises what is left to do.
     """
+    answer |= {"job": None, "run": run, "dry_run": dry_run}
     opened = Opened.of(path, run)
+    answer["job"] = opened.config.job.name
     with closing(opened.operator()) as operator:
         is_empty = not operator.read().claims
         tokens = frozenset(sweep_tokens)
@@ -31,6 +42,7 @@ def recover(
             recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens)
         else:
             recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason)
+    answer |= settled(recovery)
     if is_empty and recovery.left() is None and not any(sink.swept for sink in recovery.settled):
         print("nothing to recover: the journal is empty, and no sink holds work of this job")
         return

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from exactsink.cli.table import print_guarantees
+from exactsink.contract import Event
 from exactsink.job.config import load_config
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.job.stop import Stop
@@ -20,11 +23,22 @@ from exactsink.spark.supervise import supervise
 __all__ = ["run"]
 
 
-def run(path: str, subscribers: Sequence[Subscriber] = (), stop: Stop | None = None) -> None:
-    """Run the job of this file until its source is exhausted, or `stop` is asked for. Raises our errors as they are."""
+def run(
+    path: str,
+    subscribers: Sequence[Subscriber] = (),
+    stop: Stop | None = None,
+    answer: dict[str, Any] | None = None,
+) -> None:
+    """Run the job of this file until its source is exhausted, or `stop` is asked for. Raises our errors as they are.
+
+    `answer` is kept up with the epochs that are finished.
+    """
     stop = stop or Stop()
-    context = LogContext(load_config(path)[0].job.name)
-    job = Job.from_toml(path, (context, *subscribers))
+    answer = {} if answer is None else answer
+    name = load_config(path)[0].job.name
+    context = LogContext(name)
+    answer |= {"job": name, "epochs": 0, "last_epoch": None, "rows": {}, "stopped_by": None}
+    job = Job.from_toml(path, (context, partial(_count, answer), *subscribers))
     stop.within = job.config.job.stop_within_seconds
     stop.on_asked = lambda by, seconds: job.events.report("stop_asked", level=logging.WARNING, by=by, seconds=seconds)
     stop.on_crash = [kill_jvm, job.abandon]
@@ -37,7 +51,18 @@ def run(path: str, subscribers: Sequence[Subscriber] = (), stop: Stop | None = N
             stop.take_signals()  # back from the Spark context
             supervise(job, lambda: read_source(job.config, spark), stop=stop)
         finally:
+            answer["stopped_by"] = stop.asked or None
             job.close()
             end_session(spark)
     if stop.at_once:
         raise KeyboardInterrupt
+
+
+def _count(answer: dict[str, Any], event: Event) -> None:
+    """Count an epoch that is finished."""
+    if (event.name, event.edge) != ("return", "before"):
+        return
+    answer["epochs"] += 1
+    answer["last_epoch"] = event.epoch
+    for sink, rows in event.fields["rows"].items():
+        answer["rows"][sink] = answer["rows"].get(sink, 0) + rows

@@ -70,6 +70,8 @@ def _check_known(opened: Opened, log: Log) -> None:
 def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkView], health: Health) -> dict[str, Any]:
     history, decided = opened.history, log.decision.epoch if log.decision else None
     complete = state.complete_epoch if state else None
+    if all(view.is_proven and view.problem is None for view in views):
+        complete = decided  # the state lags
     body: dict[str, Any] = {
         "job": opened.config.job.name,
         "state": health.word,
@@ -83,7 +85,7 @@ def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkVie
         "heartbeat_age_seconds": round(time.time() - state.heartbeat, 1) if state and state.heartbeat else None,
         "driver_ended": bool(state and not state.heartbeat),
         "last_decided_epoch": decided,
-        "last_complete_epoch": decided if health.word == "proven" else complete,
+        "last_complete_epoch": complete,
         "sinks": {view.name: _sink(view) for view in views if view.in_config},
         "former_sinks": [_sink(view) for view in views if not view.in_config],
     }

@@ -16,7 +16,7 @@ from exactsink.operate.verify import CheckedEpoch, CheckedSink, Verdict, Verific
 
 __all__ = ["verify_job"]
 
-_WORDS: dict[Verdict, str] = {"proven": "proven", "differs": "differs", "unknown": "can't be told"}
+_WORDS: dict[Verdict, str] = {"proven": "proven", "differs": "differs", "unknown": "can't be known"}
 _EPOCHS = re.compile(r"(?P<one>\d+)|(?P<first>\d*)\.\.(?P<last>\d*)")
 
 

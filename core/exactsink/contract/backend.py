@@ -132,8 +132,9 @@ class Committer(ABC):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         """Return how each of these decided committables stands, in order, and change nothing.
 
-        Prepared where `commit` would make it visible now, else what `commit` would answer. Called at any time from any
-        process, beside a driver at work, too. Raises Retryable when the store can't be asked. This one takes what
+        Prepared where `commit` would make it visible now, else what `commit` would answer; what only the write shows
+        (a trigger that drops rows, say) is not seen. Called at any time from any process, beside a driver at work, too.
+        Raises Retryable when the store can't be asked, Fatal where `commit` would. This one takes what
         `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
@@ -143,7 +144,7 @@ class Committer(ABC):
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         """Count what the target holds now of these epochs, all of which were committed once. Changes nothing.
 
-        An epoch that is left out can't be told; one that is in the answer alone has rows there that nobody decided.
+        An epoch that is left out can't be known; one that is in the answer alone has rows there that nobody decided.
         `deep` reads all of them, where that proves more. Raises Retryable when the store can't be asked.
         """
         return {}

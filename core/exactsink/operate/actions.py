@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
-from exactsink.contract import ConfigError, Fenced, Mark
+from exactsink.contract import Committer, ConfigError, Fenced, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
@@ -21,7 +21,7 @@ from exactsink.operate.recovery import Recovery, votes_lost
 from exactsink.operate.views import assess
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
-from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.log import Log, other_journal
 from exactsink.protocol.journal.records import Action, Clean, Expected, Identity, Settled
 from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
@@ -106,15 +106,16 @@ class Operator:
 
         Marks are not compared: there is no decision to commit, and they say nothing of named tokens.
         """
-        plan = self.recovery_plan(take_over=True, sweep_tokens=sweep_tokens)
-        if plan.aside or not any(sink.swept for sink in plan.settled):
-            return plan
+        reach = Reach(sets_aside=True)
+        listed = reach.asked(self._sinks, lambda name: self._listed(name, sweep_tokens))
+        if reach.aside or not any(listed.values()):
+            return self._recovery(Start({}, {}, {}, frozenset(), reach.aside))
         claim = self._journal.claim("", f"{_ROLE}{driver_name()}", self._identity())
-        log, reach = self._journal.log, Reach(sets_aside=True)
-        with ExitStack() as closing_all:
-            committers = reach.asked(self._sinks, lambda name: committer_of(self._sinks[name], self._history.job, log))
-            for committer in committers.values():
-                closing_all.callback(committer.close)
+        log = self._journal.log
+        with ExitStack() as opened:
+            committers = reach.asked(
+                self._sinks, lambda name: opened.enter_context(closing(self._committer(name, log)))
+            )
             swept = Sweep(self._events, self._journal.whole).older(committers, log, claim, sweep_tokens, reach)
         recovery = self._recovery(Start({}, {}, swept, frozenset(), reach.aside))
         said = f"an operator swept the tokens {', '.join(sorted(sweep_tokens))} of another journal"
@@ -122,6 +123,18 @@ class Operator:
         if not reach.aside:
             self._journal.keep(Clean())
         return recovery
+
+    def _committer(self, name: str, log: Log) -> Committer:
+        return committer_of(self._sinks[name], self._history.job, log)
+
+    def _listed(self, name: str, sweep_tokens: frozenset[str]) -> int:
+        """Count what a sink holds. Raises LineageError for what has another token."""
+        with closing(self._committer(name, self._journal.log)) as committer:
+            listed = list(committer.in_doubt())
+        for participant in listed:
+            if participant.token not in sweep_tokens:
+                raise other_journal(name, participant, self._journal.log.last_generation + 1)
+        return len(listed)
 
     def _recovery(self, start: Start) -> Recovery:
         decision = self._journal.log.decision
@@ -172,7 +185,7 @@ class Operator:
         found = {}
         for name, sink in self._sinks.items():
             if sink.backend.traits.marks:
-                with closing(committer_of(sink, self._history.job, log)) as committer:
+                with closing(self._committer(name, log)) as committer:
                     found[name] = committer.mark()
         return found
 

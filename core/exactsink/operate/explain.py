@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from exactsink.contract import ExactsinkError
 from exactsink.job.history import JobHistory
-from exactsink.operate.actions import LIVE_SECONDS
+from exactsink.operate.health import Commands, is_live
 from exactsink.operate.indoubt import Doubt
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.sinks import Sink, committer_of
@@ -23,8 +23,7 @@ Line = tuple[str, str]
 
 def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log, *, path: str) -> Sequence[Line]:
     """Explain a participant. `whole` is the log back to its first claim, `path` the job's file, for commands."""
-    job = f"{path} --run {history.run}" if history.run is not None else path
-    live = _live(history)
+    commands, live = Commands(path, history.run), _live(history)
     place = f"{sink.kind}, {sink.backend.strategy}, {sink.backend.target}" if sink else "not in the config as it was"
     lines = [("what", f"{doubt.ref} in sink {doubt.sink} ({place})")]
     lines += [("state", doubt.state + (f": {doubt.evidence}" if doubt.evidence else ""))]
@@ -33,7 +32,7 @@ def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log, 
     lines += [("blocks", text) for text in _blocks(doubt, history, sink, whole)]
     if live:
         lines.append(("driver", live))
-    return [*lines, *_advice(doubt, job, is_live=bool(live))]
+    return [*lines, *_advice(doubt, commands, is_live=bool(live))]
 
 
 def when(at: float) -> str:
@@ -90,41 +89,41 @@ def _blocks(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) ->
 
 def _live(history: JobHistory) -> str:
     state = history.last_state()
-    if state is None or (age := time.time() - state.heartbeat) >= LIVE_SECONDS:
+    if state is None or not is_live(state):
         return ""
-    return f"{state.driver} may be at work on it: its heartbeat is {age:.0f} s old"
+    return f"{state.driver} may be at work on it: its heartbeat is {time.time() - state.heartbeat:.0f} s old"
 
 
-def _advice(doubt: Doubt, job: str, *, is_live: bool) -> Iterator[Line]:
+def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line]:
     """Yield what is safe and what is not, and the next command."""
-    resolve = f"exactsink indoubt resolve {job} --epoch {doubt.epoch} --sink {doubt.sink} --as"
+    resolve = f"{commands.of('indoubt resolve')} --epoch {doubt.epoch} --sink {doubt.sink} --as"
     if doubt.state == "prepared":
         yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
         yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
-        then = f"exactsink indoubt commit {job} --sink {doubt.sink} --yes"
+        then = f"{commands.of('indoubt commit')} --sink {doubt.sink} --yes"
     elif doubt.state == "lost":
         yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
         yield "never", "write the rows by hand: the job would write them a second time"
         yield "or", f"give these rows up for good: {resolve} given-up --reason '...'"
-        then = "call write again" if "--run" in job else f"exactsink run {job}"
+        then = commands.start
     elif doubt.state == "unknown":
         yield "safe", "to bring back what the evidence names; then the job goes on by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
         yield "or", f"look into the target, and say what you found: {resolve} committed (or lost) --reason '...'"
-        then = f"exactsink recover {job}"
+        then = commands.of("recover")
     elif doubt.state == "not asked":
         yield "safe", "to wait: what is decided stays decided"
-        then = f"bring its store back, or its sink into the config; then exactsink indoubt list {job}"
+        then = f"bring its store back, or its sink into the config; then {commands.of('indoubt list')}"
     elif doubt.state == "undecided":
         yield (
             "safe",
             "to abort it, once a newer claim stands: then nobody can decide it any more. A start does the same",
         )
         yield "never", "commit it by hand: the job writes the same rows again, and they would be doubled"
-        then = f"exactsink indoubt abort {job} {doubt.short} --yes"
+        then = f"{commands.of('indoubt abort')} {doubt.short} --yes"
     else:
         yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
         yield "never", "commit or roll it back by hand: what was decided elsewhere would be lost, or doubled"
-        then = f"exactsink indoubt abort {job} {doubt.short} --token {doubt.token} --reason '...' --yes"
+        then = f"{commands.of('indoubt abort')} {doubt.short} --token {doubt.token} --reason '...' --yes"
     wait = "wait for the driver, it settles this by itself; after its end: " if is_live else ""
     yield "next", wait + then

@@ -96,12 +96,15 @@ def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Co
         why = ": ".join(filter(None, (worst.problem.what, worst.problem.why)))
         return InDoubtError(what, why=why, next=worst.problem.next)
     for evidence in (standing.evidence for standing in worst.standings if isinstance(standing, Unknown)):
-        word = f"{commands.of('resolve')} --epoch {epoch} --sink {worst.name} --as committed (or lost)"
+        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as committed (or lost)"
         fix = f"bring back what the evidence names, then {commands.start}; or look into the target, and say: {word}"
         return InDoubtError(what, why=f"sink {worst.name}: {evidence}", next=fix)
     if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
-        return InDoubtError(what, why=why, next=f"{commands.start} (it writes them again)")
+        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as given-up"
+        return InDoubtError(
+            what, why=why, next=f"{commands.start} (it writes them again); where its source can't: {word}"
+        )
     held = f" ({worst.name} waits for {', '.join(worst.held_back_by)})" if worst.held_back_by else ""
     then = commands.of("recover") if commands.run is not None else f"{commands.start}, or {commands.of('recover')}"
     return InDoubtError(what, why=f"no driver is at work on them{held}", next=then)

@@ -44,8 +44,8 @@ def planned(
 def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str]) -> Start:
     """Return what a sweep for a journal without claims would come to, whatever the marks say. Raises what it would."""
     aside: dict[str, Exception] = {v.name: v.problem for v in views if not v.asked and v.problem is not None}
-    swept = {} if aside else _swept({view.name: view for view in views}, log, sweep_tokens)
-    return Start({}, {}, swept, frozenset(), aside)
+    swept = _swept({view.name: view for view in views}, log, sweep_tokens)
+    return Start({}, {}, {} if aside else swept, frozenset(), aside)
 
 
 def _outcomes(view: SinkView) -> Sequence[Outcome]:

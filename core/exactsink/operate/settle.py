@@ -17,8 +17,9 @@ from exactsink.contract import (
     ConfigError,
     ExactsinkError,
     Fenced,
+    InDoubtError,
     Lost,
-    Retryable,
+    Refused,
     Standing,
     Unknown,
 )
@@ -202,9 +203,9 @@ class Settler(Operator):
             for name in self._sinks if compared else ():
                 try:
                     self._marks(claimed, [name]).check_start()
-                except Retryable:
-                    if name in sinks:
-                        raise
+                except (ExactsinkError, OSError) as error:
+                    if name in sinks or isinstance(error, InDoubtError | Refused | Fenced):
+                        raise  # else it is away, and is not needed
             yield claimed
 
     def _marks(self, claimed: _Claimed, sinks: Collection[str]) -> Marks:

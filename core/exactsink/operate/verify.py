@@ -88,7 +88,7 @@ def verify(
     """
     what = f"the journal in {history.folder} can't be read"
     with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
-        decided = _decided(journal.history())
+        decided = _decided([entry.record for entry in journal.entries() if entry.record is not None])
     complete, log = look(history)
     check_identity(log, identity_of(history))
     if not decided:
@@ -98,7 +98,7 @@ def verify(
     chosen = {epoch: parts for epoch, parts in decided.items() if bounds[0] <= epoch <= bounds[1]}
     if not chosen:
         raise ConfigError(
-            f"nothing can be told of epochs {bounds[0]} to {bounds[1]}",
+            f"nothing can be known of epochs {bounds[0]} to {bounds[1]}",
             why=f"the journal speaks of epochs {known[0]} to {known[1]}: it keeps the last 1,000 decisions",
             next="choose --epochs among those",
         )

@@ -269,17 +269,17 @@ class Coordinator:
         """Write a sink's lost rows again, and replace its decided set once they are proven the same rows."""
         lost = {c.txn for c in gone}
         kept = tuple(c for c in decision.committables(sink) if c.txn not in lost)
-        only = frozenset(c.txn.partition for c in gone) if kept else None
+        only = frozenset(c.txn.partition for c in gone) if kept or self._journal.log.has_given_up(sink) else None
         self._marks.check_rewrite(sink, len(gone))
         plan = self._open(claim, batch, {sink: only})
         again = self._accept(plan, batch.write(plan))[sink]
-        if not same_rows(gone, again, by_partition=bool(kept)):
+        if not same_rows(gone, again, by_partition=only is not None):
             raise InDoubtError(
                 f"epoch {decision.epoch} lost {len(gone)} votes of sink {sink}, and its replay has other rows",
                 why=f"decided were {total(gone)}, the replay gave {total(again)} (rows, digest)"
-                + (", or cut them into other partitions" if kept else ""),
+                + (", or cut them into other partitions" if only else ""),
                 next="make the source and the plan replay the same batch (see the job's transform)"
-                + (", with the cores and Spark settings of then, which decide where it is cut" if kept else "")
+                + (", with the cores and Spark settings of then, which decide where it is cut" if only else "")
                 + "; then start again",
             )
         self._journal.redecide(Redecide(decision.epoch, sink, claim.generation, (*kept, *again)))

@@ -57,7 +57,7 @@ class Context:
     def script(self, *counts: Sequence[int], job: str | None = None, first: int = 0, chunk: int = 7) -> Script:
         """Make a job of one sink; its rows are numbered from `first`. `job` is a full name."""
         job = job or self.job()
-        sink = Sink(SINK, "conformance", self.backend, str(self.place / "staging"))
+        sink = Sink(SINK, "conformance", self.backend, self.target.staging(self.place))
         folder = self.folder / "jobs" / job
         folder.mkdir(parents=True, exist_ok=True)
         return Script(job, folder, {SINK: sink}, self.rows(*counts, first=first), chunk)
@@ -70,7 +70,7 @@ class Context:
         self, generation: int, token: str, job: str | None = None, sink: str = SINK, lineage: str = ""
     ) -> Session:
         """Return a manual session on the target; `lineage` is a journal's name, by default one of this token's own."""
-        ctx = JobContext(job or self.job(), sink, str(self.place / "staging"), generation, lineage or token)
+        ctx = JobContext(job or self.job(), sink, self.target.staging(self.place), generation, lineage or token)
         return Session(self.backend, ctx, token)
 
     def play(self, script: Script, *faults: Fault) -> None:

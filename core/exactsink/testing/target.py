@@ -26,7 +26,7 @@ class ConformanceTarget(ABC):
 
     A value that pickles (its class stands at the top of a module) and holds no connection: its methods are called in
     processes of their own. `folder` is one scenario's, empty at first; a server's target derives a name from it.
-    `folder / "staging"` is where rows are staged. The hooks are for what only the store's owner can do; without one,
+    The hooks are for what only the store's owner can do; without one,
     the scenarios that need it are skipped, and say so.
     """
 
@@ -44,6 +44,10 @@ class ConformanceTarget(ABC):
         Count applications, never the last write only: let triggers log every change of a table, say. Called at any
         moment, also while a driver is stopped before a decision or inside a commit.
         """
+
+    def staging(self, folder: Path) -> str:
+        """Return where rows are staged, as `[job] staging` names it."""
+        return str(folder / "staging")
 
     def job_prefix(self, folder: Path) -> str:
         """Return what the names of the scenario's jobs begin with, `abc123-` say; at most 20 characters.

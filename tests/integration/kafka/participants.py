@@ -19,6 +19,7 @@ from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import PAYLOAD_VERSION, PoolId, Transaction, Vote, Written
 from exactsink_kafka.wire import Wire
+from tests.assessed import commit_assessed
 from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
@@ -130,7 +131,7 @@ class Participants:
         return kinds(self.outcomes(*committables))
 
     def outcomes(self, *committables: Committable) -> list[Outcome]:
-        return self.session.commit(0, committables)
+        return commit_assessed(self.session, 0, committables)
 
     def end(self, *committables: Committable, commit: bool) -> list[int]:
         """End transactions as another driver would, and give the brokers' codes."""

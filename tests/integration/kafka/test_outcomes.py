@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from exactsink.contract import Committable, Retryable, Unknown
+from exactsink.contract import Committable, InDoubt, Retryable, Unknown
 from exactsink_kafka.outcomes import resolve
 from exactsink_kafka.transactions import Vote
-from tests.integration.kafka.participants import Participants, transaction_of
+from tests.integration.kafka.participants import TOKEN, Participants, transaction_of
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -28,6 +30,28 @@ def unknown(participants: Participants, vote: Committable) -> str:
     assert isinstance(outcome, Unknown), outcome
     assert transaction_of(vote).ref in outcome.evidence
     return outcome.evidence
+
+
+def test_what_an_open_transaction_holds_up_is_named_by_partition_and_offset(participants: Participants) -> None:
+    first = participants.vote(0, "a", "b")
+    second = participants.vote(1, "c")
+    [written] = Vote.load(second).written
+
+    said = blocked(participants, first)
+    assert len(said) == 2
+    for number, sentence in enumerate(said):
+        assert f"readers of {participants.topic}-{number} with isolation.level=read_committed" in sentence
+        assert "get no row from offset 0 on, until it ends: the brokers abort it at" in sentence
+    [behind] = blocked(participants, second)
+    assert f"then at offset {written.first_offsets[0]}" in behind
+    assert participants.commit(first) == ["Committed"]
+    assert blocked(participants, first) == []
+    assert "get no row from" in blocked(participants, second)[0]
+
+
+def blocked(participants: Participants, vote: Committable) -> Sequence[str]:
+    with closing(participants.committer()) as committer:
+        return committer.blocks(InDoubt(vote.ref, 1, TOKEN))
 
 
 @pytest.mark.parametrize("commit", [True, False])

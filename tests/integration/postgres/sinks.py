@@ -17,6 +17,7 @@ from exactsink.contract import Committable, Committer, InDoubt, JobContext, Mark
 from exactsink.testing import Session
 from exactsink_postgres.backend import PostgresBackend, PostgresOptions
 from exactsink_postgres.load import LoadingWriter
+from tests.assessed import commit_assessed
 
 __all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "new_sink", "rows"]
 
@@ -159,7 +160,7 @@ class Branches(_Sink):
         return sorted(participant.ref for participant in found)
 
     def outcomes(self, *committables: Committable) -> list[Outcome]:
-        return self.session.commit(0, committables)
+        return commit_assessed(self.session, 0, committables)
 
     def commit(self, *committables: Committable) -> list[str]:
         """Commit in a new driver, and name the outcomes."""

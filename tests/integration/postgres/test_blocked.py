@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import ExactsinkError, Fatal, Retryable
+from exactsink.contract import ExactsinkError, Fatal, InDoubt, Retryable, Txn
 from exactsink_postgres.load import LoadingWriter
 from exactsink_postgres.locks import LockWatch, Waiting
 from tests.integration.postgres.sinks import ROWS, Branches, rows
@@ -79,6 +80,38 @@ def test_every_holder_of_a_key_is_named_and_reported_how_it_ends(table: Branches
         assert isinstance(error, kind), (key, str(error))
         assert f"blocked by {holder}, " in error.what
         assert fix in str(error), (key, str(error))
+
+
+def test_what_a_participant_holds_up_is_named_table_waiting_session_and_vacuum(table: Branches) -> None:
+    """A prepared one, and one that still writes; what is not there holds up nothing."""
+    prepared = table.prepare(0, 1)
+    waits = "SELECT pid FROM pg_stat_activity WHERE application_name = 'somebody' AND wait_event_type = 'Lock'"
+    name = make_conninfo(table.conninfo, application_name="somebody")
+    key = f"""INSERT INTO "{table.job}" VALUES (1) ON CONFLICT DO NOTHING""".encode()
+    with live(table, 8, 8) as writing, psycopg.connect(name) as session, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(session.execute, key)
+        try:
+            wait_until(lambda: bool(table.run(waits)), "a session to wait for the key")
+            said = " ".join(blocked(table, prepared.txn))
+            for part in (
+                "VACUUM keeps",
+                f'RowExclusiveLock on table "{table.job}"',
+                f"session {session.info.backend_pid} of",
+            ):
+                assert part in said
+            assert "(somebody) waits for it since" in said
+            said = " ".join(blocked(table, table.txn(8)))
+            assert f"session {writing.session.info.backend_pid} still writes for it" in said
+            assert "VACUUM" not in said
+        finally:
+            table.end("COMMIT", prepared.txn.id)
+            waiting.result(60)
+    assert blocked(table, prepared.txn) == blocked(table, replace(table.txn(0), job="other")) == []
+
+
+def blocked(branches: Branches, txn: Txn) -> Sequence[str]:
+    with branches.committer() as committer:
+        return committer.blocks(InDoubt.of(txn))
 
 
 def test_a_table_lock_is_named_by_the_mode_that_blocks_and_a_harmless_orphan_is_not(table: Branches) -> None:

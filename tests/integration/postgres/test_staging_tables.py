@@ -20,6 +20,10 @@ pytest_plugins = ["tests.servers.fixtures"]
 _DUMPS = 8
 _STAGING = "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'exactsink_rows_')"
 
+_PERSISTENCE = (
+    "SELECT DISTINCT relpersistence FROM pg_class WHERE relkind = 'r' AND relname ~ '^exactsink_(rows|staged)'"
+)
+
 
 @pytest.fixture(scope="module")
 def publisher() -> Iterator[PostgresServer]:
@@ -82,6 +86,10 @@ def test_a_subscriber_goes_on_and_has_the_sinks_rows(
 def test_unlogged_rows_that_a_crash_has_emptied_are_lost_and_logged_ones_stand(publisher: PostgresServer) -> None:
     sinks = {staging: _sink(publisher, staging, staging=staging).bound() for staging in ("logged", "unlogged")}
     votes = {staging: sink.vote(1, [(1, "a")]) for staging, sink in sinks.items()}
+    assert {staging: sink.run(_PERSISTENCE) for staging, sink in sinks.items()} == {
+        "logged": [("p",)],
+        "unlogged": [("u",)],
+    }
     publisher.stop("immediate")
     publisher.start()
     assert [len(sink.listed()) for sink in sinks.values()] == [1, 0]

@@ -108,6 +108,19 @@ def _rows(*given: tuple[int | None, str]) -> pa.Table:
     return pa.Table.from_pylist([{"k": k, "v": v} for k, v in given], schema=_ROWS)
 
 
+@pytest.mark.parametrize("attempts", [(3, 8), (8, 3)], ids=["in order", "the first partition was tried again"])
+def test_the_last_partition_wins_whichever_attempt_wrote_it(sink: Sink, attempts: tuple[int, int]) -> None:
+    sink.make(COLUMNS, [])
+    mine = sink.session({"table": TABLE})
+    ticket = mine.open(1, _ROWS)
+    parts = [_rows((1, "first"), (2, "b")), _rows((1, "last"), (3, "c"))]
+    votes = [mine.write(1, number, ticket, parts[number], attempts[number]) for number in (1, 0)]
+    losing = mine.write(1, 0, ticket, _rows((2, "of an attempt that lost"), (4, "so")), 9)
+    assert mine.commit(1, votes) == [Committed()] * 2
+    assert sorted(sink.run(f"SELECT k, v FROM {TABLE}")) == [(1, "last"), (2, "b"), (3, "c")]
+    assert [participant.ref for participant in mine.listed()] == [losing.ref]
+
+
 def test_a_key_that_another_transaction_inserts_meanwhile_is_updated(sink: Sink) -> None:
     sink.make(COLUMNS, [])
     mine = sink.session({"table": TABLE})

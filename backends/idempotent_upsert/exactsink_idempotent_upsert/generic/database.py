@@ -15,13 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
-from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session
+from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
 from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.table import Table
-from exactsink_idempotent_upsert.votes import Votes
 
 __all__ = ["GenericDatabase"]
 

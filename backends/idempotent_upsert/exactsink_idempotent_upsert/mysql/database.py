@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
-from exactsink_idempotent_upsert.database import MARKER_TABLE, OWNER_TABLE, Database, Held, Owner, Session
+from exactsink_idempotent_upsert.database import (
+    MARKER_TABLE,
+    OWNER_TABLE,
+    VOTE_TABLE,
+    Database,
+    Held,
+    Owner,
+    Session,
+    Votes,
+)
 from exactsink_idempotent_upsert.generic.spool import Spool, in_order
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.mysql.errors import explained, is_refusal
 from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
-from exactsink_idempotent_upsert.votes import VOTE_TABLE, Votes
 
 if TYPE_CHECKING:
     import pymysql

@@ -32,12 +32,25 @@ class Source:
     attempts: tuple[int, ...]
     partitions: tuple[int, ...]
 
-    def select(self, columns: str) -> str:
-        """Return a query for these columns, beside those that say in which order the rows came."""
+    def select(self, columns: str, *, alone: bool) -> str:
+        """Return a query for these columns, beside those that say in which order the rows came.
+
+        `alone` says that no other source's rows are beside them.
+        """
         attempts, partitions = (f"'{{{','.join(map(str, numbers))}}}'::bigint[]" for numbers in self._voted)
+        if alone and self._counts_up:
+            rows = f"SELECT {columns}, exactsink_attempt AS {_PLACE}, {ROW} FROM {self.relation}"
+            return f"{rows} WHERE exactsink_attempt = ANY ({attempts})"
         return (
             f"SELECT {columns}, {_PLACE}, {ROW} FROM {self.relation} "
             f"JOIN unnest({attempts}, {partitions}) AS voted (attempt, {_PLACE}) ON attempt = exactsink_attempt"
+        )
+
+    @property
+    def _counts_up(self) -> bool:
+        """Whether a later partition has a later attempt, as it is without retries: attempts order the rows then."""
+        return [attempt for _, attempt in sorted(zip(self.partitions, self.attempts, strict=True))] == sorted(
+            self.attempts
         )
 
     @property
@@ -52,7 +65,7 @@ class HeldRows:
     epoch: int
     generation: int
 
-    def select(self, columns: str) -> str:
+    def select(self, columns: str, *, alone: bool) -> str:
         """Return a query for these columns, the guard's among them, beside those that say how the rows came."""
         guard = f"{self.epoch}::bigint AS {GUARD[0]}, {self.generation}::bigint AS {GUARD[1]}"
         return f"SELECT {columns}, {_PLACE}, {ROW} FROM (SELECT *, {guard}, 0 AS {_PLACE} FROM {HELD}) AS held"
@@ -191,7 +204,8 @@ class Statements:
         columns = [*map(quoted, self.columns)]
         columns += [DELETED] if self.table.deletes else []
         columns += [ORDER] if self.ordered == ORDER else []
-        return " UNION ALL ".join(source.select(", ".join(columns)) for source in self.sources)
+        alone = len(self.sources) == 1
+        return " UNION ALL ".join(source.select(", ".join(columns), alone=alone) for source in self.sources)
 
     def _equal(self) -> list[str]:
         return [f"{{}}.{quoted(key)} = gone.{quoted(key)}" for key in self.table.keys]

@@ -19,10 +19,12 @@ from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,
     UNDECIDED,
+    VOTE_TABLE,
     Database,
     Held,
     Owner,
     Session,
+    Votes,
 )
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.names import ascii_lower
@@ -31,7 +33,6 @@ from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite.statements import Statements, create_table
 from exactsink_idempotent_upsert.sqlite.values import column_type, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_idempotent_upsert.votes import VOTE_TABLE, Votes
 
 __all__ = ["SqliteDatabase"]
 

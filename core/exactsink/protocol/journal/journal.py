@@ -10,6 +10,7 @@ from itertools import chain, takewhile
 from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
+from exactsink.protocol.journal.entries import Entry, entries_of
 from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, summed_up, with_words
 from exactsink.protocol.journal.records import (
     COPY,
@@ -98,10 +99,9 @@ class Journal:
             next="start the job again; if this stays, bring back the deleted records",
         )
 
-    def history(self) -> Sequence[Record]:
-        """Read every record that stands, from the oldest on: for people, not for decisions."""
-        found = ((seq, self._store.read(seq)) for seq in sorted(self._store.list()))
-        return [decode(data, seq) for seq, data in found if data is not None]  # None: deleted since it was listed
+    def entries(self) -> Iterator[Entry]:
+        """Read every entry that stands, damaged ones, too, from the oldest on: for people, not for decisions."""
+        return entries_of(self._store)
 
     def _read_back(self) -> Log:
         """Follow the newest entry to the claims and notes before it, and to the last decision. Check every sum."""

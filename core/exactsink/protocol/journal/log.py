@@ -118,6 +118,10 @@ class Log:
             words.setdefault(word.sink, {}).update(dict.fromkeys(refs, word.outcome))
         return words
 
+    def has_given_up(self, sink: str) -> bool:
+        """Whether rows of the last decision are given up in a sink: what else is lost there is written again alone."""
+        return "given-up" in self.resolved.get(sink, {}).values()
+
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """The claims under which something may have been begun that nobody has cleaned up yet.

@@ -24,7 +24,7 @@ from exactsink.testing.processes import ask, ask_fresh_process, at_once
 from exactsink.testing.scenarios.moments import COUNTED, killed_inside_commits
 from exactsink.testing.session import Session
 
-__all__ = ["SCENARIOS"]
+__all__ = ["SCENARIOS", "agree"]
 
 _TOKEN = "abcdef012345"
 _KILLS = 4
@@ -163,14 +163,16 @@ def _check(
     """Hold a commit's outcomes against what was said before it; `shown` says that all its rows had shown by then."""
     inherited = ask(session.inherits_assess)
     for said, outcome in zip(found, outcomes, strict=True):
-        right = {
-            Prepared: isinstance(outcome, Committed) or (outcome == AlreadyCommitted() and not shown),
-            AlreadyCommitted: outcome == AlreadyCommitted(),
-            Lost: isinstance(outcome, Lost),
-            Unknown: isinstance(outcome, Unknown) or inherited,
-        }
-        if not right[type(said)]:
+        late = shown and said == Prepared() and outcome == AlreadyCommitted()
+        if late or not (agree(said, outcome) or (inherited and isinstance(said, Unknown))):
             raise Broken(f"assess says {said} of a participant of epoch {epoch}, and commit answers {outcome}")
+
+
+def agree(said: Standing, outcome: Outcome) -> bool:
+    """Return whether a commit answers what was said before it; another process may have committed in between."""
+    if isinstance(said, Prepared):
+        return isinstance(outcome, Committed | AlreadyCommitted)
+    return type(said) is type(outcome)
 
 
 def _is_marked(session: Session, epoch: int, found: Sequence[Standing]) -> bool:

@@ -1,0 +1,166 @@
+"""What commands print with `--json`: one document on stdout, however the command ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from exactsink.contract import EXIT_BUG, ExactsinkError
+from exactsink.operate.recovery import Recovery
+
+__all__ = [
+    "ANSWERS",
+    "Adopted",
+    "Checked",
+    "Problem",
+    "Ran",
+    "Recovered",
+    "Settled",
+    "Verified",
+    "answering",
+    "settled",
+]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(_Answer):
+    """How a command failed: what, why, and the command to give next."""
+
+    kind: str
+    what: str
+    why: str
+    next: str
+    exit_code: int
+
+
+class Settled(_Answer):
+    """What came of one sink, in participants of the last decision; `left` is empty when nothing is left to do."""
+
+    sink: str
+    committed: int
+    stood: int
+    lost: int
+    swept: int
+    left: str
+
+
+class Recovered(_Answer):
+    """`exactsink recover --json`. `epoch` is the last decided one; with `dry_run` nothing was changed."""
+
+    job: str | None
+    run: str | None
+    dry_run: bool
+    epoch: int | None = None
+    sinks: Sequence[Settled] = ()
+    error: Problem | None
+
+
+class Adopted(_Answer):
+    """`exactsink adopt --json`. `batch` of the checkpoint will be `epoch`."""
+
+    job: str | None
+    batch: int | None = None
+    epoch: int | None = None
+    error: Problem | None
+
+
+class Ran(_Answer):
+    """`exactsink run --json`, once it has ended: the `epochs` that it finished, and their `rows` by sink.
+
+    `last_epoch` is null when it finished none; `stopped_by` says who asked it to end.
+    """
+
+    job: str | None = None
+    epochs: int = 0
+    last_epoch: int | None = None
+    rows: dict[str, int] = {}
+    stopped_by: str | None = None
+    error: Problem | None
+
+
+class _Found(_Answer):
+    severity: str
+    message: str
+    fix: str
+
+
+class _CheckedSink(_Answer):
+    sink: str
+    backend: str
+    strategy: str
+    guarantee: str
+    target: str
+    visible: str
+    needs: str
+    in_doubt: str
+    alternatives: Sequence[str]
+    findings: Sequence[_Found]
+
+
+class Checked(_Answer):
+    """`exactsink check --json`: the job's guarantee, that of each sink, and what preflight found of it."""
+
+    job: str | None = None
+    guarantee: str | None = None
+    sinks: dict[str, _CheckedSink] = {}
+    journal: Sequence[_Found] = ()
+    error: Problem | None
+
+
+class _Wrong(_Answer):
+    seq: int
+    problem: str
+    needed_by: str
+
+
+class Verified(_Answer):
+    """`exactsink journal verify --json`: how many entries stand, which are absent (from, to), and what is wrong."""
+
+    entries: int = 0
+    gaps: Sequence[tuple[int, int]] = ()
+    problems: Sequence[_Wrong] = ()
+    error: Problem | None
+
+
+ANSWERS: Sequence[type[BaseModel]] = (Ran, Recovered, Adopted, Checked, Verified, Settled, Problem)
+
+
+@contextmanager
+def answering(as_json: bool) -> Iterator[dict[str, Any]]:
+    """Print as JSON what the body puts into the answer, and the error that ends it. All else goes to stderr then."""
+    answer: dict[str, Any] = {}
+    if not as_json:
+        yield answer
+        return
+    error: Problem | None = None
+    try:
+        with redirect_stdout(sys.stderr):
+            yield answer
+    except BaseException as ended:
+        error = _problem(ended)
+        raise
+    finally:
+        print(json.dumps(answer | {"error": error and error.model_dump()}, indent=1))
+
+
+def settled(recovery: Recovery) -> dict[str, Any]:
+    """Return what a recovery did, or would do."""
+    return {"epoch": recovery.epoch, "sinks": [asdict(sink) for sink in recovery.settled]}
+
+
+def _problem(error: BaseException) -> Problem:
+    kind = type(error).__name__
+    if isinstance(error, ExactsinkError):
+        return Problem(kind=kind, what=error.what, why=error.why, next=error.next, exit_code=error.exit_code)
+    if isinstance(error, KeyboardInterrupt):
+        return Problem(kind=kind, what="interrupted", why="", next="the same command goes on", exit_code=130)
+    return Problem(kind=kind, what=str(error), why="a bug in exactsink or a plugin", next="", exit_code=EXIT_BUG)

@@ -1,0 +1,75 @@
+"""`exactsink journal`: verify a journal, show one entry, write all of it out. Changes nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from exactsink.cli.fields import all_fields
+from exactsink.cli.opened import Opened
+from exactsink.cli.table import print_table
+from exactsink.contract import ConfigError, InDoubtError
+from exactsink.protocol.journal.entries import checked
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import COPY
+from exactsink.toolkit.waiting import backoff
+
+__all__ = ["export", "show", "verify"]
+
+
+def verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
+    """Print what is wrong with the journal's entries, and who reads those. Raises InDoubtError where anything is."""
+    with _journal(path, run) as journal:
+        stands, problems = checked(journal.entries())
+    gaps = [[before + 1, after - 1] for before, after in pairwise((-1, *stands)) if after - before > 1]
+    answer |= {"entries": len(stands), "gaps": gaps, "problems": [asdict(problem) for problem in problems]}
+    deleted = f"; deleted or absent: {_ranges(gaps)}" if gaps else ""
+    print(f"{len(stands)} entries stand, {len(problems)} problems{deleted}")
+    if problems:
+        rows = [[p.seq, p.needed_by, p.problem] for p in problems]
+        print_table(("seq", "needed by", "problem"), rows, sys.stdout)
+        matter = [problem for problem in problems if problem.needed_by == "every start"]
+        raise InDoubtError(
+            f"{len(problems)} journal entries are damaged or absent, {len(matter)} of them are needed by every start",
+            next=COPY if matter else f"exactsink run {path}: no start needs them",
+        )
+
+
+def show(path: str, run: str | None, seq: int) -> None:
+    """Print one entry whole, as JSON; payloads as sizes."""
+    with _journal(path, run) as journal:
+        found = next((entry for entry in journal.entries() if entry.seq == seq), None)
+    if found is None:
+        raise ConfigError(f"the journal has no entry {seq}", next=f"exactsink history {path} lists those that stand")
+    if found.record is None:
+        body = {"seq": seq, "kind": "damaged", "problem": found.problem, "bytes": len(found.data)}
+        print(json.dumps(body, indent=1))
+        raise InDoubtError(found.problem, next=f"exactsink journal verify {path}")
+    print(json.dumps(all_fields(found.record), indent=1))
+
+
+def export(path: str, run: str | None) -> None:
+    """Write every entry that stands to stdout, a line each: as it is, or a damaged one's bytes in base64."""
+    with _journal(path, run) as journal:
+        for entry in journal.entries():
+            if entry.record is not None:
+                print(entry.data.decode())
+            else:
+                damaged = {"seq": entry.seq, "damaged": entry.problem, "data": base64.b64encode(entry.data).decode()}
+                print(json.dumps(damaged))
+
+
+@contextmanager
+def _journal(path: str, run: str | None) -> Iterator[Journal]:
+    with closing(Opened.of(path, run).history.journal(backoff)) as journal:
+        yield journal
+
+
+def _ranges(gaps: Sequence[Sequence[int]]) -> str:
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in gaps)

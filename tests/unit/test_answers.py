@@ -1,0 +1,106 @@
+"""`--json`: one document on stdout, of the documented shape, however the command ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.unit.conftest import Ended
+from tests.unit.manual_job import Job
+
+from exactsink.cli import check as check_module
+from exactsink.cli import run as run_module
+from exactsink.cli.answers import Adopted, Checked, Ran, Recovered, Verified
+from exactsink.contract import Event, Fatal, Finding
+from exactsink.job.config import load_config
+
+Command = Callable[..., Ended]
+
+
+def _answer(model: type[BaseModel], ended: Ended) -> Any:
+    """Hold a command's output against its model; all fields are there unless an error came first."""
+    read = model.model_validate_json(ended.out)
+    assert read.error is not None or set(ended.body) == set(model.model_fields)  # type: ignore[attr-defined]
+    return read
+
+
+def test_recover_and_adopt_answer_with_what_came_of_it(job: Job, command: Command) -> None:
+    job.decided()
+    planned = _answer(Recovered, command("recover", job.file, "--dry-run", "--json"))
+    done = _answer(Recovered, command("recover", job.file, "--json"))
+    assert (planned.dry_run, planned.sinks, planned.epoch) == (True, done.sinks, 0)
+    assert [(sink.committed, sink.swept) for sink in done.sinks] == [(2, 1)]
+    adopted = _answer(Adopted, command("adopt", job.file, "--json"))
+    assert (adopted.job, adopted.batch, adopted.epoch, adopted.error) == ("orders", 0, 1, None)
+    assert _answer(Verified, command("journal", "verify", job.file, "--json")).entries == 9
+
+
+@pytest.mark.parametrize("name", ["recover", "adopt"])
+def test_an_error_is_in_the_answer_too(job: Job, command: Command, name: str) -> None:
+    job.decided()
+    job.checkpoint("query-1", 0)
+    path = job.file if name == "adopt" else f"{job.file}.none"
+    ended = command(name, path, "--json")
+    error = _answer({"recover": Recovered, "adopt": Adopted}[name], ended).error
+    assert (error.exit_code, error.kind) == (ended.code, "ConfigError")
+    assert error.what in ended.err
+    assert error.next != ""
+
+
+@pytest.fixture
+def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Leave out of `run` and `check` what only Spark can do."""
+    config, _ = load_config(job.file)
+    found = SimpleNamespace(
+        findings={"lake": [Finding("warning", "slow", "make it fast")]}, journal=[], refusals=[], errors=[]
+    )
+    fake = SimpleNamespace(
+        config=config,
+        sinks={"lake": job.sink},
+        preflight=lambda frame: found,
+        close=lambda: None,
+        abandon=lambda: None,
+        found=found,
+        hears=(),
+    )
+
+    def from_toml(path: str, subscribers: Any = ()) -> SimpleNamespace:
+        fake.hears = subscribers
+        return fake
+
+    for module in (run_module, check_module):
+        monkeypatch.setattr(module, "Job", SimpleNamespace(from_toml=from_toml))
+        for name in ("make_session", "read_source", "end_session"):
+            monkeypatch.setattr(module, name, lambda *_: None)
+    return fake
+
+
+def test_run_answers_with_the_epochs_that_it_finished(
+    job: Job, command: Command, without_spark: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def supervise(fake: SimpleNamespace, *_: object, **__: object) -> None:
+        print("from the job's own transform")
+        for epoch in (4, 5):
+            for subscriber in fake.hears:
+                subscriber(Event("return", "orders", "before", epoch, {"rows": {"lake": 3}}))
+                subscriber(Event("return", "orders", "after", epoch, {}))
+        raise Fatal("a key comes twice", next="look")
+
+    monkeypatch.setattr(run_module, "supervise", supervise)
+    ended = command("run", job.file, "--json")
+    ran = _answer(Ran, ended)
+    assert (ran.epochs, ran.last_epoch, ran.rows, ran.stopped_by) == (2, 5, {"lake": 6}, None)
+    assert (ended.code, ran.error.exit_code, ran.error.next) == (1, 1, "look")
+    assert "own transform" in ended.err
+
+
+def test_check_answers_with_findings_and_refusals(job: Job, command: Command, without_spark: SimpleNamespace) -> None:
+    checked = _answer(Checked, command("check", job.file, "--json"))
+    assert (checked.guarantee, checked.sinks["lake"].findings[0].fix) == ("exactly once", "make it fast")
+    without_spark.found.errors.append(object())
+    ended = command("check", job.file, "--json")
+    assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (5, "PreflightError")

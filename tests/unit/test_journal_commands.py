@@ -1,0 +1,101 @@
+"""`exactsink journal` and `history` over damaged entries: what is damaged is shown, and whether anybody needs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.conftest import Ended
+from tests.unit.manual_job import Job
+
+from exactsink.protocol.journal.entries import checked
+from exactsink.protocol.journal.records import decode, sealed
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def long_job(job: Job) -> Job:
+    """Leave claims at 0, 6 and 9, decisions at 1 to 5 and 7 to 8."""
+    journal = job.journal
+    for generation, epochs in ((1, range(5)), (2, range(5, 7)), (3, range(0))):
+        claim = journal.claim("query-1", "host:17")
+        for epoch in epochs:
+            job.decide(journal, epoch, *([job.vote(claim, epoch, 0)] if epoch == 6 else []))
+        assert claim.generation == generation
+    return job
+
+
+def _entry(job: Job, seq: int) -> Path:
+    return next(job.history.rglob(f"*{seq:03}.json"))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _edit(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"host:17", b"host:71").replace(b'"input"', b'"other"'))
+
+
+def _replace(path: Path) -> None:
+    """Put the entry of another copy there: it is whole, and not the one that later entries name."""
+    body = json.loads(path.read_bytes())
+    del body["sha256"]
+    record = decode(json.dumps({**body, "version": 2, "nonce": "f" * 32}).encode())
+    path.write_bytes(sealed(record)[1])
+
+
+@pytest.mark.parametrize("damage", [_cut, _edit, _replace, Path.unlink])
+def test_each_damaged_entry_is_found_with_who_needs_it(long_job: Job, damage: Callable[[Path], None]) -> None:
+    needs = {0: "sweeps of old work", 2: "history", 6: "every start", 7: "history", 8: "every start"}
+    if damage in (_cut, _edit):
+        needs[9] = "every start"  # of the newest, nobody else has the sum
+    if damage is Path.unlink:
+        del needs[2], needs[7]  # old decisions are deleted in the course of things
+    assert checked(long_job.journal.entries()) == ([*range(10)], [])
+    for seq, needed_by in needs.items():
+        path = _entry(long_job, seq)
+        whole = path.read_bytes()
+        damage(path)
+        [problem] = checked(long_job.journal.entries())[1]
+        assert (problem.seq, problem.needed_by) == (seq, needed_by)
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(("seq", "is_needed"), [(0, False), (2, False), (8, True)])
+def test_verify_says_what_a_recovery_needs(long_job: Job, command: Command, seq: int, is_needed: bool) -> None:
+    assert command("journal", "verify", long_job.file).code == 0
+    _cut(_entry(long_job, seq))
+    ended = command("journal", "verify", long_job.file, "--json")
+    assert (ended.code, [problem["seq"] for problem in ended.body["problems"]]) == (3, [seq])
+    assert ("move the journal away" in ended.err) is is_needed
+    assert (command("recover", long_job.file).code != 0) is is_needed
+    assert long_job.rows() == (0 if is_needed else 3)
+
+
+def test_history_steps_over_what_is_damaged(long_job: Job, command: Command) -> None:
+    _cut(_entry(long_job, 2))
+    lines = command("history", long_job.file, "--json").body
+    assert [line["kind"] for line in lines[:4]] == ["claim", "decide", "damaged", "decide"]
+    assert "journal verify" in command("history", long_job.file).out
+
+
+def test_show_prints_one_entry_and_export_all_of_them(long_job: Job, command: Command) -> None:
+    shown = command("journal", "show", long_job.file, "8").body
+    [vote] = shown["sinks"]["lake"]["committables"]
+    assert (shown["kind"], shown["prior_sum"] != "", vote["rows"], vote["payload_bytes"] > 0) == (
+        "decide",
+        True,
+        3,
+        True,
+    )
+    assert command("journal", "show", long_job.file, "77").code == 2
+    _cut(_entry(long_job, 2))
+    assert command("journal", "show", long_job.file, "2").code == 3
+    lines = command("journal", "export", long_job.file).out.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(10))
+    assert lines[3].encode() == _entry(long_job, 3).read_bytes()
+    assert "damaged" in lines[2]
