@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -35,8 +35,9 @@ from exactsink.testing import Fault
 from exactsink.testing.driver_run import hashed
 from exactsink.testing.faults import FaultTrigger
 from exactsink.testing.processes import KILLED, ended, start
+from tests.unit.conftest import Ended
 
-__all__ = ["Ended", "OperatedJob", "ids"]
+__all__ = ["OperatedJob", "ids"]
 
 PARTITIONS, ROWS = 2, 3
 _SINKS = """
@@ -57,15 +58,6 @@ conninfo = "{conninfo}"
 table = "rows"
 create = true
 """
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What came of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 def ids(*batches: int) -> Counter[int]:
@@ -141,7 +133,7 @@ class OperatedJob:
         return {"lake": Counter(lake.to_table()["id"].to_pylist()), "table": Counter(table), "db": Counter(db)}
 
     def done(self, batches: int) -> None:
-        """Say in the checkpoint, as Spark does, that so many batches are done, and no more."""
+        """Let the checkpoint say, as Spark's does, that so many batches are done, and no more."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         for name in ("commits", "offsets"):
             (self.checkpoint / name).mkdir(parents=True)

@@ -29,10 +29,8 @@ def job(tmp_path: Path, postgres: Postgres, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.fixture
-def on_own_server(
-    tmp_path: Path, own_server: PostgresServer, own_database: Database, capsys: pytest.CaptureFixture[str]
-) -> OperatedJob:
-    return OperatedJob(tmp_path, own_server.conninfo(own_database.name), capsys)
+def on_own_server(tmp_path: Path, own_database: Database, capsys: pytest.CaptureFixture[str]) -> OperatedJob:
+    return OperatedJob(tmp_path, own_database.server.conninfo(own_database.name), capsys)
 
 
 def whole(batches: int) -> Rows:
