@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Committer, Lost, Prepared, Standing, Unknown
@@ -40,7 +39,6 @@ class LooksForEvidenceFirst(ReferenceCommitter):
     def standing(self, name: str) -> Standing:
         if super().standing(name) == AlreadyCommitted():
             return AlreadyCommitted()
-        time.sleep(0.005)  # the window that a slow store leaves
         return Prepared() if name in self.names() else Lost(f"{name} is not prepared")
 
 

@@ -141,7 +141,7 @@ def _trust_other_ids(patch: Patch) -> None:
 
 
 def _skip_by_number(patch: Patch) -> None:
-    patch.setattr(coordinator, "_check_replay", lambda decision, batch: None)
+    patch.setattr(coordinator, "check_replay", lambda *_: None)
 
 
 def _expired_is_lost(patch: Patch) -> None:
@@ -251,12 +251,12 @@ def _old_tokens(patch: Patch) -> None:
 
 
 def _begin_unread(patch: Patch) -> None:
-    real = coordinator._check_replay
-    patch.setattr(coordinator, "_check_replay", lambda d, batch: real(replace(d, previous=None), batch))
+    real = coordinator.check_replay
+    patch.setattr(coordinator, "check_replay", lambda d, *batch: real(replace(d, previous=None), *batch))
 
 
 def _no_follows(patch: Patch) -> None:
-    patch.setattr(coordinator, "_check_follows", lambda log, batch: None)
+    patch.setattr(coordinator, "check_follows", lambda *_: None)
 
 
 def _sources_only(patch: Patch) -> None:
@@ -302,7 +302,7 @@ def _no_sweep_of_older(patch: Patch) -> None:
 
 
 def _no_sweep_at_start(patch: Patch) -> None:
-    patch.setattr(sweep.Sweep, "older", lambda *_: None)
+    patch.setattr(sweep.Sweep, "older", lambda *_: {})
 
 
 def _clean_ignored(patch: Patch) -> None:

@@ -53,7 +53,11 @@ class Person:
         return coordinator_over(journal, sinks, self.name)
 
     def _recover(self) -> None:
-        self._operator().recover(take_over=True)
+        self._settle(self._operator())
+
+    def _settle(self, operator: Operator, *tokens: str) -> None:
+        if (left := operator.recover(take_over=True, sweep_tokens=frozenset(tokens)).left()) is not None:
+            raise left
 
     def _adopt(self) -> None:
         """Let the journal go on with another checkpoint, whose next batch reads on from what is decided."""
@@ -75,7 +79,7 @@ class Person:
         named: Mapping[str, str] = {name: in_words(mark) for name, mark in operator.standing().items()}
         operator.rebase(named, reason="restored", take_over=True)
         foreign = {txn.token for _, txn, _ in self.world.in_doubt()}
-        operator.recover(take_over=True, sweep_tokens=frozenset(foreign))
+        self._settle(operator, *foreign)
         self.world.promised, self.world.first_batch = Counter(self.world.applied), self.world.source.done + 1
 
     def _resolve(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.assessed import commit_assessed
 
 from exactsink.contract import Committable, Finding, JobContext, Outcome, Writer
 from exactsink.testing import Session
@@ -35,7 +36,7 @@ class Files(Session):
         return self.writer(EPOCH, partition, rows.schema, self.open(EPOCH, rows.schema))
 
     def end(self, *voted: Committable) -> list[Outcome]:
-        return self.commit(EPOCH, voted)
+        return commit_assessed(self, EPOCH, voted)
 
     def check(self, schema: pa.Schema = SCHEMA) -> list[Finding]:
         return list(self.backend.committer(self.ctx).check(schema, None))

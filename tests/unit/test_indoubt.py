@@ -37,7 +37,9 @@ def damage(job: Job, vote: Committable) -> None:
 
 
 def actions(job: Job) -> list[Action]:
-    return [record for record in job.journal.history() if isinstance(record, Action)]
+    journal = job.journal
+    journal.read()
+    return [kept for kept in journal.whole().anchors if isinstance(kept, Action)]
 
 
 @pytest.fixture

@@ -109,6 +109,13 @@ def test_a_record_comes_back_with_every_field_from_plain_json(record: Record) ->
         assert list(back.sinks) == list(record.sinks)
 
 
+@pytest.mark.parametrize(("index", "field"), [(0, "succeeds"), (5, "settled")])
+def test_a_record_from_before_a_field_came_is_read(index: int, field: str) -> None:
+    body = body_of(RECORDS[index])
+    del body[field]
+    assert getattr(decode(resealed(body)), field) == ()
+
+
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 999, str(FORMAT_VERSION), None])
 def test_a_record_of_another_format_is_fatal(version: Any) -> None:
     body = {**body_of(RECORDS[1]), "version": version}

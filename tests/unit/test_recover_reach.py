@@ -136,11 +136,12 @@ def test_recover_reports_what_is_left_and_keeps_it_with_the_reason(job: Job, com
     _with_another_sink(job)
     ended = command("recover", job.file, "--reason", "night shift")
     assert (ended.code, job.rows()) == (75, 6), ended
-    assert "not settled: far; every other sink is committed, nothing is swept" in ended.err
+    assert "not settled: far; the other sinks are committed, and sweeps wait" in ended.err
     assert command("recover", job.file).code == 75
     first, again = (kept for kept in job.journal.read().anchors if isinstance(kept, Action))
     lake, far = first.settled
     assert (first.reason, lake, "refused" in far.left) == ("night shift", Settled("lake", committed=2), True)
+    assert first.outcome == "recovered by an operator, but for far"
     assert again.settled[0] == Settled("lake", stood=2)
     assert isinstance(job.journal.read().anchors[-1], Action), "nothing says that sinks may change"
 

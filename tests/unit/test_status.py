@@ -20,7 +20,7 @@ from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.two_sinks import Shop
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import Committable, Committer, Lost, Standing, Unknown
+from exactsink.contract import AlreadyCommitted, Committable, Committer, Lost, Standing, Unknown
 from exactsink.operate.views import look
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Resolve
@@ -146,6 +146,16 @@ def test_what_is_lost_needs_a_driver_and_what_is_unknown_a_person(
     assert counts(status(in_doubt).body, "committed", "lost")["lake"] == resolved, "a person's word is for the unknown"
 
 
+def test_a_store_that_says_committed_where_its_mark_does_not_prove_it_is_not_believed(
+    in_doubt: Shop, status: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FilesBackend.committer
+    monkeypatch.setattr(FilesBackend, "committer", lambda self, ctx: Answering(real(self, ctx), AlreadyCommitted()))
+    ended = status(in_doubt)
+    assert (ended.code, counts(ended.body, "committed", "unknown")["lake"]) == (3, (0, 1))
+    assert "the target went back in time, and lacks rows of epochs 1 to 1" in ended.err
+
+
 @pytest.mark.parametrize(
     ("older", "code", "state", "says"),
     [
@@ -256,17 +266,33 @@ def test_a_driver_that_decides_while_it_is_asked_is_no_bad_state(shop: Shop) -> 
     """Each read of the journal is followed by an epoch: every mark is above what was read."""
     shop.epochs(0)
     opened, epochs = Opened.of(shop.file), iter(range(1, 9))
-    with_journal = opened.operator()
+    with closing(opened.operator()) as operator:
 
-    def read() -> Log:
-        log = with_journal.read()
-        shop.epochs(next(epochs))
-        return log
+        def read() -> Log:
+            log = operator.read()
+            shop.epochs(next(epochs))
+            return log
 
-    log, views = look(opened.history, opened.sinks, read, with_journal.whole, seconds=60)
-    with_journal.close()
+        log, views = look(opened.history, opened.sinks, read, operator.whole, seconds=60)
     assert log.decision is not None
     assert [(view.problem, view.is_proven) for view in views] == [(None, True), (None, True)]
+
+
+def test_work_of_a_claim_that_is_made_meanwhile_is_not_foreign(job: Job) -> None:
+    claim, votes = job.decided()
+    job.session(claim).commit(0, votes[:2])
+    job.checkpoint("query-1", 0)
+    opened = Opened.of(job.file)
+    with closing(opened.operator()) as operator:
+
+        def read() -> Log:
+            log = operator.read()
+            if log.last_generation == 1:
+                job.vote(job.journal.claim("query-1", "host:18"), 1, 0)
+            return log
+
+        _, [view] = look(opened.history, opened.sinks, read, operator.whole, seconds=60)
+    assert (view.is_proven, view.holds("undecided"), view.holds("foreign")) == (True, 2, 0)
 
 
 @pytest.mark.parametrize("journal", ["", 'journal = "sqlite:///{}/journal.db"'], ids=["files", "database"])

@@ -98,7 +98,7 @@ class FilesCommitter(Committer):
             rest = {name: vote for name, vote in votes.items() if not stands.proves(epoch, name)}
             whole = {name: vote for name, vote in rest.items() if name not in found.missing}
             answers: dict[str, Standing] = dict.fromkeys(votes, AlreadyCommitted())
-            answers |= {name: _standing(files) for name, files in self._place.standings(whole, found).items()}
+            answers |= {name: _standing(files) for name, files in self._place.standings(whole).items()}
             for name in rest.keys() - whole.keys():
                 lost = self._never_named(epoch, name, votes[name], stands)
                 answers[name] = Lost(found.missing[name]) if lost else Unknown(found.missing[name])

@@ -93,7 +93,7 @@ class Links(Place):
         sync_finals([vote for name, vote in votes.items() if name not in unknown])
         return outcomes
 
-    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
         return {name: [_stands(vote, file) for file in vote.files] for name, vote in votes.items()}
 
     def holds(self, txn: Txn) -> Sequence[str]:

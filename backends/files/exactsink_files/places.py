@@ -119,7 +119,7 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
         """Find, as `publish` does, which files have their final names, and give none: a standing per file."""
 
     @abstractmethod

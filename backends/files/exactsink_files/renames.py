@@ -83,7 +83,7 @@ class Renames(Place):
         sync_finals([vote for name, vote in votes.items() if name not in unknown], self._at)
         return outcomes
 
-    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
         return {name: [self._stands(vote, file) for file in vote.files] for name, vote in votes.items()}
 
     def holds(self, txn: Txn) -> Sequence[str]:

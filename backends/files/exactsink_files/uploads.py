@@ -105,13 +105,11 @@ class Uploads(Place):
             outcomes[name].append(outcome)
         return outcomes
 
-    def standings(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Standing]]:
+    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
         files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
-        named = in_parallel(lambda each: self._is_named(*each), files)
         answers: dict[str, list[Standing]] = {name: [] for name in votes}
-        for (name, vote, file), is_named in zip(files, named, strict=True):
-            waits: Standing = Prepared() if file.temp in found.waiting else Unknown(_gone(vote, file))
-            answers[name].append(AlreadyCommitted() if is_named else waits)
+        for (name, _, _), standing in zip(files, in_parallel(lambda each: self._stands(*each), files), strict=True):
+            answers[name].append(standing)
         return answers
 
     def holds(self, txn: Txn) -> Sequence[str]:
@@ -212,6 +210,13 @@ class Uploads(Place):
             why=str(refusal),
             next="start the job again: it looks anew",
         ) from refusal
+
+    def _stands(self, name: str, vote: Vote, file: VotedFile) -> Standing:
+        """Find whether one object has its final name. Raises Fatal when a foreign one has it."""
+        waits, evidence = self._state(vote, file)  # in this order: the name comes before the upload goes
+        if self._is_named(name, vote, file):
+            return AlreadyCommitted()
+        return Prepared() if waits and not evidence else Unknown(evidence or _gone(vote, file))
 
     def _is_named(self, name: str, vote: Vote, file: VotedFile) -> bool:
         """Return whether an object has its final name. Raises Fatal when a foreign one has it."""

@@ -26,8 +26,10 @@ from exactsink.contract import (
     Marker,
     MarkerCommitter,
     Outcome,
+    Prepared,
     Refused,
     StagedCommitter,
+    Standing,
     Txn,
     Undecided,
     Unknown,
@@ -186,19 +188,25 @@ class DirectCommitter(MarkerCommitter):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, committables)
-        for committable in committables:
-            check_version(committable, 1, VOTES)
+        kept = _with_votes(committables)
         database = self._database
         with database.explained(f"mark epoch {epoch}", WRITTEN), database.transaction() as session:
             new = marker.must_apply(session.marker(marker.job, marker.sink))
             if new:
-                kept = [committable.txn.id for committable in committables if committable.version == VOTES]
                 there = {vote.ref for vote in session.votes.of(marker.job, marker.sink)} if kept else set()
                 if gone := [vote for vote in kept if vote not in there]:
                     return [self._gone(gone, len(kept))] * len(committables)
                 session.store(marker)
                 session.votes.forget(kept)
         return [Committed() if new else AlreadyCommitted() for _ in committables]
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        kept = _with_votes(committables)
+        # Votes first: another driver that takes them away has put the marker, which is read then.
+        there = {vote.ref for vote in self.in_doubt()} if kept else set()
+        standing = super().assess(epoch, committables)
+        gone = [vote for vote in kept if vote not in there]
+        return [self._gone(gone, len(kept))] * len(committables) if gone and Prepared() in standing else standing
 
     def _gone(self, gone: Sequence[str], of: int) -> Lost | Unknown:
         """Return what becomes of a set of which votes are gone, as their rows are; its marker is an earlier epoch's."""
@@ -221,6 +229,13 @@ class DirectCommitter(MarkerCommitter):
 
     def close(self) -> None:
         """Do nothing: no connection outlives the call that opened it."""
+
+
+def _with_votes(committables: Sequence[Committable]) -> Sequence[str]:
+    """Return the ids of those that keep a vote beside their rows; an older release's don't."""
+    for committable in committables:
+        check_version(committable, 1, VOTES)
+    return [committable.txn.id for committable in committables if committable.version == VOTES]
 
 
 def late(table: str, txn: Txn, stands: str) -> Refused:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from exactsink.contract import Audit
+from exactsink.contract import Audit, Retryable
 from exactsink_kafka.errors import UNKNOWN_TOPIC_ID, named
+from exactsink_kafka.messages import OpenProducer
 from exactsink_kafka.transactions import Vote
 from exactsink_kafka.wire import Wire
 
@@ -45,7 +46,8 @@ def _audit(votes: Sequence[Vote], here: str, rows: Mapping[_Producer, int], miss
 def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Counter[_Producer]) -> str:
     """Read a partition batch by batch, from the first of these transactions to the end of the last; add their rows.
 
-    Returns what is wrong with the partition, empty when nothing is.
+    Returns what is wrong with the partition, empty when nothing is. Raises Retryable when an open transaction
+    hides rows.
     """
     topic, topic_id, partition = place
     left, offset, wrong = dict(first), min(first.values()), ""
@@ -62,7 +64,9 @@ def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Coun
             return f"{topic}-{partition} can't be read from offset {offset}: {named(seen.error)}"
         batch = seen.batch
         if batch is None or batch.first >= seen.stable:
-            break
+            for holder in wire.open_in([(topic, partition)])[topic, partition]:
+                raise _hidden(topic, partition, holder)
+            break  # the ends of the transactions were compacted away
         if batch.ends:
             left = {one: begin for one, begin in left.items() if one[0] != batch.producer[0] or begin > batch.first}
         elif batch.producer in left and not any(
@@ -71,3 +75,11 @@ def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Coun
             rows[batch.producer] += batch.rows_from(offset)
         offset = batch.last + 1
     return wrong
+
+
+def _hidden(topic: str, partition: int, holder: OpenProducer) -> Retryable:
+    return Retryable(
+        f"readers of {topic}-{partition} stand still at offset {holder.first_offset}: rows after it can't be counted",
+        why=f"producer id {holder.id} (epoch {holder.epoch}) has a transaction open there",
+        next="wait until its owner or its timeout ends it, then exactsink verify again",
+    )

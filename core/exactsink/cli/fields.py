@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from exactsink.contract import Committable
 from exactsink.protocol.journal.entries import Entry
-from exactsink.protocol.journal.records import Action, Complete, DecidedSink, Record
+from exactsink.protocol.journal.records import Action, Complete, DecidedSink, Record, Resolve
 
 __all__ = ["all_fields", "kind_fields", "main_fields", "when"]
 
@@ -25,7 +25,8 @@ def kind_fields() -> Mapping[str, Sequence[str]]:
         for kind in get_args(Record)
     }
     found["redecide"] = [*(name for name in found["redecide"] if name != "committables"), "participants", "rows"]
-    found["action"] += ["user", "host"]
+    for kind in ("action", "resolve"):
+        found[kind] += ["user", "host"]
     return found | {"damaged": ["problem"]}
 
 
@@ -62,7 +63,7 @@ def _body(record: Record, without: frozenset[str], votes: Any) -> dict[str, Any]
             body[name] = {sink: _sink(decided, votes) for sink, decided in value.items()}
         else:
             body[name] = _plain(value)
-    if isinstance(record, Action):
+    if isinstance(record, Action | Resolve):
         body["user"], _, body["host"] = record.who.rpartition(" on ")
     return body
 

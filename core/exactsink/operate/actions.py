@@ -85,8 +85,9 @@ class Operator:
         with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
             recovery = self._recovery(start)
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
-            said = f"recovered by an operator{'' if start.aside else swept}"
-            self._keep("recover", said, reason, recovery.settled)
+            left = [sink.sink for sink in recovery.settled if sink.left]
+            but = f", but for {', '.join(left)}" if left else swept
+            self._keep("recover", f"recovered by an operator{but}", reason, recovery.settled)
         return recovery
 
     def recovery_plan(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset()) -> Recovery:

@@ -28,7 +28,7 @@ def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log, 
     lines = [("what", f"{doubt.ref} in sink {doubt.sink} ({place})")]
     lines += [("state", doubt.state + (f": {doubt.evidence}" if doubt.evidence else ""))]
     lines += [("whose", _whose(doubt, history, whole)), ("decision", _decision(doubt, whole))]
-    lines += [("since", _since(doubt)), ("until", _until(doubt))]
+    lines += [("since", _since(doubt)), ("until", _until(doubt))] if doubt.state != "lost" else []
     lines += [("blocks", text) for text in _blocks(doubt, history, sink, whole)]
     if live:
         lines.append(("driver", live))
@@ -96,34 +96,45 @@ def _live(history: JobHistory) -> str:
 
 def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line]:
     """Yield what is safe and what is not, and the next command."""
+    *lines, (label, then) = (_of_decided if doubt.is_decided else _of_others)(doubt, commands)
+    yield from lines
+    yield label, f"wait for the driver, it settles this by itself; after its end: {then}" if is_live else then
+
+
+def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     resolve = f"{commands.of('indoubt resolve')} --epoch {doubt.epoch} --sink {doubt.sink} --as"
     if doubt.state == "prepared":
         yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
         yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
-        then = f"{commands.of('indoubt commit')} --sink {doubt.sink} --yes"
+        yield "next", f"{commands.of('indoubt commit')} --sink {doubt.sink} --yes"
     elif doubt.state == "lost":
         yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
         yield "never", "write the rows by hand: the job would write them a second time"
         yield "or", f"give these rows up for good: {resolve} given-up --reason '...'"
-        then = commands.start
+        yield "next", commands.start
+    elif doubt.went_back:
+        yield "safe", "to bring back the journal, the checkpoint and the targets of one moment"
+        yield "never", "go on as if nothing had happened: epochs would be missing, or doubled"
+        yield "or", f"give up what of it is proven lost, which this lists first: {resolve} given-up --reason '...'"
+        yield "next", f"{commands.of('rebase')} shows what every target holds"
     elif doubt.state == "unknown":
         yield "safe", "to bring back what the evidence names; then the job goes on by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
         yield "or", f"look into the target, and say what you found: {resolve} committed (or lost) --reason '...'"
-        then = commands.of("recover")
-    elif doubt.state == "not asked":
+        yield "next", commands.of("recover")
+    else:
         yield "safe", "to wait: what is decided stays decided"
-        then = f"bring its store back, or its sink into the config; then {commands.of('indoubt list')}"
-    elif doubt.state == "undecided":
-        yield (
-            "safe",
-            "to abort it, once a newer claim stands: then nobody can decide it any more. A start does the same",
-        )
+        then = commands.of("indoubt list")
+        yield "next", f"bring its store back, or its sink into the config as it was; then {then}"
+
+
+def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
+    abort = f"{commands.of('indoubt abort')} {doubt.short}"
+    if doubt.state == "undecided":
+        yield "safe", "to abort it: once a newer claim stands nobody can decide it. A start does the same"
         yield "never", "commit it by hand: the job writes the same rows again, and they would be doubled"
-        then = f"{commands.of('indoubt abort')} {doubt.short} --yes"
+        yield "next", f"{abort} --yes"
     else:
         yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
         yield "never", "commit or roll it back by hand: what was decided elsewhere would be lost, or doubled"
-        then = f"{commands.of('indoubt abort')} {doubt.short} --token {doubt.token} --reason '...' --yes"
-    wait = "wait for the driver, it settles this by itself; after its end: " if is_live else ""
-    yield "next", wait + then
+        yield "next", f"{abort} --token {doubt.token} --reason '...' --yes"

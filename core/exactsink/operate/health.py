@@ -70,7 +70,7 @@ def health_of(log: Log, views: Sequence[SinkView], state: State | None, commands
     live = is_live(state)
     if not live or any(view.problem is not None or view.count("unknown") for view in left):
         for worst in sorted(left, key=_gravity)[:1]:
-            away = worst.in_config and not worst.asked and all(view.is_proven for view in views)
+            away = all(view.in_config and not view.asked for view in left)
             return Health("not asked" if away else "in doubt", _in_doubt(log, views, worst, commands))
     foreign = [view for view in views if view.holds("foreign")]
     if foreign:
@@ -82,7 +82,7 @@ def _gravity(view: SinkView) -> int:
     """Order what is open by how much a person has to do about it, the most first."""
     if view.problem is not None:
         return 0 if view.asked or not view.in_config else 2
-    return 1 if view.count("unknown") else 3 if view.count("lost") else 4
+    return 1 if view.count("unknown") else 3 if view.count("lost") else 5 if view.held_back_by else 4
 
 
 def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Commands) -> InDoubtError:

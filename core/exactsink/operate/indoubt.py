@@ -22,8 +22,9 @@ class Doubt:
     """A participant in doubt.
 
     The first four of `State` are decided ones, in the words of status. `ref` is the store's own name of it; `partition`
-    and `rows` are known of decided ones only. `evidence` says why it is lost, unknown or not asked. `held_back_by` are
-    the sinks that are committed before its own, and aren't yet.
+    and `rows` are known of decided ones only. `evidence` says why it is lost, unknown or not asked; `went_back`, that
+    its sink's mark is not what the journal expects: then no more is known of it. `held_back_by` are the sinks that are
+    committed before its own, and aren't yet.
     """
 
     sink: str
@@ -38,6 +39,7 @@ class Doubt:
     age_seconds: float | None = None
     deadline: float | None = None
     held_back_by: tuple[str, ...] = ()
+    went_back: bool = False
 
     @property
     def is_decided(self) -> bool:
@@ -111,6 +113,7 @@ def _doubt(view: SinkView, committable: Committable, held: InDoubt | None, state
         held.age_seconds if held is not None else None,
         committable.deadline,
         tuple(view.held_back_by),
+        went_back=view.asked and view.problem is not None,
     )
 
 

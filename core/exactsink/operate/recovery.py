@@ -37,21 +37,22 @@ class Recovery:
 
     def left(self) -> ExactsinkError | None:
         """Return what a person has to do now, None when all is settled; of several, the gravest."""
-        for doubt in self.aside.values():
+        aside = {sink.sink: self.aside[sink.sink] for sink in self.settled if sink.sink in self.aside}
+        for doubt in aside.values():
             if isinstance(doubt, OutcomeUnknown):
                 return doubt
         lost = {sink.sink: sink.lost for sink in self.settled if sink.lost}
         unsettled = [sink.sink for sink in self.settled if sink.left and not sink.lost]
-        why = "; ".join(f"{name}: {_cause(error)}" for name, error in self.aside.items())
+        why = "; ".join(f"{name}: {_cause(error)}" for name, error in aside.items())
         if lost:
             return votes_lost(lost, why)
-        if not self.aside:
+        if not aside:
             return None
-        later = all(isinstance(error, Retryable | OSError) for error in self.aside.values())
+        later = all(isinstance(error, Retryable | OSError) for error in aside.values())
         return (Retryable if later else Fatal)(
-            f"not settled: {', '.join(unsettled)}; every other sink is committed, nothing is swept before all answer",
+            f"not settled: {', '.join(unsettled)}; the other sinks are committed, and sweeps wait until all answer",
             why=why,
-            next=f"once {', '.join(self.aside)} answers: the same command again, or exactsink run JOB.toml",
+            next=f"once {', '.join(aside)} can be reached: the same command again, or exactsink run JOB.toml",
         )
 
 

@@ -74,8 +74,9 @@ class Settler(Operator):
 
         Raises InDoubtError for what is lost, unknown or held back, once all that can be is committed.
         """
-        decision = self.decided(sinks, take_over=take_over)
+        self.decided(sinks, take_over=take_over)
         with self._claimed_for(sinks, take_over) as claimed:
+            decision = self._decided(claimed.log, sinks)
             results, error = self._tried(claimed, decision, sinks)
             failed = {name: said for name in sinks if (said := failure_of(name, results)) is not None}
             if error is not None or failed:
@@ -89,7 +90,10 @@ class Settler(Operator):
 
     def decided(self, sinks: Collection[str], *, take_over: bool) -> Decision:
         """Return the last decision, if all of these sinks have rows in it as the config has them."""
-        decision = self.check_allowed(take_over=take_over).decision
+        return self._decided(self.check_allowed(take_over=take_over), sinks)
+
+    def _decided(self, log: Log, sinks: Collection[str]) -> Decision:
+        decision = log.decision
         for name in sinks:
             if decision is None or not decision.committables(name) or not is_bound(self._sinks, decision, name):
                 raise ConfigError(
@@ -148,8 +152,9 @@ class Settler(Operator):
         What can be committed there is committed first, so that the word is on what is left. Returns the participants
         that it is on. Raises ConfigError when there are none.
         """
-        decision = self.check_word(word, take_over=take_over)
+        self.check_word(word, take_over=take_over)
         with self._claimed_for([word.sink], take_over) as claimed:
+            decision = self._worded(claimed.log, word)
             results, _ = self._tried(claimed, decision, [word.sink])
             result = results.get(word.sink)
             if result is None or result.error is not None:
@@ -168,9 +173,13 @@ class Settler(Operator):
             self._keep_word(word, on, f"{word.reason} ({_counted(on)}; {evidence})")
         return on
 
-    def check_word(self, word: Word, *, take_over: bool) -> Decision:
-        """Raise what `resolve` would before it claims; return the last decision."""
-        decision = self.decided([word.sink], take_over=take_over)
+    def check_word(self, word: Word, *, take_over: bool) -> None:
+        """Raise what `resolve` would before it claims."""
+        self._worded(self.check_allowed(take_over=take_over), word)
+
+    def _worded(self, log: Log, word: Word) -> Decision:
+        """Return the last decision, if the word is on it."""
+        decision = self._decided(log, [word.sink])
         if decision.epoch != word.epoch:
             raise ConfigError(
                 f"there is nothing to resolve of epoch {word.epoch} in sink {word.sink}",

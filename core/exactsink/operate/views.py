@@ -111,12 +111,13 @@ def look(
     *,
     seconds: float = ASKED_SECONDS,
 ) -> tuple[Log, Sequence[SinkView]]:
-    """Read the journal and assess the sinks; again where a driver has appended meanwhile, and something is open."""
+    """Read the journal and assess the sinks; again where a driver has appended meanwhile, unless all is well."""
     log = read()
     for _ in range(_LOOKS):
         views = assess(history, sinks, log, whole, seconds=seconds)
         before, log = log, read()
-        if log.last_seq == before.last_seq or all(view.is_proven and view.problem is None for view in views):
+        settled = all(view.is_proven and view.problem is None and not view.holds("foreign") for view in views)
+        if settled or log.last_seq == before.last_seq:
             return before, views
     if before.decision and log.decision and before.decision.epoch < log.decision.epoch:
         views = [_passed(view) for view in views]  # the driver is faster than this look
@@ -173,19 +174,15 @@ def _ask(sink: Sink, job: str, log: Log) -> _Answer:
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
-        for _ in range(2):
-            if sink.backend.traits.marks:
-                mark = committer.mark()
-                marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
-                problem = marks.problem(sink.name, mark)
-            if problem is not None:
+        if not sink.backend.traits.marks and _decided(sink, log):
+            standings = _standings(sink, log, committer)
+        for _ in range(2 if sink.backend.traits.marks else 0):
+            mark = committer.mark()
+            marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
+            problem = marks.problem(sink.name, mark)
+            if problem is not None or _proves(sink, log, mark):
                 break
-            if _proves(sink, log, mark):
-                standings = _all_committed(sink, log)
-            elif not standings:
-                standings = _standings(sink, log, committer)
-            if all(isinstance(standing, AlreadyCommitted) for standing in standings):
-                break
+            standings = standings or _standings(sink, log, committer)
         return _Answer(mark, problem, standings, list(committer.in_doubt()))
 
 
@@ -217,10 +214,6 @@ def _proves(sink: Sink, log: Log, mark: Mark | None) -> bool:
     return not _decided(sink, log) or (known is not None and is_at(mark, known.now))
 
 
-def _all_committed(sink: Sink, log: Log) -> Sequence[Standing]:
-    return (AlreadyCommitted(),) * len(_decided(sink, log))
-
-
 def _late(sink: Sink, seconds: float) -> ExactsinkError:
     return Retryable(
         f"sink {sink.name} has not answered within {seconds:g} s",
@@ -237,14 +230,23 @@ def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) ->
     if isinstance(answer, ExactsinkError):
         return replace(view, asked=False, problem=answer)
     standings, problem = answer.standings, answer.problem
-    if done and known is not None and any(isinstance(standing, Lost | Unknown) for standing in standings):
-        problem = difference(log, sink.name, answer.mark, known.now)  # it was there
+    words = set(map(word_of, standings))
+    if _proves(sink, log, answer.mark):
+        standings = _all_committed(committables)
+    elif known is not None and backend.traits.marks:
+        gone = done and words & {"lost", "unknown"}
+        if problem is None and (gone or (words == {"committed"} and sink.name not in log.resolved)):
+            problem = difference(log, sink.name, answer.mark, known.now)  # it was there, or what is there proves less
     elif done:
         standings = [AlreadyCommitted() if isinstance(s, Unknown) else s for s in standings]  # expired evidence
     if problem is not None:
         standings = (Unknown(f"{problem.what}: {problem.why}"),) * len(committables)
     held = _holdings(sink.name, log, answer.listed)
     return replace(view, standings=standings, mark=answer.mark, held=held, problem=problem)
+
+
+def _all_committed(committables: Sequence[Committable]) -> Sequence[Standing]:
+    return (AlreadyCommitted(),) * len(committables)
 
 
 def _holdings(sink: str, log: Log, listed: Sequence[InDoubt]) -> Sequence[Holding]:
@@ -278,11 +280,11 @@ def _former(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> Sequen
     for former in dict.fromkeys([*bound, *refused]):
         if former in bound_sinks(sinks):
             continue
+        view = SinkView(former.name, former.backend, former.strategy, former.target, in_config=False, asked=False)
         committables = bound[former].committables if former in bound else ()
-        done = source_done or not log.decision_is_open
-        view = SinkView(former.name, former.backend, former.strategy, former.target, False, False, committables)
-        standings = (AlreadyCommitted(),) * len(committables) if done else ()
-        views.append(replace(view, standings=standings, problem=refused.get(former)))
+        standings = _all_committed(committables) if source_done or not log.decision_is_open else ()
+        problem = refused.get(former)
+        views.append(replace(view, committables=committables, standings=standings, problem=problem))
     return views
 
 
@@ -290,5 +292,4 @@ def _passed(view: SinkView) -> SinkView:
     """Return the view once a later epoch is decided: all of its own is committed, whatever it looked like."""
     if not view.asked:
         return view
-    standings = (AlreadyCommitted(),) * len(view.committables)
-    return replace(view, standings=standings, held_back_by=(), problem=None)
+    return replace(view, standings=_all_committed(view.committables), held_back_by=(), problem=None)

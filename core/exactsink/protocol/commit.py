@@ -32,7 +32,6 @@ __all__ = [
     "Retry",
     "SinkCommit",
     "all_before",
-    "gravity",
     "in_doubt",
     "in_threads",
 ]
@@ -141,7 +140,7 @@ class CommitCalls:
             errors |= {s: in_doubt(decision.epoch, s, evidence) for s, evidence in unknown.items() if evidence}
         reach.aside.update({sink: error for sink, error in errors.items() if reach.may_set_aside(error)})
         if raised := [error for sink, error in errors.items() if sink not in reach.aside]:
-            raise max(raised, key=gravity)
+            raise max(raised, key=_gravity)
         lost = {}
         for result in (result for result in results if result.sink not in reach.aside):
             for evidence in unknown[result.sink][:1]:
@@ -219,7 +218,7 @@ def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
     return result.error is None and not any(isinstance(outcome, open_outcomes) for outcome in result.outcomes)
 
 
-def gravity(error: Exception) -> int:
+def _gravity(error: Exception) -> int:
     """Order errors by how much a person has to do about them."""
     if isinstance(error, InDoubtError):
         return 4

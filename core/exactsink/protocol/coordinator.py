@@ -147,21 +147,12 @@ class Coordinator:
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
             done = self._check_sinks(log, source_done)  # another driver may have decided since
-            if log.decision_is_open and not done:
-                self._report_decided()
-            self._journal.sum_up()
-            self._marks.check_start(reach)
-            left = self._recommit(log.decision, reach, done=done)
-            lost = {sink: len(gone) for sink, gone in left.lost.items()}
-            kept = {} if done else lost  # a batch that is done never comes again
-            self._marks.check_committed(kept, left.held_back, reach)
-            if lost and done:
-                raise nobody_has_its_rows(self._decision().epoch)
+            left = self._recommit(log, reach, done=done)
         with self._events.point("sweep"), self._fenced_instead(claim):
             swept = self._sweep.older(self._committers, log, claim, sweep_tokens, reach)
         self._claim = None if reach.aside else claim
         self._report_state()
-        return Start(lost, left.outcomes, swept, left.held_back, reach.aside)
+        return Start(_counts(left.lost), left.outcomes, swept, left.held_back, reach.aside)
 
     def leave(self) -> None:
         """Record in the journal that nothing is in doubt, if so: then sinks may leave the job, or change.
@@ -222,13 +213,22 @@ class Coordinator:
         check_kept_sinks(self._sinks, log, source_done=done)
         return done
 
-    def _recommit(self, decision: Decision | None, reach: Reach, *, done: bool) -> CommitResult:
-        if decision is None:
-            return CommitResult({})
-        left = self._commit(decision, reach, source_done=done)
-        self._unrepaired = bool(left.lost)
-        is_open = bool(left.lost) or (not done and any(map(decision.committables, reach.aside)))
-        self._complete_epoch = decision.epoch - is_open
+    def _recommit(self, log: Log, reach: Reach, *, done: bool) -> CommitResult:
+        """Commit the last decision again, and compare the marks before and after."""
+        decision = log.decision
+        if log.decision_is_open and not done:
+            self._report_decided()
+        self._journal.sum_up()
+        self._marks.check_start(reach)
+        left = self._commit(decision, reach, source_done=done) if decision is not None else CommitResult({})
+        lost = {} if done else _counts(left.lost)  # a batch that is done never comes again
+        self._marks.check_committed(lost, left.held_back, reach)
+        if decision is not None:
+            if left.lost and done:
+                raise nobody_has_its_rows(decision.epoch)
+            self._unrepaired = bool(left.lost)
+            is_open = bool(left.lost) or (not done and any(map(decision.committables, reach.aside)))
+            self._complete_epoch = decision.epoch - is_open
         return left
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
@@ -367,3 +367,7 @@ class Coordinator:
 
 def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
     return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
+
+
+def _counts(lost: Mapping[str, Sequence[Committable]]) -> Mapping[str, int]:
+    return {sink: len(gone) for sink, gone in lost.items()}

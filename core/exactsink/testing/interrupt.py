@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
-from exactsink.contract import Backend, Committable, Committer, JobContext, Outcome, Retryable, Undecided
+from exactsink.contract import Backend, Committable, Committer, JobContext, Outcome, Retryable, Standing, Undecided
 from exactsink.testing.wrapped import WrappedBackend, WrappedCommitter
 
 __all__ = ["AnswerLost", "Interrupted", "Interruption"]
@@ -23,7 +23,7 @@ _INSIDE = frozenset({"builtins", "sys", "itertools", "_functools", "_operator", 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Kill (SIGKILL) or stall (SIGSTOP) the process inside its calls of `commit` or `abort`.
+    """Kill (SIGKILL) or stall (SIGSTOP) the process inside its calls of `commit`, `abort` or `assess`.
 
     `moments` says at which moment of the n-th call (from 0); a call that it does not name is left alone. A moment is
     the return of any Python function, or of a C function that may have an effect outside; a call that ends
@@ -31,7 +31,7 @@ class Interruption:
     fired, and with "count" as action the number of moments of each call.
     """
 
-    call: Literal["commit", "abort"]
+    call: Literal["commit", "abort", "assess"]
     action: Literal["kill", "stall", "count"]
     folder: Path
     moments: Mapping[int, int] = field(default_factory=dict)
@@ -95,6 +95,11 @@ class _InterruptedCommitter(WrappedCommitter):
         if self._interruption.call != "commit":
             return super().commit(epoch, committables)
         return self._interruption.run(epoch, lambda: self.real.commit(epoch, committables))
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        if self._interruption.call != "assess":
+            return super().assess(epoch, committables)
+        return self._interruption.run(epoch, lambda: self.real.assess(epoch, committables))
 
     def abort(self, undecided: Undecided) -> None:
         if self._interruption.call != "abort":

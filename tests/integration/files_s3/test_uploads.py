@@ -286,8 +286,9 @@ def test_a_foreign_object_is_not_overwritten(lake: Lake, upload: str, metadata: 
     ours = {"exactsink-txn": voted[0].txn.id, "exactsink-file": "another"}
     key = lake.s3.key(first.final)
     lake.s3._call("put_object", Key=key, Body=b"x" * first.size, Metadata=ours if metadata == "ours" else {})
-    with pytest.raises(Fatal, match="is not the file that was voted for"):
-        sink.commit_marked(EPOCH, voted)
+    for call in (sink.assess, sink.commit_marked):
+        with pytest.raises(Fatal, match="is not the file that was voted for"):
+            call(EPOCH, voted)
     assert lake.s3.get(key) == b"x" * first.size
 
 
@@ -310,8 +311,8 @@ def test_a_vote_that_does_not_list_all_parts_is_not_committed(
         (*file.parts[:-1], Part(3, file.parts[-1].size, '"' + "0" * 32 + '"')),
         (*file.parts[:-1], file.parts[-1]._replace(size=1)),
     ):
-        wrong = replace(vote, files=(replace(file, parts=parts),))
-        assert kinds(sink.commit_marked(EPOCH, [replace(voted, payload=wrong.dump())])) == [Unknown]
+        wrong = [replace(voted, payload=replace(vote, files=(replace(file, parts=parts),)).dump())]
+        assert kinds(sink.assess(EPOCH, wrong)) == kinds(sink.commit_marked(EPOCH, wrong)) == [Unknown]
         assert lake.visible() == {}
         assert listed or not any(name.endswith(".manifest") for name in lake.names())
 

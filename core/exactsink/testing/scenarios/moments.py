@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exactsink.testing.context import Context
 from exactsink.testing.driver_run import Script
@@ -35,7 +35,7 @@ def killed_inside_commits(context: Context, script: Script, drivers: int) -> Ite
         yield epoch
 
 
-def evenly(numbers: list[int], count: int) -> Mapping[int, int]:
+def evenly(numbers: Sequence[int], count: int) -> Mapping[int, int]:
     """Return each number a moment, from the first to the last of `count`."""
     steps = max(1, len(numbers) - 1)
     return {number: 1 + max(0, count - 1) * place // steps for place, number in enumerate(numbers)}

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
-    Committer,
     Lost,
     Outcome,
     Prepared,
+    Retryable,
     Standing,
     Unknown,
 )
 from exactsink.testing.capabilities import Scenario
 from exactsink.testing.context import Broken, Context
-from exactsink.testing.processes import ask, ask_fresh_process, at_once
-from exactsink.testing.scenarios.moments import COUNTED, killed_inside_commits
+from exactsink.testing.interrupt import Interrupted, Interruption
+from exactsink.testing.processes import ask, ask_fresh_process, start, stopped_or_ended, wake
+from exactsink.testing.scenarios.moments import COUNTED, evenly, killed_inside_commits
 from exactsink.testing.session import Session
 
 __all__ = ["SCENARIOS", "agree"]
 
 _TOKEN = "abcdef012345"
 _KILLS = 4
-_ROUNDS = 5
+_STALLS = 8
 
 
 def _assessed(context: Context) -> None:
@@ -84,39 +86,38 @@ def _assessed_inside(context: Context) -> None:
 
 
 def _assessed_beside(context: Context) -> None:
-    """One process commits, while another one looks again and again until that is over."""
+    """One process stalls while it looks, each time a little later in it; another one commits, and the first goes on."""
     session = context.session(1, _TOKEN)
     _bind(session)
-    for epoch, tables in enumerate(context.rows(*([6, 6],) * _ROUNDS)):
+    moments: Mapping[int, int] = {}
+    for epoch, tables in enumerate(context.rows(*([6, 6],) * (_STALLS + 1))):
         committables = session.prepare(epoch, tables, run=ask)
-        over = context.folder / f"committed-{epoch}"
-        commit, watch = partial(_commit, session, epoch, committables, over), partial(_watch, session, epoch)
-        if (ends := at_once(commit, partial(watch, committables, over))) != [0, 0]:
-            raise Broken(f"of a process that commits epoch {epoch}, and one that looks, one did not end well: {ends}")
-    context.faults.append(f"assessed-beside-a-commit-{_ROUNDS}-times")
-    context.check_rows(range(12 * _ROUNDS))
+        stall = Interruption("assess", "stall" if moments else "count", context.folder, moments)
+        looking = replace(session, backend=Interrupted(context.backend, stall))
+        pid = start(partial(_look, looking, session, epoch, committables))
+        stalled = stopped_or_ended(pid) is None
+        if stalled != bool(moments):
+            raise Broken(f"a process that looks at epoch {epoch} ended, or was stopped, before its time")
+        try:
+            ask(partial(session.commit_marked, epoch, committables))
+        except Retryable:  # what the other one reads is locked for so long
+            pass
+        else:
+            context.faults.append(f"committed-inside-assess-e{epoch}-at-{moments.get(epoch, 'its end')}")
+        if stalled:
+            wake(pid)
+            context.ends(pid, 0, f"a process that looks at epoch {epoch}, which is committed at {moments[epoch]}")
+        moments = moments or evenly(range(1, _STALLS + 1), int(stall.mark(0).read_text()))
+        ask(partial(session.commit_marked, epoch, committables))
+    context.check_rows(range(12 * (_STALLS + 1)))
 
 
-def _commit(session: Session, epoch: int, committables: Sequence[Committable], over: Path) -> None:
-    try:
-        wrong = [one for one in session.commit_marked(epoch, committables) if isinstance(one, Lost | Unknown)]
-    finally:
-        over.touch()
-    if wrong:
-        raise Broken(f"a commit beside assess gave {wrong}")
-
-
-def _watch(session: Session, epoch: int, committables: Sequence[Committable], over: Path) -> None:
-    def call(committer: Committer) -> None:
-        last = False
-        while not last:
-            last = over.exists()
-            found = session.assessed_by(committer, epoch, committables)
-            wrong = [one for one in found if not isinstance(one, Prepared | AlreadyCommitted)]
-            if wrong and not _is_marked(session, epoch, found):
-                raise Broken(f"of what another process commits assess says {wrong}")
-
-    session.with_committer(call)
+def _look(looking: Session, session: Session, epoch: int, committables: Sequence[Committable]) -> int:
+    found = looking.assess(epoch, committables)
+    right = all(isinstance(one, Prepared | AlreadyCommitted) for one in found) or _is_marked(session, epoch, found)
+    if not right:
+        print(f"of what another process commits assess says {found}", file=sys.stderr)
+    return 0 if right else 1
 
 
 def _prepared(context: Context, *counts: int) -> tuple[Session, list[Committable]]:
@@ -187,5 +188,5 @@ SCENARIOS = (
     Scenario("assessed", "assess answers what commit would, and changes nothing", _assessed),
     Scenario("assessed-lost", "assess answers Lost where commit would", _assessed_lost, ("can_lose_votes",)),
     Scenario("assessed-inside-commit", "assess is right of an epoch that is committed in part", _assessed_inside),
-    Scenario("assessed-beside-commit", "assess is right beside a commit at work", _assessed_beside),
+    Scenario("assessed-beside-commit", "assess is right whenever another process commits", _assessed_beside),
 )
