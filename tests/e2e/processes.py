@@ -59,6 +59,11 @@ class Process:
         assert code is not None, f"never ended: {self.reported}"
         return code
 
+    def ended_within(self, seconds: float) -> int | None:
+        """Wait for the program's end, for so long at most; return its exit code, None while it runs."""
+        _wait_gone([self.pid], seconds)
+        return self._code()
+
     def stopped(self) -> None:
         """Wait until the program has stopped itself (SIGSTOP). Fails when it ends instead."""
         seen = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

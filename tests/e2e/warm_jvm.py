@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -48,6 +48,15 @@ class WarmJvm:
     def reported(self) -> str:
         """Return what it logged."""
         return self._process.reported
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Return the process ids of the Python workers that it started."""
+        return [pid for pid in self._process.members() if pid != self.pid]
 
     def wait_idle(self) -> None:
         """Wait until no task runs in it any more."""

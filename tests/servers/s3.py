@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
@@ -77,9 +78,9 @@ class S3Server(ServerProcess, S3):
         for name in ("data", "iam"):
             (self.folder / name).mkdir()
 
-    def stop(self) -> None:
-        """Kill it: what it had answered for stays, as in a crash. Idempotent."""
-        self._end(signal.SIGKILL)
+    def stop(self, mode: Literal["kill", "term"] = "kill") -> None:
+        """Stop, and wait until it is gone. `kill` is a crash: what it had answered for stays. Idempotent."""
+        self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
     def _command(self) -> Sequence[str | Path]:
         address, data = f"127.0.0.1:{self.port}", self.folder / "data"
