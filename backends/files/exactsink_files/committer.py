@@ -30,10 +30,11 @@ from exactsink.contract import (
     Undecided,
     Unknown,
 )
+from exactsink_files.audit import audited
 from exactsink_files.marks import MarkFolder
 from exactsink_files.marks import Standing as Stands
 from exactsink_files.places import Place, explained
-from exactsink_files.snapshots import audited, feed_folder
+from exactsink_files.snapshots import feed_folder
 from exactsink_files.votes import Vote, own_txn
 
 __all__ = ["FilesCommitter"]

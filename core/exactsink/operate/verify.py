@@ -11,7 +11,7 @@ from exactsink.contract import Audit, Committer, ConfigError, ExactsinkError, Ma
 from exactsink.job.driver import identity_of
 from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import BoundSink, Decide, DecidedSink, Record, Redecide
+from exactsink.protocol.journal.records import BoundSink, Decide, DecidedSink, Record, Redecide, Resolve
 from exactsink.protocol.marks import difference, expected_of, is_at, is_part
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.protocol.votes import sum_digests
@@ -194,7 +194,7 @@ class _Check:
 
 
 def _decided(records: Iterable[Record]) -> Mapping[int, Mapping[str, DecidedSink]]:
-    """Return each epoch's decided sinks, with the sets that took the place of lost ones."""
+    """Return each epoch's decided sinks, with the sets that took the place of lost ones, without what was given up."""
     found: dict[int, dict[str, DecidedSink]] = {}
     for record in records:
         if isinstance(record, Decide):
@@ -202,6 +202,10 @@ def _decided(records: Iterable[Record]) -> Mapping[int, Mapping[str, DecidedSink
         elif isinstance(record, Redecide) and record.epoch in found:
             before = found[record.epoch][record.sink]
             found[record.epoch][record.sink] = replace(before, committables=record.committables)
+        elif isinstance(record, Resolve) and record.outcome == "given-up" and record.epoch in found:
+            before = found[record.epoch][record.sink]
+            kept = tuple(c for c in before.committables if c.ref not in record.participants)
+            found[record.epoch][record.sink] = replace(before, committables=kept)
     return found
 
 

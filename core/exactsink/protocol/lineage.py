@@ -52,6 +52,6 @@ def nobody_has_its_rows(epoch: int) -> InDoubtError:
     return InDoubtError(
         f"epoch {epoch} has lost votes, and the source has gone on from it",
         why="its rows have to be written again, and only that batch has them",
-        next="bring back a checkpoint that has not finished that batch; `exactsink status` shows the epoch; "
-        "`exactsink rebase` goes on without its rows",
+        next="bring back a checkpoint that has not finished that batch; or, without one, give these "
+        f"rows up: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink NAME --as given-up --reason TEXT",
     )
