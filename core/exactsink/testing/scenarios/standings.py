@@ -30,7 +30,7 @@ __all__ = ["SCENARIOS", "agree"]
 
 _TOKEN = "abcdef012345"
 _KILLS = 4
-_STALLS = 8
+_STALLS = 5
 
 
 def _assessed(context: Context) -> None:
