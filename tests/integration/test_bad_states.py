@@ -191,7 +191,6 @@ def test_a_batch_run_in_doubt_is_listed_and_finished_and_an_unknown_one_is_refus
     assert job.exactsink("status", "--run", "monday").code == 0
 
 
-@pytest.mark.xfail(strict=True, reason="recover --run NAME ends with 0, nothing to recover, where status ends with 2")
 def test_recover_of_a_batch_run_that_never_was_is_refused(job: OperatedJob) -> None:
     assert job.run(1) == 0
     assert job.exactsink("recover", "--run", "tuesday").code == 2

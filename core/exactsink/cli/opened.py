@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from exactsink.contract import ConfigError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig, bind_sinks, load_config
 from exactsink.job.history import JobHistory
@@ -37,6 +38,14 @@ class Opened:
         registry = Registry(installed_plugins())
         sinks = bind_sinks(config, document, registry)
         return cls(os.fspath(path), config, sinks, registry, JobHistory.of(config, run))
+
+    def unknown_run(self) -> ConfigError:
+        """Return the refusal of a batch run that nobody ever began."""
+        return ConfigError(
+            f"job {self.config.job.name} has no batch run {self.history.run!r}",
+            why=f"its journal is empty: {self.history.journal_place}",
+            next=f"exactsink runs {self.path} lists them",
+        )
 
     def operator(self) -> Operator:
         """Return an operator of this history."""

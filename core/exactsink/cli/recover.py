@@ -44,6 +44,8 @@ def recover(
             recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason)
     answer |= settled(recovery)
     if is_empty and recovery.left() is None and not any(sink.swept for sink in recovery.settled):
+        if run is not None:
+            raise opened.unknown_run()
         print("nothing to recover: the journal is empty, and no sink holds work of this job")
         return
     _print(recovery)

@@ -12,7 +12,7 @@ from typing import Any
 from exactsink.cli.opened import Opened
 from exactsink.cli.runs import print_runs, run_bodies
 from exactsink.cli.table import print_table
-from exactsink.contract import ConfigError, ExactsinkError, Lost, Unknown
+from exactsink.contract import ExactsinkError, Lost, Unknown
 from exactsink.job.driver import identity_of
 from exactsink.operate.health import Commands, Health, health_of
 from exactsink.operate.runs import BatchRun, batch_runs
@@ -60,11 +60,7 @@ def _check_known(opened: Opened, log: Log) -> None:
     """Refuse another job's journal, and a batch run that nobody ever began. Raises LineageError, ConfigError."""
     check_identity(log, identity_of(opened.history))
     if opened.history.run is not None and not log.claims:
-        raise ConfigError(
-            f"job {opened.config.job.name} has no batch run {opened.history.run!r}",
-            why=f"its journal is empty: {opened.history.journal_place}",
-            next=f"exactsink runs {opened.path} lists them",
-        )
+        raise opened.unknown_run()
 
 
 def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkView], health: Health) -> dict[str, Any]:

@@ -181,8 +181,12 @@ class Operator:
         )
 
     def standing(self) -> Mapping[str, Mark | None]:
-        """Read what mark stands in each sink's target, for the sinks that keep marks. Changes nothing."""
+        """Read what mark stands in each sink's target, for the sinks that keep marks. Changes nothing.
+
+        Raises LineageError for another job's journal.
+        """
         log = self._journal.read()
+        check_identity(log, identity_of(self._history))
         found = {}
         for name, sink in self._sinks.items():
             if sink.backend.traits.marks:
