@@ -20,7 +20,16 @@ from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.two_sinks import Shop
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import AlreadyCommitted, Committable, Committer, Lost, Standing, Unknown
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committer,
+    JobContext,
+    Lost,
+    Retryable,
+    Standing,
+    Unknown,
+)
 from exactsink.operate.views import look
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Resolve
@@ -87,6 +96,19 @@ def test_a_driver_at_work_needs_nobody_until_its_heartbeat_is_old(in_doubt: Shop
         ended = status(in_doubt)
         assert (ended.code, ended.body["state"]) == (code, state)
         assert counts(ended.body, "prepared") == {"lake": (1,), "table": (1,)}
+
+
+def test_a_store_that_is_away_is_the_drivers_to_wait_for(
+    in_doubt: Shop, status: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: FilesBackend, ctx: JobContext) -> Committer:
+        raise Retryable("the lake is away")
+
+    monkeypatch.setattr(FilesBackend, "committer", away)
+    for age, code in ((1.0, 0), (61.0, 3)):
+        in_doubt.heartbeat(age)
+        ended = status(in_doubt)
+        assert (ended.code, counts(ended.body, "not_asked")["lake"]) == (code, (1,))
 
 
 def test_once_recovered_all_is_proven_whatever_the_state_file_says(

@@ -68,7 +68,7 @@ def health_of(log: Log, views: Sequence[SinkView], state: State | None, commands
             return Health("another history", problem)
     left = [view for view in views if not view.is_proven or view.problem is not None]
     live = is_live(state)
-    if not live or any(view.problem is not None or view.count("unknown") for view in left):
+    if not live or any(_needs_a_person(view) for view in left):
         for worst in sorted(left, key=_gravity)[:1]:
             away = all(view.in_config and not view.asked for view in left)
             return Health("not asked" if away else "in doubt", _in_doubt(log, views, worst, commands))
@@ -76,6 +76,12 @@ def health_of(log: Log, views: Sequence[SinkView], state: State | None, commands
     if foreign:
         return Health("foreign work", _foreign(foreign, commands))
     return Health("no start yet" if not log.claims else "at work" if left and live else "proven")
+
+
+def _needs_a_person(view: SinkView) -> bool:
+    """Return whether a driver at work can't settle the sink by itself, as it can one whose store is away or slow."""
+    away = view.in_config and not view.asked
+    return bool(view.count("unknown")) or (view.problem is not None and not away)
 
 
 def _gravity(view: SinkView) -> int:
