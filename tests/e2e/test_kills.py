@@ -110,6 +110,45 @@ def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of
     assert kafka_sink.amiss(tmp_path) == {}
 
 
+_UPSERTED = """
+[sinks.{name}]
+backend = "idempotent_upsert"
+url = "{url}"
+table = "{name}"
+keys = ["id"]
+columns = ["id", "kind", "amount"]
+set = {{{{ times = "{name}.times + 1" }}}}
+{more}
+"""
+_STEPS = [("decide", "after"), ("commit:orders", "before"), ("commit:orders", "after"), ("commit:lines", "before")]
+_STEPS += [("commit:lines", "after"), ("complete", "before")]
+
+
+@pytest.mark.proof
+def test_rows_that_name_rows_of_another_sink_come_after_those_whenever_the_driver_is_killed(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database
+) -> None:
+    """The server holds to the foreign key, and counts how often each row was applied."""
+    columns = "id bigint PRIMARY KEY{}, kind text, amount float8, times int DEFAULT 1"
+    database.execute(f"CREATE TABLE orders ({columns.format('')})")
+    database.execute(f"CREATE TABLE lines ({columns.format(' REFERENCES orders')})")
+    url = f"postgresql:///{database.name}?host={database.server.folder}&user=postgres&port={database.server.port}"
+    sinks = [("lines", 'after = "orders"'), ("orders", "")]
+    write_source(tmp_path, (len(_STEPS) + 1) * PARTICIPANTS)
+    job = write_job(
+        tmp_path, "".join(_UPSERTED.format(name=name, url=url, more=more) for name, more in sinks), source=TWO_FILES
+    )
+    for epoch, (point, edge) in enumerate(_STEPS):
+        drivers.killed(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
+        done = _STEPS.index((point, edge))
+        assert database.epochs("orders") == epoch + (done >= _STEPS.index(("commit:orders", "after")))
+        assert database.epochs("lines") == epoch + (done >= _STEPS.index(("commit:lines", "after")))
+    drivers.whole(job, jvm=jvm)
+    for table in ("orders", "lines"):
+        assert database.epochs(table) == len(_STEPS) + 1
+        assert database.execute(f"SELECT DISTINCT times FROM {table}") == [(1,)]
+
+
 @pytest.mark.proof
 def test_stateful_query_whose_jvm_dies_between_commit_and_sparks_commit_log(tmp_path: Path, drivers: Drivers) -> None:
     """The only driver runs with a JVM of their own, which dies with them: what Spark keeps in memory is gone."""

@@ -12,7 +12,7 @@ import pytest
 
 from exactsink.contract import Retryable
 from exactsink_kafka.channel import Channel
-from exactsink_kafka.messages import Seen
+from exactsink_kafka.messages import LoggedBatch, Seen
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction, Vote
 from exactsink_kafka.wire import Wire
@@ -107,7 +107,8 @@ def test_what_lies_at_an_offset_is_seen_as_a_reader_of_what_is_committed(partici
     participants.commit(committed, aborted)
 
     ends = participants.begin(2, "open", "open") and written.first_offsets[0] + 3
-    assert wire.look(written.topic_id, 0, 0) == Seen(0, 0, ends, producer, frozenset({(lost.producer_id, 2)}))
+    batch = LoggedBatch(0, 1, producer, rows=2, ends=False)
+    assert wire.look(written.topic_id, 0, 0) == Seen(0, 0, ends, producer, frozenset({(lost.producer_id, 2)}), batch)
     assert wire.look(written.topic_id, 0, 1).producer == producer
     assert wire.look(written.topic_id, 0, 2).producer == (lost.producer_id, lost.producer_epoch)
     assert wire.look(written.topic_id, 0, 2).aborted == {(lost.producer_id, 2)}
