@@ -83,6 +83,14 @@ def test_history_steps_over_what_is_damaged(long_job: Job, command: Command) -> 
     assert "journal verify" in command("history", long_job.file).out
 
 
+def test_verify_passes_over_no_damaged_decision_in_silence(long_job: Job, command: Command) -> None:
+    assert command("recover", long_job.file).code == 0
+    assert command("verify", long_job.file).code == 0
+    _cut(_entry(long_job, 2))
+    ended = command("verify", long_job.file)
+    assert (ended.code, "journal entries 2 are damaged" in ended.err) == (3, True)
+
+
 def test_show_prints_one_entry_and_export_all_of_them(long_job: Job, command: Command) -> None:
     shown = command("journal", "show", long_job.file, "8").body
     [vote] = shown["sinks"]["lake"]["committables"]

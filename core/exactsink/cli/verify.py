@@ -31,12 +31,19 @@ def verify_job(path: str, run: str | None, epochs: str, deep: bool, as_json: boo
     if found.differs:
         raise InDoubtError(
             f"{found.count('differs')} epochs of {opened.config.job.name} differ from what was decided",
-            why="a target was changed by hand, put back in time, or is written to by others",
+            why="a target was changed by hand, put back in time, or is written to by others"
+            + (f"; or damaged journal entries ({', '.join(map(str, found.damaged))}) named them" * bool(found.damaged)),
             next="look at what is named above; docs/how-to/verify-and-read-consistently.md says what each can mean",
         )
     for sink in found.sinks:
         if sink.error is not None:
             raise sink.error
+    if found.damaged:
+        raise InDoubtError(
+            f"journal entries {', '.join(map(str, found.damaged))} are damaged",
+            why="what they decided is held against nothing here",
+            next=f"exactsink journal verify {path} shows what needs them; bring them back from a copy",
+        )
 
 
 def _range(text: str) -> tuple[int | None, int | None]:
@@ -78,6 +85,7 @@ def _body(opened: Opened, found: Verification) -> dict[str, Any]:
         "run": opened.history.run,
         "last_complete_epoch": found.complete,
         "known_epochs": found.known,
+        "damaged_entries": found.damaged,
         **{verdict: found.count(verdict) for verdict in _WORDS},
         "sinks": {
             sink.sink: {

@@ -53,11 +53,15 @@ class CheckedSink:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of it. `known` are the first and last epoch that the journal speaks of, None where it has none."""
+    """What came of it. `known` are the first and last epoch that the journal speaks of, None where it has none.
+
+    `damaged` are the journal's entries that can't be read: what they decided is not held against anything.
+    """
 
     complete: int | None
     known: tuple[int, int] | None = None
     sinks: tuple[CheckedSink, ...] = ()
+    damaged: tuple[int, ...] = ()
 
     def count(self, verdict: Verdict) -> int:
         return sum(checked.verdict == verdict for sink in self.sinks for checked in sink.epochs)
@@ -88,11 +92,13 @@ def verify(
     """
     what = f"the journal in {history.folder} can't be read"
     with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
-        decided = _decided([entry.record for entry in journal.entries() if entry.record is not None])
+        entries = list(journal.entries())
+    decided = _decided([entry.record for entry in entries if entry.record is not None])
+    damaged = tuple(entry.seq for entry in entries if entry.record is None)
     complete, log = look(history)
     check_identity(log, identity_of(history))
     if not decided:
-        return Verification(complete)
+        return Verification(complete, damaged=damaged)
     known = (min(decided), max(decided))
     bounds = (known[0] if first is None else first, known[1] if last is None else last)
     chosen = {epoch: parts for epoch, parts in decided.items() if bounds[0] <= epoch <= bounds[1]}
@@ -105,7 +111,7 @@ def verify(
     open_epoch = log.decision.epoch if log.decision is not None and log.decision.epoch != complete else None
     check = _Check(history, log, chosen, open_epoch, to_the_end=last is None, deep=deep)
     names = dict.fromkeys([*sinks, *(name for parts in chosen.values() for name in parts)])
-    return Verification(complete, known, tuple(check.sink(name, sinks.get(name)) for name in names))
+    return Verification(complete, known, tuple(check.sink(name, sinks.get(name)) for name in names), damaged)
 
 
 @dataclass(frozen=True, slots=True)
