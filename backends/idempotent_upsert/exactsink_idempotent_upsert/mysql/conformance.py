@@ -19,8 +19,8 @@ from sqlalchemy.engine import make_url
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from exactsink_idempotent_upsert.conformance import StagedEvidence, lose_what_tasks_wrote
 from exactsink_idempotent_upsert.mysql import database as mysql
+from exactsink_idempotent_upsert.sqlite.conformance import StagedEvidence, lose_what_tasks_wrote
 from exactsink_idempotent_upsert.table import Table
 
 if TYPE_CHECKING:
