@@ -30,11 +30,15 @@ from exactsink.protocol.journal.log import Log, knows_all
 from exactsink.protocol.journal.records import BoundSink, Expected
 from exactsink.protocol.marks import Marks, difference, expected_of, is_at
 from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, lacking_sinks
+from exactsink.toolkit.waiting import backoff
 
 __all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look", "word_of"]
 
 ASKED_SECONDS = 1.5
 """How long each sink has to answer, all of them side by side."""
+
+_READS = 3
+"""How often a mark is read before it is believed to differ."""
 
 _LOOKS = 3
 """How often is looked again, while a driver appends to the journal."""
@@ -170,19 +174,25 @@ def _is_source_done(history: JobHistory, log: Log) -> bool:
 
 
 def _ask(sink: Sink, job: str, log: Log) -> _Answer:
-    """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more."""
+    """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more.
+
+    A mark that differs is read again, too: a listing beside a driver that adds a mark and deletes old ones may miss it.
+    """
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
         if not sink.backend.traits.marks and _decided(sink, log):
             standings = _standings(sink, log, committer)
-        for _ in range(2 if sink.backend.traits.marks else 0):
+        for attempt in range(_READS if sink.backend.traits.marks else 0):
             mark = committer.mark()
             marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
             problem = marks.problem(sink.name, mark)
-            if problem is not None or _proves(sink, log, mark):
+            if problem is not None:
+                backoff(attempt)
+            elif standings or _proves(sink, log, mark):
                 break
-            standings = standings or _standings(sink, log, committer)
+            else:
+                standings = _standings(sink, log, committer)
         return _Answer(mark, problem, standings, list(committer.in_doubt()))
 
 
