@@ -128,6 +128,10 @@ def look(
     return before, views
 
 
+def _is_bad(view: SinkView) -> bool:
+    return view.asked and (view.problem is not None or bool(view.count("unknown") or view.count("lost")))
+
+
 def assess(
     history: JobHistory,
     sinks: Mapping[str, Sink],
