@@ -24,6 +24,7 @@ from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committer,
+    Fatal,
     JobContext,
     Lost,
     Retryable,
@@ -35,6 +36,7 @@ from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Resolve
 from exactsink.testing.wrapped import WrappedCommitter
 from exactsink_files.backend import FilesBackend
+from exactsink_files.marks import MarkFolder
 
 Command = Callable[..., Ended]
 WAIT = ("--within", "60")  # a busy machine is no store that is down
@@ -238,6 +240,27 @@ def test_foreign_work_has_a_code_of_its_own(job: Job, command: Command, status: 
     job.vote(FOREIGN, 4, 9)
     ended = status(job)
     assert (ended.code, counts(ended.body, "foreign")) == (5, {"lake": (1,)}), "its marks are of a journal that is gone"
+
+
+def test_in_the_midst_of_a_commit_rows_show_and_nothing_went_back(
+    shop: Shop, command: Command, status: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have their names, and the mark is begun: so it stands in each commit, and when a driver dies there."""
+
+    def dies(self: MarkFolder, name: str) -> None:
+        raise Fatal("the driver dies here")
+
+    shop.epochs(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(MarkFolder, "finish", dies)
+        shop.epochs(1)
+    for age, code in ((1.0, 0), (61.0, 3)):
+        shop.heartbeat(age)
+        ended = status(shop)
+        assert (ended.code, counts(ended.body, "prepared", "unknown")["lake"]) == (code, (1, 0))
+        assert "rebase" not in ended.err
+    assert command("recover", shop.file, "--take-over").code == 0
+    assert status(shop).body["state"] == "proven"
 
 
 def test_a_sink_that_the_config_lacks_may_hold_work_until_its_epoch_is_proven(

@@ -79,12 +79,9 @@ def health_of(log: Log, views: Sequence[SinkView], state: State | None, commands
 
 
 def _needs_a_person(view: SinkView) -> bool:
-    """Return whether a driver at work can't settle the sink by itself, as it can one whose store is away or slow.
-
-    It compares the marks itself, at one moment, before each epoch, and ends where one went back: a look beside it reads
-    journal, checkpoint and target one after the other, and may see what is none.
-    """
-    return not view.in_config or (view.problem is None and bool(view.count("unknown")))
+    """Return whether a driver at work can't settle the sink by itself, as it can one whose store is away or slow."""
+    away = view.in_config and not view.asked
+    return bool(view.count("unknown")) or (view.problem is not None and not away)
 
 
 def _gravity(view: SinkView) -> int:

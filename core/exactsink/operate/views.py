@@ -28,17 +28,13 @@ from exactsink.operate.asking import ask_all
 from exactsink.protocol.commit import all_before
 from exactsink.protocol.journal.log import Log, knows_all
 from exactsink.protocol.journal.records import BoundSink, Expected
-from exactsink.protocol.marks import Marks, difference, expected_of, is_at
+from exactsink.protocol.marks import Marks, difference, expected_of, is_at, is_part
 from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, lacking_sinks
-from exactsink.toolkit.waiting import backoff
 
 __all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look", "word_of"]
 
 ASKED_SECONDS = 1.5
 """How long each sink has to answer, all of them side by side."""
-
-_READS = 3
-"""How often a mark is read before it is believed to differ."""
 
 _LOOKS = 3
 """How often is looked again, while a driver appends to the journal."""
@@ -128,10 +124,6 @@ def look(
     return before, views
 
 
-def _is_bad(view: SinkView) -> bool:
-    return view.asked and (view.problem is not None or bool(view.count("unknown") or view.count("lost")))
-
-
 def assess(
     history: JobHistory,
     sinks: Mapping[str, Sink],
@@ -142,14 +134,15 @@ def assess(
 ) -> Sequence[SinkView]:
     """Return how each sink stands, then each former one: that the last decision or an open claim names as it was.
 
-    All are asked side by side, each for so many seconds at most. `whole()` reads the log back to its first claim.
-    Changes nothing, and disturbs no driver.
+    All are asked side by side, each for so many seconds at most, once the source was. `whole()` reads the log back to
+    its first claim. Changes nothing, and disturbs no driver.
     """
     calls = {name: partial(_ask, sink, history.job, log) for name, sink in sinks.items()}
-    answers = ask_all({**calls, _SOURCE: partial(_is_source_done, history, log)}, seconds)
+    # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
+    source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
+    answers = ask_all(calls, seconds)
     listed = (answer.listed for answer in answers.values() if isinstance(answer, _Answer))
     log = log if knows_all(log, chain.from_iterable(listed)) else whole()
-    source_done = answers.get(_SOURCE) is True
     done = source_done or not log.decision_is_open
     views = {name: _view(sink, log, answers.get(name, _late(sink, seconds)), done) for name, sink in sinks.items()}
     return [*_held_back(sinks, views), *_former(sinks, log, source_done=source_done)]
@@ -178,25 +171,19 @@ def _is_source_done(history: JobHistory, log: Log) -> bool:
 
 
 def _ask(sink: Sink, job: str, log: Log) -> _Answer:
-    """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more.
-
-    A mark that differs is read again, too: a listing beside a driver that adds a mark and deletes old ones may miss it.
-    """
+    """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more."""
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
         if not sink.backend.traits.marks and _decided(sink, log):
             standings = _standings(sink, log, committer)
-        for attempt in range(_READS if sink.backend.traits.marks else 0):
+        for _ in range(2 if sink.backend.traits.marks else 0):
             mark = committer.mark()
             marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
             problem = marks.problem(sink.name, mark)
-            if problem is not None:
-                backoff(attempt)
-            elif standings or _proves(sink, log, mark):
+            if problem is not None or _proves(sink, log, mark):
                 break
-            else:
-                standings = _standings(sink, log, committer)
+            standings = standings or _standings(sink, log, committer)
         return _Answer(mark, problem, standings, list(committer.in_doubt()))
 
 
@@ -249,7 +236,10 @@ def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) ->
         standings = _all_committed(committables)
     elif known is not None and backend.traits.marks:
         gone = done and words & {"lost", "unknown"}
-        if problem is None and (gone or (words == {"committed"} and sink.name not in log.resolved)):
+        shows = words == {"committed"} and sink.name not in log.resolved
+        if shows and not done and is_part(answer.mark, known.now):  # a commit's midst: rows show, their mark is begun
+            standings = (Prepared(),) * len(committables)
+        elif problem is None and (gone or shows):
             problem = difference(log, sink.name, answer.mark, known.now)  # it was there, or what is there proves less
     elif done:
         standings = [AlreadyCommitted() if isinstance(s, Unknown) else s for s in standings]  # expired evidence

@@ -15,7 +15,7 @@ from exactsink.protocol.journal.records import Claim, DecidedSink, Expected
 from exactsink.protocol.reach import Reach
 from exactsink.protocol.sinks import Sink
 
-__all__ = ["Marks", "expected_of", "is_at"]
+__all__ = ["Marks", "difference", "expected_of", "is_at", "is_part"]
 
 _READS = 5
 _REBASE = (
