@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timezone
 from typing import Any, get_args
 
 from exactsink.contract import Committable
+from exactsink.operate.explain import when
 from exactsink.protocol.journal.entries import Entry
 from exactsink.protocol.journal.records import Action, Complete, DecidedSink, Record, Resolve
 
-__all__ = ["all_fields", "kind_fields", "main_fields", "when"]
+__all__ = ["all_fields", "kind_fields", "main_fields"]
 
 _PLACE = frozenset(field.name for field in fields(Complete)) - {"epoch", "seq", "at"}
 """Where a record stands, for the journal itself."""
@@ -30,11 +30,6 @@ def kind_fields() -> Mapping[str, Sequence[str]]:
     return found | {"damaged": ["problem"]}
 
 
-def when(record: Record) -> str:
-    """Return when a record was written, UTC."""
-    return datetime.fromtimestamp(record.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
 def main_fields(entry: Entry) -> dict[str, Any]:
     """Return what people and scripts ask of an entry: see docs/reference/json.md."""
     if entry.record is None:
@@ -48,7 +43,7 @@ def all_fields(record: Record) -> dict[str, Any]:
 
 
 def _head(record: Record) -> dict[str, Any]:
-    return {"seq": record.seq, "at": when(record), "kind": type(record).__name__.lower()}
+    return {"seq": record.seq, "at": when(record.at), "kind": type(record).__name__.lower()}
 
 
 def _body(record: Record, without: frozenset[str], votes: Any) -> dict[str, Any]:

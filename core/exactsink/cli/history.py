@@ -7,9 +7,10 @@ import sys
 from collections import deque
 from contextlib import closing
 
-from exactsink.cli.fields import main_fields, when
+from exactsink.cli.fields import main_fields
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
+from exactsink.operate.explain import when
 from exactsink.protocol.journal.entries import Entry
 from exactsink.protocol.journal.records import Action, Claim, Clean, Complete, Decide, Record, Redecide, Resolve
 from exactsink.toolkit.waiting import backoff
@@ -34,7 +35,7 @@ def _row(entry: Entry) -> list[object]:
     if record is None:
         return [entry.seq, "-", "damaged", "-", entry.problem]
     epoch = record.epoch if isinstance(record, Decide | Redecide | Complete | Resolve) else "-"
-    return [record.seq, when(record), type(record).__name__.lower(), epoch, _what(record)]
+    return [record.seq, when(record.at), type(record).__name__.lower(), epoch, _what(record)]
 
 
 def _what(record: Record) -> str:

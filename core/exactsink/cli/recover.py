@@ -11,10 +11,8 @@ from exactsink.cli.answers import settled
 from exactsink.cli.opened import Opened
 from exactsink.cli.table import print_table
 from exactsink.operate.recovery import Recovery
-from exactsink.operate.views import Holding
-from exactsink.protocol.journal.log import Log
 
-__all__ = ["print_recovery", "recover"]
+__all__ = ["recover"]
 
 
 def recover(
@@ -59,19 +57,3 @@ def _print(recovery: Recovery) -> None:
     if recovery.left() is None:
         epoch = "none is decided" if recovery.epoch is None else f"epoch {recovery.epoch} is committed in every sink"
         print(f"recovered: {epoch}, and nothing is in doubt")
-
-
-def print_recovery(log: Log, held: Sequence[Holding], sweep_tokens: Sequence[str]) -> None:
-    """Print what a recovery would do."""
-    if log.decision is not None:
-        print(f"would commit epoch {log.decision.epoch} again, in every sink (what stands committed stays as it is)")
-    for holding in held:
-        print(f"would {_deed(holding, sweep_tokens)} {holding.sink}: {holding.participant.ref}")
-
-
-def _deed(holding: Holding, sweep_tokens: Sequence[str]) -> str:
-    if holding.whose == "decided":
-        return "commit"
-    if holding.whose == "undecided" or holding.participant.token in sweep_tokens:
-        return "sweep"
-    return f"refuse (--sweep-token {holding.participant.token} would sweep it)"

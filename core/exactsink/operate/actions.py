@@ -28,7 +28,7 @@ from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committe
 from exactsink.protocol.sweep import Sweep
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["LIVE_SECONDS", "Operator", "RebasePlan", "in_words"]
+__all__ = ["LIVE_SECONDS", "Operator", "RebasePlan", "acting_user", "in_words"]
 
 LIVE_SECONDS = 60.0
 """A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
@@ -285,7 +285,7 @@ class Operator:
         self._history.state().write(replace(state, heartbeat=0.0))
 
     def _keep(self, command: str, outcome: str, reason: str, settled: tuple[Settled, ...] = ()) -> None:
-        self._journal.keep(Action(_user(), command, reason=reason, outcome=outcome, settled=settled))
+        self._journal.keep(Action(acting_user(), command, reason=reason, outcome=outcome, settled=settled))
         self._events.report("noted", text=outcome)
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:
@@ -309,6 +309,6 @@ def in_words(mark: Mark | None) -> str:
     return "birth" if mark.epoch is None else str(mark.epoch)
 
 
-def _user() -> str:
+def acting_user() -> str:
     """Return who acts, and on which machine."""
     return f"{user_name()} on {platform.node()}"

@@ -6,7 +6,6 @@ would raise, as far as it can be seen without a claim, and changes nothing.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ from exactsink.contract import (
     Standing,
     Unknown,
 )
-from exactsink.job.driver import identity_of, user_name
+from exactsink.job.driver import identity_of
 from exactsink.job.stop import driver_name
-from exactsink.operate.actions import LIVE_SECONDS, Operator
+from exactsink.operate.actions import LIVE_SECONDS, Operator, acting_user
 from exactsink.operate.indoubt import Doubt
 from exactsink.operate.refusals import (
     GIVEN_UP,
@@ -38,7 +37,7 @@ from exactsink.operate.refusals import (
 )
 from exactsink.protocol.commit import CommitCalls, Retry, SinkCommit, all_before, in_threads
 from exactsink.protocol.journal.log import Decision, Log
-from exactsink.protocol.journal.records import Action, Claim, Resolve
+from exactsink.protocol.journal.records import Claim, Resolve
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.sinks import check_identity, check_kept_sinks, committer_of, is_bound
 from exactsink.protocol.sweep import Sweep
@@ -85,7 +84,7 @@ class Settler(Operator):
                 self._marks(claimed, [name]).check_committed({})
             done = {name: decision.committables(name) for name in sinks}
             counts = ", ".join(f"{name}: {_counted(committed)}" for name, committed in done.items())
-            self._keep_action("commit", f"epoch {decision.epoch} committed: {counts}", reason)
+            self._keep("indoubt commit", f"epoch {decision.epoch} committed: {counts}", reason)
         return done
 
     def decided(self, sinks: Collection[str], *, take_over: bool) -> Decision:
@@ -121,7 +120,7 @@ class Settler(Operator):
             swept = sweep.chosen(claimed.committers, claimed.log, claimed.claim, refs, tokens)
             foreign = f", of the tokens {', '.join(sorted(tokens))}" if tokens else ""
             names = ", ".join(f"{sink} {ref}" for sink, ref in sorted(swept))
-            self._keep_action("abort", f"{len(swept)} participants aborted{foreign}: {names}", reason)
+            self._keep("indoubt abort", f"{len(swept)} participants aborted{foreign}: {names}", reason)
         return len(swept)
 
     def check_abort(
@@ -246,16 +245,10 @@ class Settler(Operator):
 
     def _keep_word(self, word: Word, on: Sequence[Committable], reason: str) -> None:
         refs, rows = tuple(committable.ref for committable in on), sum(committable.rows for committable in on)
-        self._journal.keep(Resolve(_who(), reason, word.epoch, word.sink, word.outcome, refs, rows))
-        self._events.report("noted", text=f"epoch {word.epoch} of sink {word.sink} is {word.outcome}, says {_who()}")
-
-    def _keep_action(self, command: str, outcome: str, reason: str) -> None:
-        self._journal.keep(Action(_who(), f"indoubt {command}", reason=reason, outcome=outcome))
-        self._events.report("noted", text=outcome)
-
-
-def _who() -> str:
-    return f"{user_name()} on {platform.node()}"
+        self._journal.keep(Resolve(acting_user(), reason, word.epoch, word.sink, word.outcome, refs, rows))
+        self._events.report(
+            "noted", text=f"epoch {word.epoch} of sink {word.sink} is {word.outcome}, says {acting_user()}"
+        )
 
 
 def _counted(committables: Sequence[Committable]) -> str:

@@ -25,7 +25,7 @@ from exactsink.contract import (
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
-from exactsink.protocol.commit import all_before
+from exactsink.protocol.commit import all_before, resolved_by
 from exactsink.protocol.journal.log import Log, knows_all
 from exactsink.protocol.journal.records import BoundSink, Expected
 from exactsink.protocol.marks import Marks, difference, expected_of, is_at, is_part
@@ -191,14 +191,8 @@ def _standings(sink: Sink, log: Log, committer: Committer) -> Sequence[Standing]
     """Ask how the decided committables stand; an operator's word takes the place of an Unknown, as in a commit."""
     assert log.decision is not None
     words, committables = log.resolved.get(sink.name, {}), _decided(sink, log)
-    resolved: list[Standing] = []
-    for standing, committable in zip(committer.assess(log.decision.epoch, committables), committables, strict=True):
-        word = words.get(committable.ref)
-        if word is not None and isinstance(standing, Unknown):
-            lost = Lost(f"an operator resolved it as lost: {standing.evidence}")
-            standing = AlreadyCommitted() if word == "committed" else lost
-        resolved.append(standing)
-    return resolved
+    found = zip(committables, committer.assess(log.decision.epoch, committables), strict=True)
+    return [resolved_by(words.get(committable.ref), standing) for committable, standing in found]
 
 
 def _decided(sink: Sink, log: Log) -> Sequence[Committable]:

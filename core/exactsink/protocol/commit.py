@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -34,7 +35,10 @@ __all__ = [
     "all_before",
     "in_doubt",
     "in_threads",
+    "resolved_by",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +179,17 @@ class CommitCalls:
                 continue
             if len(outcomes) != len(committables) or not all(isinstance(o, Outcome) for o in outcomes):
                 raise TypeError(f"sink {name}: commit gave {outcomes!r:.200} for {len(committables)} committables")
-            return [self._resolved(name, c, o) for c, o in zip(committables, outcomes, strict=True)]
+            words = self.resolved.get(name, {})
+            return [resolved_by(words.get(c.ref), o) for c, o in zip(committables, outcomes, strict=True)]
         raise AssertionError("a commit is tried at least once")
 
-    def _resolved(self, name: str, committable: Committable, outcome: Outcome) -> Outcome:
-        """Return an operator's word in place of an Unknown."""
-        word = self.resolved.get(name, {}).get(committable.ref)
-        if word is None or not isinstance(outcome, Unknown):
-            return outcome
-        lost = Lost(f"an operator resolved it as lost: {outcome.evidence}")
-        return AlreadyCommitted() if word == "committed" else lost
+
+def resolved_by(word: str | None, found: T) -> T | AlreadyCommitted | Lost:
+    """Return an operator's word in place of an Unknown; else what was found."""
+    if word is None or not isinstance(found, Unknown):
+        return found
+    lost = Lost(f"an operator resolved it as lost: {found.evidence}")
+    return AlreadyCommitted() if word == "committed" else lost
 
 
 def all_before(after: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[str]]:
