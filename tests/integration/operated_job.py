@@ -37,7 +37,7 @@ from exactsink.testing.faults import FaultTrigger
 from exactsink.testing.processes import KILLED, ended, start
 from tests.unit.conftest import Ended
 
-__all__ = ["OperatedJob", "ids"]
+__all__ = ["OperatedJob", "batch_of", "ids"]
 
 PARTITIONS, ROWS = 2, 3
 _SINKS = """
@@ -164,7 +164,7 @@ class OperatedJob:
         driver.coordinator.start("query-1", lambda epoch: checkpoint.is_epoch_done(epoch, journal.log))
         for number in range(checkpoint.next_batch(), batches):
             self._offsets(number)
-            batch = _batch(opened, journal.log.base + number, number)
+            batch = batch_of(opened, journal.log.base + number, number)
             previous = checkpoint.previous(number)
             driver.coordinator.run_epoch(replace(batch, fingerprint=checkpoint.fingerprint(number), previous=previous))
             (self.checkpoint / "commits" / str(number)).touch()
@@ -175,11 +175,12 @@ def _batch_run(driver: Driver, opened: Opened, number: int) -> None:
     journal = driver.journal
     driver.coordinator.start(f"run {opened.history.run}", lambda epoch: journal.log.is_complete)
     if not journal.log.is_complete:
-        result = driver.coordinator.run_epoch(_batch(opened, journal.log.base, number))
+        result = driver.coordinator.run_epoch(batch_of(opened, journal.log.base, number))
         journal.keep(Complete(result.epoch))
 
 
-def _batch(opened: Opened, epoch: int, number: int) -> Batch:
+def batch_of(opened: Opened, epoch: int, number: int) -> Batch:
+    """Return the batch of that number, as this epoch."""
     first = number * PARTITIONS * ROWS
     parts = [pa.table({"id": range(first + p * ROWS, first + (p + 1) * ROWS)}) for p in range(PARTITIONS)]
     return Batch(epoch, f"batch {number}", dict.fromkeys(opened.sinks, parts[0].schema), _tasks(opened, parts))
