@@ -15,6 +15,7 @@ from exactsink.bench.ways import Base
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.spark.session import read_source
+from exactsink.spark.versions import arrow_table
 
 if TYPE_CHECKING:
     DataFrame = Any  # pyspark's own, which only exactsink.spark imports
@@ -108,7 +109,7 @@ class _Take:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         if self.left:
-            self.tables.append(frame.limit(self.left).toArrow())
+            self.tables.append(arrow_table(frame.limit(self.left)))
             self.left -= self.tables[-1].num_rows
 
 

@@ -14,7 +14,6 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, DoubleType, StructType
 
 from exactsink.contract import Backend, ConfigError
@@ -25,6 +24,7 @@ from exactsink.protocol.wire import dump_votes, load_votes
 from exactsink.spark.arrow_settings import BatchLimit
 from exactsink.spark.errors import first_line
 from exactsink.spark.row_hash import row_hash
+from exactsink.spark.versions import arrow_schema, arrow_table
 from exactsink.toolkit.spark_sql import quoted_name
 
 __all__ = ["OnePass", "expanded"]
@@ -66,7 +66,7 @@ class OnePass:
         """Collect a sink's rows of a small frame, shaped as its writer gets them."""
         shape, frame = self._shapes[name], self._numbered(frame, 0)
         kept = frame if shape.where is None else frame.where(shape.where)
-        return kept.select(*shape.columns()).toArrow().cast(shape.schema)
+        return arrow_table(kept.select(*shape.columns())).cast(shape.schema)
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
         """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition.
@@ -216,11 +216,11 @@ def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
     """
     names = (*(sink.columns or whole.columns), *filter(None, [sink.epoch_column]))
     expressions = tuple(map(quoted_name, names))
-    wanted = sink.backend.shape(_arrow_schema(frame.select(*map(F.expr, expressions))))
+    wanted = sink.backend.shape(arrow_schema(frame.select(*map(F.expr, expressions))))
     if wanted is not None:
         expressions = tuple(expanded(expression, expressions) for expression in wanted)
     shaped = frame.select(*map(F.expr, expressions))
-    schema = _arrow_schema(shaped)
+    schema = arrow_schema(shaped)
     kinds = tuple(field.dataType for field in shaped.schema.fields)
     shape = _Shape(expressions, tuple(shaped.columns), sink.where, kinds, schema)
     frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is reported before the query starts
@@ -238,10 +238,6 @@ def _unshaped(sink: str, error: PySparkException) -> ConfigError:
         why=first_line(error),
         next=f"fix [sinks.{sink}], or the job's transform",
     )
-
-
-def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    return to_arrow_schema(frame.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
 
 def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
