@@ -57,10 +57,10 @@ def test_without_spark_a_command_that_needs_it_says_what_to_install(name: str, j
 
 
 def test_backends_are_listed(command: Command) -> None:
-    assert "\nfiles              rename, multipart  1         ok\n" in command("backends").out
+    assert "\nfiles              rename, multipart  exactsink 0.1.0  1         ok\n" in command("backends").out
     (files,) = (row for row in command("backends", "--json").body if row["name"] == "files")
     assert list(files.pop("strategies")) == ["rename", "multipart"]
-    assert files == {"name": "files", "source": "files", "contract": 1, "problem": ""}
+    assert files == {"name": "files", "source": "files", "package": "exactsink 0.1.0", "contract": 1, "problem": ""}
 
 
 @pytest.fixture

@@ -162,12 +162,6 @@ def test_of_several_sinks_errors_the_gravest_is_raised(graver: Answer, lighter: 
         assert isinstance(raised.value, type(graver) if isinstance(graver, Exception) else OutcomeUnknown)
 
 
-@pytest.mark.parametrize("outcomes", [[], [OK], [OK, OK, OK], [OK, True], [OK, Committed]], ids=str)
-def test_an_outcome_too_many_too_few_or_of_no_known_type_is_a_bug_of_the_backend(outcomes: Sequence[Outcome]) -> None:
-    with pytest.raises(TypeError, match=r"sink a: commit gave .* for 2 committables"):
-        Run()(a_decision(a=2), a=Fake(outcomes))
-
-
 def test_an_unknown_outcome_stops_with_its_evidence_unless_the_source_has_done_the_epoch() -> None:
     run = Run()
     with pytest.raises(InDoubtError, match="1 participants of sink a are in doubt") as stopped:

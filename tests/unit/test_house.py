@@ -78,8 +78,8 @@ def is_preflight(path: Path) -> bool:
 def test_contract_and_protocol_are_small() -> None:
     """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
     JSON, file modes and the order of sinks; 320 for assess and audit, rows that are given up, damaged entries,
-    and recoveries that set sinks aside."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4300
+    and recoveries that set sinks aside; 140 for answers of plugins that are checked."""
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4450
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -129,7 +129,7 @@ def test_an_error_that_no_retry_helps_comes_back_as_a_refusal_that_names_the_sin
         assert str(refused.refusal) == "sink second: bad rows: w\n  next: n"  # named once
 
 
-ERRORS = [Retryable("busy"), Fenced("old"), ConfigError("c"), ValueError("bug"), KeyboardInterrupt(), SystemExit(1)]
+ERRORS = [Retryable("busy"), Fenced("old"), ConfigError("c"), OSError("full"), KeyboardInterrupt(), SystemExit(1)]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

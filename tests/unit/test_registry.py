@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, ConfigError, Event
+from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, ConfigError, ContractError, Event
+from exactsink.job.config import bind_sinks, load_config
 from exactsink.job.registry import Registry, installed_plugins
 
 HEAVY = "pluggy", "pyspark", "py4j", "click", "sqlalchemy", "pandas"
@@ -229,3 +231,52 @@ def test_making_a_registry_imports_the_plugins_and_no_backend() -> None:
     assert made.isdisjoint({*backends, "pyarrow.parquet", "sqlalchemy", "pyspark", "click"})
     loaded = modules_after(code + "registry.load('files', 'here')")
     assert loaded & backends == {"exactsink_files.backend"}
+
+
+WHOLE = """
+    from exactsink.contract import Backend, BackendOptions, Traits
+
+    class It(Backend):
+        Options = BackendOptions
+        strategy, target, traits = "staged", "here", Traits()
+
+        def writer(self, txn, schema, ticket): ...
+
+        def committer(self, ctx): ...
+"""
+UNFIT = {
+    "its traits is None, and is to be a Traits": ("Traits()", "None"),
+    "its strategy is '', and is to be a str": ('"staged"', '""'),
+    "It failed: AttributeError: ": ('"here"', "property(lambda self: self.options.path)"),
+    "It failed: TypeError: Can't instantiate abstract class It": ("def committer", "def commiter"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "change"), UNFIT.items(), ids=UNFIT)
+def test_a_backend_that_does_not_say_what_is_journaled_of_it_is_refused_at_once(
+    plugins: Plugins, tmp_path: Path, wrong: str, change: tuple[str, str]
+) -> None:
+    plugins.module("backend_it", WHOLE.replace(*change))
+    plugins.brings("one", "first")
+    file = tmp_path / "job.toml"
+    file.write_text(f'[job]\nname = "j"\ncheckpoint = "{tmp_path}/c"\n[sinks.a]\nbackend = "first"\n')
+    config, document = load_config(file)
+    with pytest.raises(ContractError, match=r"a mistake in backend_it\.It") as refused:
+        bind_sinks(config, document, plugins.registry())
+    assert f"sink a: {wrong}" in str(refused.value)
+    plugins.module("backend_it", WHOLE)
+    del sys.modules["backend_it"]
+    importlib.invalidate_caches()
+    assert bind_sinks(config, document, plugins.registry())["a"].backend.strategy == "staged"
+
+
+def test_a_plugins_package_is_named_where_it_is_listed_and_where_it_fails(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.brings("one", "first", load="backend_gone:It")
+    info = tmp_path / "exactsink_one-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: exactsink-one\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\none = plugin_one\n")
+    registry = Registry(installed_plugins())
+    (listed,) = [row for row in registry.listings() if row.name == "first"]
+    assert (listed.package, "backend_gone" in listed.problem) == ("exactsink-one 1.2", True)
+    assert "backend first (exactsink-one 1.2) can't be imported" in refused(registry, "first").what

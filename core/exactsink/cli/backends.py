@@ -19,6 +19,7 @@ def backends(as_json: bool) -> None:
         print(json.dumps([asdict(listing) for listing in listings], indent=1))
         return
     rows = [
-        (b.name, ", ".join(b.strategies), b.contract, f"broken: {b.problem}" if b.problem else "ok") for b in listings
+        (b.name, ", ".join(b.strategies), b.package, b.contract, f"broken: {b.problem}" if b.problem else "ok")
+        for b in listings
     ]
-    print_table(("backend", "strategies", "contract", "state"), rows, sys.stdout)
+    print_table(("backend", "strategies", "package", "contract", "state"), rows, sys.stdout)

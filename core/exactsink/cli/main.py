@@ -33,7 +33,7 @@ from exactsink.cli import verify as verify_command
 from exactsink.cli.answers import answering
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.plugins import PluginCommands
-from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ExactsinkError
+from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ContractError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 from exactsink.operate.asking import exit_though_asking
@@ -308,6 +308,8 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         error.show()
         return ConfigError.exit_code
     except ExactsinkError as error:
+        if isinstance(error, ContractError) and not logs_json():
+            traceback.print_exc()
         _report(str(error), error.exit_code)
         return error.exit_code
     except Exception as error:

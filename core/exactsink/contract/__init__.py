@@ -27,6 +27,7 @@ from exactsink.contract.durable import (
 from exactsink.contract.errors import (
     EXIT_BUG,
     ConfigError,
+    ContractError,
     ExactsinkError,
     Fatal,
     Fenced,
@@ -39,6 +40,7 @@ from exactsink.contract.errors import (
 )
 from exactsink.contract.idempotent import IdempotentBackend, Version
 from exactsink.contract.model import (
+    ENTRY_POINT_GROUP,
     EPOCH_BUDGET_SECONDS,
     LONGEST_PAUSE_SECONDS,
     NAME_PATTERN,
@@ -78,7 +80,7 @@ from exactsink.contract.objects import (
 from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 
 if TYPE_CHECKING:
-    from exactsink.contract.hooks import ENTRY_POINT_GROUP, HookSpecs, hookimpl
+    from exactsink.contract.hooks import HookSpecs, hookimpl
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -99,6 +101,7 @@ __all__ = [
     "Committed",
     "Committer",
     "ConfigError",
+    "ContractError",
     "DurableFile",
     "Event",
     "FileMode",
@@ -164,7 +167,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the hooks, and so pluggy, only for plugins and those who list them: executors need neither."""
-    if name in ("ENTRY_POINT_GROUP", "HookSpecs", "hookimpl"):
+    if name in ("HookSpecs", "hookimpl"):
         from exactsink.contract import hooks
 
         return getattr(hooks, name)

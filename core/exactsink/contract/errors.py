@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "EXIT_BUG",
     "ConfigError",
+    "ContractError",
     "ExactsinkError",
     "Fatal",
     "Fenced",
@@ -53,6 +54,12 @@ class Retryable(ExactsinkError):
 
 class Fatal(ExactsinkError):
     """A person must act: fix what the message names, then start again. Nothing is lost; trying alone won't help."""
+
+
+class ContractError(Fatal):
+    """Report it to a plugin's author: a call of its backend failed, or gave what the contract does not know."""
+
+    exit_code = EXIT_BUG
 
 
 class Fenced(ExactsinkError):

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import pluggy
 
-from exactsink.contract.model import BackendSpec, Event
+from exactsink.contract.model import ENTRY_POINT_GROUP, BackendSpec, Event
 
-__all__ = ["ENTRY_POINT_GROUP", "HookSpecs", "hookimpl"]
+__all__ = ["HookSpecs", "hookimpl"]
 
-ENTRY_POINT_GROUP = "exactsink"
-_hookspec = pluggy.HookspecMarker("exactsink")
-hookimpl = pluggy.HookimplMarker("exactsink")
+_hookspec = pluggy.HookspecMarker(ENTRY_POINT_GROUP)
+hookimpl = pluggy.HookimplMarker(ENTRY_POINT_GROUP)
 
 
 class HookSpecs:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 __all__ = [
+    "ENTRY_POINT_GROUP",
     "EPOCH_BUDGET_SECONDS",
     "LONGEST_PAUSE_SECONDS",
     "NAME_PATTERN",
@@ -34,6 +35,9 @@ __all__ = [
     "Undecided",
     "Unknown",
 ]
+
+ENTRY_POINT_GROUP = "exactsink"
+"""Where installed packages announce their plugins."""
 
 NAME_PATTERN = r"[a-z0-9-]{1,40}"
 """What the names of jobs and sinks look like: they become part of ids, paths and table rows."""

@@ -23,10 +23,14 @@ _LOG = logging.getLogger("exactsink")
 
 @dataclass(frozen=True, slots=True)
 class BackendListing:
-    """One line of `exactsink backends`. `problem` is empty when the backend can be used."""
+    """One line of `exactsink backends`. `problem` is empty when the backend can be used.
+
+    `source` is the plugin's entry point, `package` the installed package that has it, with its version.
+    """
 
     name: str
     source: str
+    package: str
     contract: int
     strategies: Mapping[str, str]
     problem: str = ""
@@ -44,9 +48,11 @@ class Registry:
         self._manager = pluggy.PluginManager("exactsink")
         self._manager.add_hookspecs(HookSpecs)
         self._specs: dict[str, tuple[str, BackendSpec]] = {}
+        self._packages: dict[str, str] = {}
         self._broken: dict[str, str] = {}
         self._disputed: dict[str, str] = {}
         for plugin in sorted(plugins, key=lambda p: p.name):
+            self._packages[plugin.name] = _package_of(plugin)
             try:
                 self._add(plugin)
             except Exception as error:  # a plugin's bug must not stop the jobs that don't use it
@@ -57,14 +63,18 @@ class Registry:
     def listings(self) -> list[BackendListing]:
         """List every backend, trying to import each: a broken one is listed with its problem."""
         unusable = {**self._broken, **self._disputed}
-        rows = [BackendListing(name, name, 0, {}, problem) for name, problem in unusable.items()]
+        rows = [
+            BackendListing(name, name, self._packages.get(name, ""), 0, {}, problem)
+            for name, problem in unusable.items()
+        ]
         for name, (source, spec) in self._specs.items():
             problem = ""
             try:
                 self.load(name, name)
             except ConfigError as error:
                 problem = error.why or error.what
-            rows.append(BackendListing(name, source, spec.contract, spec.strategies, problem))
+            package = self._packages[source]
+            rows.append(BackendListing(name, source, package, spec.contract, spec.strategies, problem))
         return sorted(rows, key=lambda row: row.name)
 
     def load(self, name: str, place: str) -> type[Backend]:
@@ -72,7 +82,7 @@ class Registry:
         spec = self.spec(name, place)
         if spec.contract != CONTRACT_VERSION:
             raise ConfigError(
-                f"{place}: backend {name} was written for contract {spec.contract}",
+                f"{place}: backend {name} ({self.package(name)}) was written for contract {spec.contract}",
                 why=f"this release has contract {CONTRACT_VERSION}",
                 next=f"{spec.install} --upgrade"
                 if spec.contract < CONTRACT_VERSION
@@ -83,10 +93,17 @@ class Registry:
             found: Any = getattr(importlib.import_module(module), attribute)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{place}: backend {name} can't be imported", why=why, next=spec.install) from error
+            what = f"{place}: backend {name} ({self.package(name)}) can't be imported"
+            raise ConfigError(what, why=why, next=spec.install) from error
         if not (isinstance(found, type) and issubclass(found, Backend)):
-            raise ConfigError(f"{place}: backend {name}: {spec.load} is no Backend", next=spec.install)
+            what = f"{place}: backend {name} ({self.package(name)}): {spec.load} is no Backend"
+            raise ConfigError(what, next=spec.install)
         return found
+
+    def package(self, name: str) -> str:
+        """Return the package that brings a backend, with its version; the plugin's name where none has it."""
+        source = self._specs[name][0]
+        return self._packages[source] or f"plugin {source}"
 
     def strategies(self, name: str) -> Mapping[str, str]:
         """Return a backend's strategies, with a line each; none for one that is not installed."""
@@ -131,9 +148,17 @@ class Registry:
         if name in self._disputed:
             why = self._disputed[name]
             return ConfigError(f"{place}: backend {name} is broken", why=why, next="`exactsink backends` lists them")
-        broken = "; ".join(f"plugin {plugin} is broken: {problem}" for plugin, problem in self._broken.items())
+        broken = "; ".join(
+            f"plugin {' of '.join(filter(None, (plugin, self._packages[plugin])))} is broken: {problem}"
+            for plugin, problem in self._broken.items()
+        )
         close = difflib.get_close_matches(name, list(self._specs), n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]}?" if close else ""
         return ConfigError(
             f"{place}: no backend {name} is installed{hint}", why=broken, next="`exactsink backends` lists them"
         )
+
+
+def _package_of(plugin: EntryPoint) -> str:
+    found = plugin.dist  # none where an entry point was made by hand
+    return "" if found is None else f"{found.name} {found.version}"

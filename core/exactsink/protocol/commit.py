@@ -177,8 +177,6 @@ class CommitCalls:
                 self.events.report("commit_retried", epoch=epoch, level=logging.WARNING, **fields)
                 self.retry.wait(attempt)
                 continue
-            if len(outcomes) != len(committables) or not all(isinstance(o, Outcome) for o in outcomes):
-                raise TypeError(f"sink {name}: commit gave {outcomes!r:.200} for {len(committables)} committables")
             words = self.resolved.get(name, {})
             return [resolved_by(words.get(c.ref), o) for c, o in zip(committables, outcomes, strict=True)]
         raise AssertionError("a commit is tried at least once")

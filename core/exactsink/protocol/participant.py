@@ -6,7 +6,7 @@ Spark's tasks and the Spark-less runner's processes run this same code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import Backend, ExactsinkError, Fatal, Refused, Txn, Writer
+from exactsink.protocol.checked import calling, check_committable
 from exactsink.protocol.votes import EpochPlan, Vote
 
 __all__ = ["Probe", "SinkRows", "no_probe", "write_partition"]
@@ -44,8 +45,10 @@ class _Branch:
         if batch.num_rows == 0:
             return
         if self._writer is None:
-            self._writer = self._backend.writer(self._txn, batch.schema, self._ticket)
-        self._writer.write(batch)
+            with self._calling("writer"):
+                self._writer = self._backend.writer(self._txn, batch.schema, self._ticket)
+        with self._calling("write"):
+            self._writer.write(batch)
         self._rows += batch.num_rows
         self._digest = (self._digest + _digest(hashes)) % (1 << 64)
 
@@ -53,12 +56,16 @@ class _Branch:
         if self._writer is None:
             return Vote(self._txn.sink, self._txn.partition, 0, None)
         writer, self._writer = self._writer, None  # from here on only the sweep may roll it back
-        committable = replace(writer.pre_commit(), digest=self._digest)
-        return Vote(self._txn.sink, self._txn.partition, self._rows, committable)
+        with self._calling("pre_commit"):
+            given = check_committable(self._txn.sink, self._backend, writer.pre_commit())
+        return Vote(self._txn.sink, self._txn.partition, self._rows, replace(given, digest=self._digest))
 
     def abort(self) -> None:
         if self._writer is not None:
             self._writer.abort()
+
+    def _calling(self, call: str) -> AbstractContextManager[None]:
+        return calling(self._txn.sink, self._backend, call, in_task=True)
 
 
 def write_partition(

@@ -17,6 +17,7 @@ from exactsink.contract import (
     JobContext,
     LineageError,
 )
+from exactsink.protocol.checked import CheckedCommitter, calling
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import BoundSink, Identity
 
@@ -90,7 +91,7 @@ class Sink:
 
 
 def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
-    """Make a sink's committer: for the newest claim of a journal, or for preflight without one."""
+    """Make a sink's committer, its answers checked: for the newest claim of a journal, or for preflight without one."""
     log = log or Log()
     context = JobContext(
         job,
@@ -105,7 +106,8 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         file_mode=sink.file_mode,
         epoch_column=sink.epoch_column,
     )
-    return sink.backend.committer(context)
+    with calling(sink.name, sink.backend, "committer"):
+        return CheckedCommitter(sink.name, sink.backend, sink.backend.committer(context))
 
 
 def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from exactsink.contract import (
     Committable,
+    ContractError,
     ExactsinkError,
     Fatal,
     LineageError,
@@ -47,7 +48,7 @@ _VOTE: Mapping[str, tuple[type, ...]] = {
 }
 _REFUSAL: Mapping[str, tuple[type, ...]] = {"kind": (str,), "what": (str,), "why": (str,), "next": (str,)}
 _REFUSALS: Mapping[str, type[ExactsinkError]] = {
-    kind.__name__: kind for kind in (Fatal, Refused, LineageError, PreflightError)
+    kind.__name__: kind for kind in (ContractError, Fatal, Refused, LineageError, PreflightError)
 }
 
 

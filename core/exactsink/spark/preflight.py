@@ -5,14 +5,15 @@ One sequence for `run` and `check`: analyze the frames, ask each sink, try the e
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,13 +22,14 @@ from exactsink.contract import Finding, PreflightError
 from exactsink.job.config import JobConfig
 from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
+from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
-from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.protocol.sinks import Sink, committer_of, resolved
 from exactsink.spark.arrow_settings import advice
 from exactsink.spark.errors import task_error
 from exactsink.spark.routes import Passes, Route
 
-__all__ = ["Preflight", "passes_of", "preflight"]
+__all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +115,14 @@ def _ask_sink(job: str, sink: Sink, schema: pa.Schema) -> Sequence[Finding]:
 
 
 def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
-    """Run one task that imports every backend and resolves its options, and compare versions. Raises PreflightError."""
-    modules = sorted({type(sink.backend).__module__ for sink in sinks.values()})
-    deferred = [sink.deferred for sink in sinks.values() if sink.deferred is not None]
+    """Run one task that gets every backend and resolves its options, and compare versions. Raises PreflightError."""
+    check_pickles(sinks)
+    backends = [sink.for_tasks for sink in sinks.values()]
 
     def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            for module in modules:
-                importlib.import_module(module)
-            for backend in deferred:
-                backend.resolve(os.environ)
+            for backend in backends:
+                resolved(backend, os.environ)
             yield pa.record_batch({"version": pa.array([exactsink.__version__], pa.string())})
 
     try:
@@ -139,3 +139,14 @@ def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
             f"the executors have exactsink {found}, the driver {exactsink.__version__}",
             next=f"pip install exactsink=={exactsink.__version__} on every executor",
         )
+
+
+def check_pickles(sinks: Mapping[str, Sink]) -> None:
+    """Raise ContractError for a backend that can't travel to the executors: it holds a connection, a lock, a lambda."""
+    dumps: Any = cloudpickle.dumps  # has no types
+    for name, sink in sinks.items():
+        try:
+            dumps(sink.for_tasks)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise broken(name, sink.backend, "its backend can't be sent to the executors", why) from error

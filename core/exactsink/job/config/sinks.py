@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from exactsink.contract import ConfigError
+from exactsink.contract import Backend, BackendOptions, ConfigError, Traits
 from exactsink.job.config.load import config_error
 from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document
 from exactsink.job.registry import Registry
+from exactsink.protocol.checked import broken, calling
 from exactsink.protocol.sinks import DeferredBackend, Sink
 
 __all__ = ["bind_sinks"]
@@ -40,7 +41,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
                 why="tasks don't see it, so an executor's environment can't fill it",
                 next="write ${NAME}",
             )
-    backend = backend_class(options)
+    backend = _made(name, backend_class, options)
     if section.epoch_column is not None:
         backend.check_epoch_column(section.epoch_column)
     task_options = {key: value for key, value in written.items() if key not in core}
@@ -62,3 +63,18 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         file_mode=config.job.file_mode,
         epoch_column=section.epoch_column,
     )
+
+
+def _made(name: str, backend_class: type[Backend], options: BackendOptions) -> Backend:
+    """Make the backend, and see that it says what is journaled of it. Raises ContractError where it doesn't."""
+    with calling(name, backend_class, backend_class.__name__):
+        backend = backend_class(options)
+        says: dict[str, tuple[object, type]] = {
+            "strategy": (backend.strategy, str),
+            "target": (backend.target, str),
+            "traits": (backend.traits, Traits),
+        }
+    for what, (value, kind) in says.items():
+        if not isinstance(value, kind) or value == "":
+            raise broken(name, backend, f"its {what} is {value!r:.80}, and is to be a {kind.__name__}")
+    return backend
