@@ -173,7 +173,7 @@ def exactsink_backends() -> list[BackendSpec]:
 
 
 class _EntryPoint:
-    name = "reference"
+    name, dist = "reference", None
 
     def load(self) -> object:
         return type("plugin", (), {"exactsink_backends": staticmethod(exactsink_backends)})
@@ -185,23 +185,37 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_command_names_what_fired_and_fails_with_a_failed_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_the_command_names_what_fired_and_keeps_what_a_failed_scenario_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, jobs: int
+) -> None:
+    kept = tmp_path / "kept"
     with pytest.raises(Fatal, match="1 of 3 scenarios failed on backend reference: bad: loser-swept") as failed:
-        command.conformance("reference", ["loser-swept"], as_json=False)
+        command.conformance("reference", ["loser-swept"], as_json=False, jobs=jobs, evidence=str(kept))
     assert failed.value.exit_code == 1
+    assert failed.value.next == (
+        f"look into {kept}/bad/loser-swept, then exactsink conformance reference --target bad --scenario loser-swept"
+    )
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0][:3] + lines[0][5:] == ["good", "loser-swept", "passed", "2", "faults"]
-    assert lines[1][:3] + lines[1][5:7] == ["bare", "loser-swept", "skipped", "needs", "hidden_until_decided:"]
-    assert lines[2][:3] == ["bad", "loser-swept", "failed"]
-    assert lines[-3:] == [["good", "1", "0", "0"], ["bare", "0", "0", "1"], ["bad", "0", "1", "0"]]
+    played = {line[1]: line for line in lines if line[2:3] == ["loser-swept"]}
+    assert [line[0] for line in lines if line[2:3] == ["loser-swept"]] == ["1/3", "2/3", "3/3"]
+    assert played["good"][3:4] + played["good"][6:] == ["passed", "2", "faults"]
+    assert played["bare"][3:4] + played["bare"][6:8] == ["skipped", "needs", "hidden_until_decided:"]
+    assert played["bad"][3] == "failed"
+    assert ["evidence:", f"{kept}/bad/loser-swept"] in lines
+    assert lines[-3:] == [["bad", "0", "1", "0"], ["bare", "0", "0", "1"], ["good", "1", "0", "0"]]
+    assert [path.name for path in kept.iterdir()] == ["bad"]
+    assert {"log", "result", "target", "jobs"} <= {path.name for path in (kept / "bad" / "loser-swept").iterdir()}
+    with pytest.raises(ConfigError, match="kept is not empty"):
+        command.conformance("reference", ["loser-swept"], as_json=False, evidence=str(kept))
 
 
 @pytest.mark.usefixtures("installed")
 def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
-    command.conformance("reference", ["killed-after-decide"], as_json=True)
+    command.conformance("reference", ["killed-after-decide"], as_json=True, only=["bare", "good"])
     reported = json.loads(capsys.readouterr().out)
-    assert [(each["target"], each["outcome"], each["faults"]) for each in reported] == [
-        (target, "passed", ["kill-after-decide-e1"]) for target in ("good", "bare", "bad")
+    assert [(each["target"], each["outcome"], each["faults"], each["evidence"]) for each in reported] == [
+        (target, "passed", ["kill-after-decide-e1"], None) for target in ("bare", "good")
     ]
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import queue
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, ExactsinkError, Fatal
@@ -20,52 +24,124 @@ from exactsink.testing import SCENARIOS, ConformanceTarget, Result, Runner
 __all__ = ["conformance"]
 
 
-def conformance(name: str, scenarios: Sequence[str], as_json: bool) -> None:
-    """Play the scenarios, all by default, on every target of a backend. Raises Fatal when one failed."""
-    chosen = [_known(scenario) for scenario in scenarios] or list(SCENARIOS)
+def conformance(
+    name: str,
+    scenarios: Sequence[str],
+    as_json: bool,
+    *,
+    only: Sequence[str] = (),
+    jobs: int = 1,
+    evidence: str | None = None,
+) -> None:
+    """Play the scenarios, all by default, on every target of a backend, so many side by side.
+
+    What a failed one left is kept in `evidence`, by default a new folder of the system's. Raises Fatal when one failed.
+    """
+    chosen = [_known("scenario", scenario, SCENARIOS) for scenario in scenarios] or list(SCENARIOS)
     targets = _targets(name, Registry(installed_plugins()))
-    results: list[tuple[str, Result]] = []
-    with tempfile.TemporaryDirectory(prefix="exactsink-conformance-") as folder, closing(Runner()) as runner:
-        for target, given in targets.items():
-            for scenario in chosen:
-                result = runner.play(scenario, given, Path(folder, target, scenario))
-                results.append((target, result))
-                if not as_json:
-                    _report(target, result)
+    named = [_known("target", target, targets) for target in only] or list(targets)
+    plays = [_Play(target, scenario) for target in named for scenario in chosen]
+    folder = _empty_folder(evidence)
+    results: dict[_Play, Result] = {}
+    for play, result in _played(plays, targets, folder, min(jobs, len(plays))):
+        results[play] = result
+        if not as_json:
+            _report(f"{len(results)}/{len(plays)}", play, result, folder)
+    with suppress(OSError):  # it stays where evidence is in it
+        folder.rmdir()
     if as_json:
-        print(json.dumps([{"target": target, **asdict(result)} for target, result in results], indent=1))
+        print(json.dumps([_plain(play, results[play], folder) for play in plays], indent=1))
     else:
         _sum_up(results)
-    failed = [f"{target}: {result.scenario}" for target, result in results if result.outcome == "failed"]
+    failed = [play for play in plays if results[play].outcome == "failed"]
     if failed:
         raise Fatal(
-            f"{len(failed)} of {len(results)} scenarios failed on backend {name}",
-            why=", ".join(failed),
-            next=f"exactsink conformance {name} --scenario {failed[0].partition(': ')[2]}",
+            f"{len(failed)} of {len(plays)} scenarios failed on backend {name}",
+            why=", ".join(f"{play.target}: {play.scenario}" for play in failed),
+            next=f"look into {failed[0].folder(folder)}, then "
+            f"exactsink conformance {name} --target {failed[0].target} --scenario {failed[0].scenario}",
         )
 
 
-def _report(target: str, result: Result) -> None:
+@dataclass(frozen=True, slots=True)
+class _Play:
+    """A scenario on one target."""
+
+    target: str
+    scenario: str
+
+    def folder(self, evidence: Path) -> Path:
+        """Return where it is played: `log` is the drivers', `target` the store's, `jobs` has the journals."""
+        return evidence / self.target / self.scenario
+
+
+def _played(
+    plays: Sequence[_Play], targets: Mapping[str, ConformanceTarget], folder: Path, jobs: int
+) -> Iterator[tuple[_Play, Result]]:
+    """Play all, and yield each as it ends. What did not fail leaves nothing in the folder."""
+    with ExitStack() as stack:
+        runners: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+        for _ in range(jobs):
+            runners.put(stack.enter_context(closing(Runner())))
+
+        def play(one: _Play) -> tuple[_Play, Result]:
+            runner = runners.get()
+            try:
+                result = runner.play(one.scenario, targets[one.target], one.folder(folder))
+            finally:
+                runners.put(runner)
+            if result.outcome != "failed":
+                shutil.rmtree(one.folder(folder), ignore_errors=True)
+                with suppress(OSError):  # others' are in it
+                    (folder / one.target).rmdir()
+            return one, result
+
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        for ended in as_completed([pool.submit(play, one) for one in plays]):
+            yield ended.result()
+
+
+def _empty_folder(evidence: str | None) -> Path:
+    if evidence is None:
+        return Path(tempfile.mkdtemp(prefix="exactsink-conformance-"))
+    folder = Path(evidence).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty", why="what scenarios leave is kept there", next="give a new folder")
+    return folder
+
+
+def _report(count: str, play: _Play, result: Result, folder: Path) -> None:
     fired = f"{len(result.faults)} faults" if len(result.faults) != 1 else result.faults[0]
     said = result.why if result.outcome != "passed" else fired
-    print(f"{target:<16}{result.scenario:<26}{result.outcome:<8}{result.seconds:7.2f} s  {said}", flush=True)
+    print(
+        f"{count:>9}  {play.target:<16}{play.scenario:<26}{result.outcome:<8}{result.seconds:7.2f} s  {said}",
+        flush=True,
+    )
+    if result.outcome == "failed":
+        print(f"  promise: {SCENARIOS[play.scenario].promise}\n  evidence: {play.folder(folder)}", flush=True)
 
 
-def _sum_up(results: Sequence[tuple[str, Result]]) -> None:
+def _plain(play: _Play, result: Result, folder: Path) -> dict[str, Any]:
+    evidence = str(play.folder(folder)) if result.outcome == "failed" else None
+    return {"target": play.target, **asdict(result), "evidence": evidence}
+
+
+def _sum_up(results: Mapping[_Play, Result]) -> None:
     rows = []
-    for target in dict.fromkeys(target for target, _ in results):
-        outcomes = [result.outcome for name, result in results if name == target]
+    for target in sorted({play.target for play in results}):
+        outcomes = [result.outcome for play, result in results.items() if play.target == target]
         rows.append((target, *(outcomes.count(outcome) for outcome in ("passed", "failed", "skipped"))))
     print()
     print_table(("target", "passed", "failed", "skipped"), rows, sys.stdout)
 
 
-def _known(scenario: str) -> str:
-    if scenario not in SCENARIOS:
-        close = difflib.get_close_matches(scenario, list(SCENARIOS), n=1, cutoff=0.4)
+def _known(what: str, name: str, names: Iterable[str]) -> str:
+    if name not in names:
+        close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"there is no scenario {scenario}{hint}", next="leave --scenario out to play all")
-    return scenario
+        raise ConfigError(f"there is no {what} {name}{hint}", next=f"leave --{what} out to play all")
+    return name
 
 
 def _targets(name: str, registry: Registry) -> Mapping[str, ConformanceTarget]:

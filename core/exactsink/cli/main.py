@@ -271,11 +271,16 @@ def backends(as_json: bool) -> None:
 @cli.command()
 @click.argument("backend", metavar="NAME")
 @click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
+@click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Play so many side by side.")
+@click.option("--evidence", metavar="FOLDER", help="Keep what failed scenarios leave here; by default in a new folder.")
 @_as_json
-def conformance(backend: str, scenarios: tuple[str, ...], as_json: bool) -> None:
+def conformance(
+    backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, evidence: str | None, as_json: bool
+) -> None:
     """Try an installed backend under faults, on the targets that its plugin ships."""
     kit = importlib.import_module("exactsink.cli.conformance")  # no other command needs it
-    kit.conformance(backend, scenarios, as_json)
+    kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs, evidence=evidence)
 
 
 @cli.command()
