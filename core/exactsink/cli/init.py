@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from exactsink.contract import ConfigError
 
-__all__ = ["init"]
+__all__ = ["init", "write_new"]
 
 _JOB = """\
 # `exactsink check job.toml` looks at everything without writing a row, `exactsink run job.toml` runs the job.
@@ -54,14 +55,17 @@ def init(folder: str, name: str) -> None:
         place / f"{module}.py": _TRANSFORM,
         place / "incoming" / "orders-1.csv": _ROWS,
     }
+    write_new(files, "exactsink init ANOTHER_FOLDER")
+    print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
+
+
+def write_new(files: Mapping[Path, str], next: str) -> None:
+    """Write files, or none: raises ConfigError with the `next` command when one of them stands already."""
     standing = [path for path in files if path.exists()]
     if standing:
-        raise ConfigError(
-            f"{standing[0]} exists already", why="init never overwrites", next="exactsink init ANOTHER_FOLDER"
-        )
+        raise ConfigError(f"{standing[0]} exists already", why="init never overwrites", next=next)
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
         print(f"wrote {path}")
-    print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")

@@ -32,6 +32,7 @@ from exactsink.cli import stop as stop_command
 from exactsink.cli import verify as verify_command
 from exactsink.cli.answers import answering
 from exactsink.cli.indoubt import indoubt
+from exactsink.cli.init_plugin import ROADS, init_plugin
 from exactsink.cli.plugins import PluginCommands
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ContractError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
@@ -256,9 +257,18 @@ def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) ->
 @cli.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
-def init(folder: str, name: str) -> None:
-    """Write a small job to start from into FOLDER; never overwrites."""
-    init_command.init(folder, name)
+@click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
+@click.option("--from", "road", type=click.Choice(list(ROADS)), default="staged", help="What the plugin's store has.")
+def init(folder: str, name: str, plugin: str | None, road: str) -> None:
+    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
+
+    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
+    writes only, from `two-phase` where one process can prepare what another one commits.
+    """
+    if plugin is None:
+        init_command.init(folder, name)
+    else:
+        init_plugin(folder, plugin, road)
 
 
 @cli.command()

@@ -1,0 +1,89 @@
+"""What `exactsink init --plugin` writes is typed, linted, and passes the kit before its author has changed a line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from exactsink.cli.init_plugin import ROADS, init_plugin
+from exactsink.cli.main import main
+from exactsink.contract import ConfigError
+from exactsink.testing import SCENARIOS, Runner
+
+QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "loser-swept", "second-journal")
+"""What `make test` plays on each; `make proof` plays all."""
+NAMES = {road: f"my_{road.replace('-', '_')}" for road in ROADS}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, road: str) -> Path:
+    assert main(["init", str(tmp_path / road), "--plugin", NAMES[road], "--from", road]) == 0
+    monkeypatch.syspath_prepend(tmp_path / road)
+    return tmp_path / road
+
+
+@pytest.fixture
+def runner(project: Path) -> Iterator[Runner]:
+    """A process that finds the project, too."""
+    with closing(Runner()) as made:
+        yield made
+
+
+def play(road: str, scenario: str, runner: Runner, folder: Path) -> str:
+    module = __import__(f"exactsink_{NAMES[road]}.targets", fromlist=["targets"])
+    result = runner.play(scenario, module.targets()[NAMES[road]], folder)
+    assert result.outcome != "failed", result.why
+    return result.outcome
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_a_project_passes_the_kit_as_it_is_written(road: str, tmp_path: Path, runner: Runner) -> None:
+    played = [play(road, scenario, runner, tmp_path / scenario) for scenario in QUICK]
+    assert played.count("passed") >= 4
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in QUICK])
+@pytest.mark.parametrize("road", ROADS)
+def test_a_project_passes_all_of_the_kit(road: str, scenario: str, tmp_path: Path, runner: Runner) -> None:
+    if play(road, scenario, runner, tmp_path / "played") == "skipped":
+        pytest.skip("its traits or its target don't give what the scenario needs")
+
+
+def test_projects_are_typed_and_linted(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in NAMES.values()}
+    for road, name in NAMES.items():
+        init_plugin(str(folders[name]), name, road)
+        checked(folders[name], "ruff", "check", "--select", "E,F,I,N,B,UP,RUF")
+        checked(folders[name], "ruff", "format", "--check")
+    packages = [argument for name in folders for argument in ("-p", f"exactsink_{name}")]
+    checked(tmp_path, "mypy", "--config-file", str(folders["my_staged"] / "pyproject.toml"), *packages, path=folders)
+
+
+def checked(folder: Path, *command: str, path: Mapping[str, Path] = MappingProxyType({})) -> None:
+    here = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, path.values()))}
+    ended = subprocess.run([sys.executable, "-m", *command], env=here, cwd=folder, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("name", ["Ledger", "my-store", "class", "9lives", ""])
+def test_a_name_that_is_no_modules_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="can't be a backend's name") as refused:
+        init_plugin(str(tmp_path), name, "staged")
+    assert refused.value.next == f"exactsink init {tmp_path} --plugin my_store --from staged"
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    init_plugin(str(tmp_path), "ledger", "staged")
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"pyproject\.toml exists already"):
+        init_plugin(str(tmp_path), "ledger", "two-phase")
+    assert (tmp_path / "README.md").read_text() == "mine"
