@@ -77,6 +77,9 @@ $(VENV)/.ready: pyproject.toml
 	@ls /usr/sbin/pgbouncer >/dev/null 2>&1 || command -v pgbouncer >/dev/null || \
 	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/systemd/system && $(SUDO) ln -sf /dev/null /etc/systemd/system/pgbouncer.service && \
 	    $(SUDO) apt-get install -y --no-install-recommends pgbouncer; }  # no service of Debian's own
+	@command -v redis-server >/dev/null || \
+	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/systemd/system && $(SUDO) ln -sf /dev/null /etc/systemd/system/redis-server.service && \
+	    $(SUDO) apt-get install -y --no-install-recommends redis-server; }  # for the example plugin; no service of Debian's own
 	@PATH=$$PATH:/usr/sbin command -v mariadbd >/dev/null || \
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core; }
 	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || \

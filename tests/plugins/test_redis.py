@@ -1,0 +1,126 @@
+"""The Redis plugin of the examples, on a real server: the kit, a crash of the server, and what preflight finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from exactsink.contract import Fatal, JobContext, LineageError, Retryable
+from exactsink.testing import SCENARIOS, Runner, Session
+from exactsink.testing.target import ROWS
+from tests.servers.redis import RedisServer, own_redis
+
+PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-redis"
+QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "second-journal", "two-jobs-interleaved")
+"""What `make test` plays; `make proof` plays all."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with own_redis() as started:
+        yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PLUGIN)
+        yield
+
+
+@pytest.fixture
+def runner(installed: None) -> Iterator[Runner]:
+    with closing(Runner()) as made:
+        yield made
+
+
+def play(server: RedisServer, runner: Runner, scenario: str, folder: Path) -> str:
+    from exactsink_redis_targets import RedisTarget
+
+    result = runner.play(scenario, RedisTarget(server.url), folder)
+    assert result.outcome != "failed", result.why
+    return result.outcome
+
+
+def session(server: RedisServer, folder: Path, lineage: str = "ab", **options: Any) -> Session:
+    from exactsink_redis import RedisBackend, RedisOptions
+
+    values = {"url": server.url, "prefix": folder.name, "keys": ["id"], "count_by": ["kind"], **options}
+    ctx = JobContext("shop", "cache", str(folder / "staging"), 1, lineage)
+    return Session(RedisBackend(RedisOptions.model_validate(values)), ctx, lineage)
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)
+
+
+def test_the_kit(server: RedisServer, runner: Runner, tmp_path: Path) -> None:
+    assert [play(server, runner, scenario, tmp_path / scenario) for scenario in QUICK] == ["passed"] * len(QUICK)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in QUICK])
+def test_all_of_the_kit(server: RedisServer, runner: Runner, scenario: str, tmp_path: Path) -> None:
+    if play(server, runner, scenario, tmp_path / "played") == "skipped":
+        pytest.skip("its traits or its target don't give what the scenario needs")
+
+
+def test_what_is_committed_outlives_a_crash_of_the_server_with_its_mark(tmp_path: Path) -> None:
+    with own_redis() as server:
+        sink = session(server, tmp_path)
+        voted = sink.prepare(0, [rows(1, 2), rows(3)])
+        server.kill()
+        with pytest.raises(Retryable, match="Redis can't be used"):
+            sink.commit(0, voted)
+        server.start()
+        assert len(sink.commit(0, voted)) == 2
+        server.kill()
+        server.start()
+        prefix = f"{{{tmp_path.name}}}"
+        assert server.execute("HGETALL", f"{prefix}:count:kind") == {"k": "3"}
+        assert server.execute("GET", f"{prefix}:row:3") == '{"id": 3, "kind": "k", "amount": 1.0}'
+        with closing(sink.backend.committer(sink.ctx)) as committer:
+            mark = committer.mark()
+            assert mark is not None
+            assert (mark.lineage, mark.epoch) == ("ab", 0)
+        sink.commit(0, voted)  # again: it changes nothing
+        assert server.execute("HGETALL", f"{prefix}:count:kind") == {"k": "3"}
+
+
+def test_a_server_that_may_forget_is_refused_before_the_first_row(tmp_path: Path) -> None:
+    with own_redis(("--appendonly no",)) as server:
+        sink = session(server, tmp_path)
+        with closing(sink.backend.committer(sink.ctx)) as committer:
+            (found,) = committer.check(ROWS, None)
+        assert (found.severity, "appendonly no" in found.message) == ("error", True)
+        for setting in found.fix.removesuffix(", in redis.conf or by CONFIG SET").split(", "):
+            server.execute("CONFIG", "SET", *setting.split(" "))
+        with closing(sink.backend.committer(sink.ctx)) as committer:
+            assert list(committer.check(ROWS, None)) == []
+
+
+def test_what_would_break_an_epoch_in_the_middle_is_refused_whole(server: RedisServer, tmp_path: Path) -> None:
+    """EXEC rolls nothing back, so nothing in it may fail by itself."""
+    sink = session(server, tmp_path)
+    server.execute("SET", f"{{{tmp_path.name}}}:count:kind", "no hash")
+    with pytest.raises(Fatal, match="is no hash"):
+        sink.commit(0, sink.prepare(0, [rows(1)]))
+    assert server.execute("KEYS", f"{{{tmp_path.name}}}:row:*") == []
+
+
+def test_another_journals_epochs_are_refused(server: RedisServer, tmp_path: Path) -> None:
+    first, second = (session(server, tmp_path, lineage) for lineage in ("ab", "cd"))
+    first.commit(0, first.prepare(0, [rows(1)]))
+    with pytest.raises(LineageError):
+        second.commit(1, second.prepare(1, [rows(2)]))
+
+
+def test_a_password_is_never_shown(server: RedisServer, tmp_path: Path) -> None:
+    sink = session(server, tmp_path, url=f"redis://:s3cret@127.0.0.1:{server.port}/0")
+    assert sink.backend.target == f"redis:127.0.0.1:{server.port}/0/{tmp_path.name}"
+    assert "s3cret" not in repr(sink.backend.options)
