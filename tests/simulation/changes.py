@@ -89,7 +89,7 @@ def recovered(lab: Lab) -> Iterator[Run]:
 
 def recovered_with_sinks_away(lab: Lab) -> Iterator[Run]:
     """An operator recovers a job whose driver died while sinks are away, with a journal that may be an old one."""
-    for seed in lab.thinned(range(2000)):
+    for seed in lab.thinned(range(1300)):
         yield recovered_by_seed(lab, seed)
 
 
