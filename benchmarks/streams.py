@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.null_backend import drain
 from exactsink.contract import Event
+from exactsink.protocol.events import Subscriber
 from exactsink.protocol.sinks import Sink
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ Start = Callable[[], Any]
 _POLL_S = 0.2
 
 
-def own_query(frame: DataFrame, sinks: Mapping[str, Sink], folder: Path, trigger: str, rows: list[int]) -> Start:
+def own_query(
+    frame: DataFrame,
+    sinks: Mapping[str, Sink],
+    folder: Path,
+    trigger: str,
+    rows: list[int],
+    subscribers: Sequence[Subscriber] = (),
+) -> Start:
     """Return the start of our job; each epoch's decided rows, those of its first sink, are put into `rows`."""
     from exactsink.job.config import JobConfig
     from exactsink.job.config.model import JobSection, SinkSection
@@ -33,7 +41,7 @@ def own_query(frame: DataFrame, sinks: Mapping[str, Sink], folder: Path, trigger
 
     sections = {name: SinkSection(backend=sink.kind) for name, sink in sinks.items()}
     section = JobSection(name="benchmark", checkpoint=str(folder / "checkpoint"), trigger=trigger)
-    return lambda: Job(JobConfig(job=section, sinks=sections), sinks, (heard,)).start(frame)
+    return lambda: Job(JobConfig(job=section, sinks=sections), sinks, (heard, *subscribers)).start(frame)
 
 
 def spark_query(frame: DataFrame, format: str, folder: Path, trigger: Mapping[str, Any]) -> Start:

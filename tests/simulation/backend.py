@@ -116,6 +116,8 @@ class SinkStore(Store):
         return self._world.sinks[self.target]
 
     def call(self, effect: Callable[[], T], *, reads: bool = False) -> T:
+        if self.sink in self._world.away[self._actor]:
+            raise Retryable("the store is away")
         return self._world.call(self._actor, Retryable, effect, reads=reads)
 
     def taken(self, txn: Txn, rows: Rows) -> Rows:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from exactsink.protocol.journal.records import BoundSink
+from exactsink.contract import Txn
+from exactsink.protocol.journal.records import BoundSink, Decide
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import STOPPED, Driver, Run, run, settle
 from tests.simulation.operators import Person
 from tests.simulation.restored import SUBSETS
-from tests.simulation.schedules import LATE_TASKS, Lab, steps_of
-from tests.simulation.world import CONFIG, Schedule, Violation, World
+from tests.simulation.schedules import FAULTS, LATE_TASKS, Lab, steps_of
+from tests.simulation.world import CONFIG, SINKS, Fault, Participant, Schedule, Violation, World, decode
 
 LAKE, TABLE = CONFIG
 CONFIGS = {
@@ -83,6 +85,58 @@ def recovered(lab: Lab) -> Iterator[Run]:
             made = run(dead, lab.defect, lambda world, number, name=name: _first(world, number, name, lab))
             settle(made, lab.defect)
             yield made
+
+
+def recovered_with_sinks_away(lab: Lab) -> Iterator[Run]:
+    """An operator recovers a job whose driver died while sinks are away, with a journal that may be an old one."""
+    for seed in lab.thinned(range(1300)):
+        yield recovered_by_seed(lab, seed)
+
+
+def recovered_by_seed(lab: Lab, seed: int) -> Run:
+    """Play one: commands beside sinks that go and come; under some the journal goes back, and is brought back after.
+
+    Nothing is lost then: with all sinks and its own journal the job goes on by itself, and is exact.
+    """
+    chance = random.Random(seed)
+    crash = chance.randrange(1, 75)
+    faults: dict[tuple[str, int], Fault] = {("A", crash): "crash_before"}
+    snapshots, restores, away = {("A", chance.randrange(crash)): "old"}, {}, {}
+    names = [f"recover-{number}" for number in range(chance.randint(1, 3))]
+    for name in names:
+        for step in (0, *(chance.randrange(1, 30) for _ in range(2))):
+            away[name, step] = frozenset(sink for sink in SINKS if chance.random() < 0.4)
+        if chance.random() < 0.6:
+            at = (name, chance.choice([0, 0, chance.randrange(1, 30)]))
+            snapshots[at], restores[at] = name, {"journal": "old"}
+        if chance.random() < 0.3:
+            faults[name, chance.randrange(30)] = chance.choice((*FAULTS, "crash_after"))
+    losses = frozenset({(chance.choice(SINKS), chance.randrange(3), chance.randrange(2))} if seed % 3 == 0 else ())
+    schedule = Schedule(
+        faults, {}, 3, LATE_TASKS[seed % 2], losses, looks=True, snapshots=snapshots, restores=restores, away=away
+    )
+
+    def recover(world: World, number: int) -> None:
+        for name in names if number == 0 else ():
+            prepared = _prepared_of_shown(world)
+            _commanded(world, name, lab)
+            if aborted := [txn.id for txn, p in prepared.items() if p.state == "aborted"]:
+                raise Violation(f"{aborted} are decided, another sink shows it, and they were aborted")
+            if name in world.copies:
+                world.restore({"journal": name})
+
+    made = run(schedule, lab.defect, recover)
+    settle(made, lab.defect)
+    made.world.check_exact(made.world.source.done + 1)
+    return made
+
+
+def _prepared_of_shown(world: World) -> Mapping[Txn, Participant]:
+    """Return what is decided and not yet committed, where something of that decision shows in any target."""
+    shown = {(t.epoch, t.token) for held in world.sinks.values() for t, p in held.items() if p.state == "committed"}
+    records = [record for record in map(decode, world.entries.values()) if isinstance(record, Decide)]
+    named = {c.txn for record in records for sink in record.sinks.values() for c in sink.committables}
+    return {t: p for _, t, p in world.in_doubt() if t in named and (t.epoch, t.token) in shown}
 
 
 def _first(world: World, number: int, name: str, lab: Lab) -> None:

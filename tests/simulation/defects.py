@@ -17,6 +17,7 @@ from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.marks import Marks
+from exactsink.protocol.reach import Reach
 from tests.simulation import changes, restored, schedules
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
@@ -305,6 +306,17 @@ def _no_sweep_at_start(patch: Patch) -> None:
     patch.setattr(sweep.Sweep, "older", lambda *_: {})
 
 
+def _sweep_beside_sinks_away(patch: Patch) -> None:
+    """Sweep the sinks that answer, though another is set aside, whose mark was not seen."""
+    real = sweep.Sweep.older
+
+    def older(self: Any, committers: Any, log: Any, mine: Any, tokens: Any, reach: Reach) -> Any:
+        answering = {name: committers[name] for name in reach.of(committers)}
+        return real(self, answering, log, mine, tokens, Reach(reach.sets_aside))
+
+    patch.setattr(sweep.Sweep, "older", older)
+
+
 def _clean_ignored(patch: Patch) -> None:
     patch.setattr(log.Log, "_clean", -1)
 
@@ -400,6 +412,7 @@ DEFECTS = (
     Defect("a claim forgets redecides", _claim_forgets_redecides, schedules.lost_and_crashed, Lab(sample=7)),
     Defect("older generations not swept between epochs", _no_sweep_of_older, schedules.stalls),
     Defect("older generations not swept at start", _no_sweep_at_start, schedules.single_faults),
+    Defect("a sweep while a sink is away", _sweep_beside_sinks_away, changes.recovered_with_sinks_away),
     Defect("a clean end ignored", _clean_ignored, changes.changed_configs),
     Defect("a clean end recorded too early", _clean_too_early, changes.changed_configs),
     Defect("a decision's sink known without its strategy", _strategy_not_bound, changes.changed_configs),

@@ -29,6 +29,7 @@ SAMPLED = (
     restored.forks,
     restored.failbacks,
     changes.recovered,
+    changes.recovered_with_sinks_away,
     changes.rebased,
 )
 FAMILIES = (

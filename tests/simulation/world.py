@@ -73,6 +73,8 @@ class Schedule:
     restarts: int = 6
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Which sinks a sink comes after: no row of it shows where theirs don't yet."""
+    away: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    """By (actor, its step): which sinks give that actor no answer from then on."""
 
     @property
     def in_steps(self) -> bool:
@@ -135,6 +137,7 @@ class World:
         self.attempts = 0
         self.births: dict[tuple[str, str], str] = {}
         self.sessions: Counter[str] = Counter()
+        self.away: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
         self.seen: dict[tuple[str, str], frozenset[Txn]] = {}
         """What showed when an actor read a target's mark last."""
         self.listed: dict[tuple[str, str], int] = {}
@@ -178,6 +181,7 @@ class World:
         fault = self.schedule.faults.get(step)
         if fault is not None:
             self.fired.add(step)
+        self.away[actor] = self.schedule.away.get(step, self.away[actor])
         self._go_back(step)
         if fault == "crash_before":
             self._crash()

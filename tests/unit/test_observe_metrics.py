@@ -52,12 +52,12 @@ def test_every_metric_is_fed_by_an_event_that_has_its_labels_and_value() -> None
 
 ZERO = dict.fromkeys(("skipped_total", "replayed_total", "fenced_total", "restarts_total"), 0)
 FIGURES: list[dict[str, float]] = [
-    {**ZERO, "epochs_total": 2, "rows_total": 6, "complete_epoch": 1, "generation": 1},
-    {"epochs_total": 1, "rows_total": 3, "skipped_total": 1, "generation": 2},
-    {"epochs_total": 1, "rows_total": 3, "skipped_total": 2},
-    {"epochs_total": 1, "rows_total": 3, "skipped_total": 1, "complete_epoch": 1},
-    {"epochs_total": 1, "rows_total": 3, "replayed_total": 2, "lost_votes_total": 2},
-    {"epochs_total": 1, "rows_total": 3, "fenced_total": 1},
+    {**ZERO, "epochs_total": 2, "rows_total": 6, "bytes_total": 42, "complete_epoch": 1, "generation": 1},
+    {"epochs_total": 1, "rows_total": 3, "bytes_total": 21, "skipped_total": 1, "generation": 2},
+    {"epochs_total": 1, "rows_total": 3, "bytes_total": 21, "skipped_total": 2},
+    {"epochs_total": 1, "rows_total": 3, "bytes_total": 21, "skipped_total": 1, "complete_epoch": 1},
+    {"epochs_total": 1, "rows_total": 3, "bytes_total": 21, "replayed_total": 2, "lost_votes_total": 2},
+    {"epochs_total": 1, "rows_total": 3, "bytes_total": 21, "fenced_total": 1},
 ]
 
 

@@ -80,7 +80,7 @@ def test_a_vote_carries_the_frameworks_count_and_digest_beside_the_writers_own_c
     backends = {"lake": Fake(), "table": Fake()}
     votes = run(PLAN, backends, *({"lake": lake, "table": rows()} for lake in (rows(1, 2), rows(), rows(5))))
     mine = Committable(PLAN.txn("lake", 4, 44), 1000, b"its own", digest=8)
-    assert votes == [Vote("lake", 4, 3, mine), Vote("table", 4, 0, None)]
+    assert votes == [Vote("lake", 4, 3, mine, bytes=24), Vote("table", 4, 0, None)]
     assert backends["lake"].log == [("open", b"ticket"), ("write", 2), ("write", 1), "pre_commit"]
     assert backends["table"].log == []  # without rows no writer, no branch, no committable
 

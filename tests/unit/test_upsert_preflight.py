@@ -133,6 +133,25 @@ def test_a_unique_constraint_that_makes_rows_vanish_is_refused(
     assert [error.partition(" has ")[0] for error in errors] == [f"UNIQUE ({of})"] * silent
 
 
+FILLED = "{} NOT NULL ON CONFLICT REPLACE DEFAULT ('n/a')"
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+def test_a_column_whose_nulls_the_table_would_turn_into_a_default_is_reported(tmp_path: Path, strategy: str) -> None:
+    """But not one that the rows lack, nor one whose NULLs are refused: what tasks try says so of a row."""
+    sink = upsert(tmp_path, create=False, strategy=strategy)
+    guard = ", exactsink_epoch BIGINT, exactsink_generation BIGINT" if strategy == "direct" else ""
+    other = "o NOT NULL ON CONFLICT IGNORE DEFAULT 1, p NOT NULL DEFAULT 1"
+    sink.sql(f"CREATE TABLE T (id UNIQUE, {FILLED.format('V')}, {FILLED.format('at')}, {other}{guard})")
+    warned = [finding for finding in sink.check() if "REPLACE" in finding.message]
+    assert [(f.severity, f.message.partition(":")[0]) for f in warned] == [
+        ("warning", "column V of table t is NOT NULL ON CONFLICT REPLACE")
+    ]
+    assert warned[0].message.endswith("would store 'n/a', unreported")
+    assert sink.run(1, [(1, None, 5)]) == [Committed()]
+    assert sink.rows("SELECT V FROM t") == [("n/a",)]
+
+
 LARGE = pa.decimal128(38, 18)
 DECLARED: dict[tuple[str, pa.DataType], list[str]] = {("DECIMAL(38, 18)", LARGE): ["error"]}
 DECLARED |= {("INTEGER", pa.string()): ["warning"], ("VARCHAR(5)", pa.string()): [], ("INTEGER", pa.int64()): []}

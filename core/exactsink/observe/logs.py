@@ -110,12 +110,16 @@ class _Epoch:
 
     began: float
     phases: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
     writing: float | None = None
     skipped: bool = False
 
 
 class EpochLines:
-    """Log one line for each epoch that is complete, at INFO: its rows by sink, its seconds, and those of each phase."""
+    """Log one line for each epoch that is complete, at INFO: its rows by sink, its seconds, and those of each phase.
+
+    As JSON it has the bytes by sink, too.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -141,6 +145,7 @@ class EpochLines:
     def _log(self, event: Event, epoch: _Epoch) -> None:
         fields = {
             "rows": event.fields["rows"],
+            "bytes": epoch.bytes,
             "seconds": round(self._clock() - epoch.began, 3),
             "phases": {phase: round(seconds, 3) for phase, seconds in epoch.phases.items()},
             "skipped": epoch.skipped,
@@ -164,6 +169,8 @@ def _add(epoch: _Epoch, event: Event, now: float) -> None:
         epoch.phases[event.name] = epoch.phases.get(event.name, 0.0) + event.fields["seconds"]
         if event.name == "open_epoch":
             epoch.writing = now
+    if event.name == "written":
+        epoch.bytes[event.fields["sink"]] = event.fields["bytes"]
     if event.name == "epoch_skipped":
         epoch.skipped = True
 

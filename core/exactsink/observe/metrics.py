@@ -65,6 +65,16 @@ _ROWS = Metric(
     "return",
     "rows",
 )
+_BYTES = Metric(
+    "exactsink_bytes_total",
+    "exactsink.bytes",
+    "counter",
+    _SINK,
+    "By",
+    "Bytes of those rows, as Arrow has them in memory when a sink's writers get them.",
+    "written",
+    "bytes",
+)
 _LOST = Metric(
     "exactsink_lost_votes_total",
     "exactsink.lost_votes",
@@ -181,7 +191,7 @@ _DIRECT = (
         "generation",
     ),
 )
-METRICS = (_EPOCHS, _ROWS, PHASE, _COMPLETE, _LOST, *_DIRECT)
+METRICS = (_EPOCHS, _ROWS, _BYTES, PHASE, _COMPLETE, _LOST, *_DIRECT)
 """Every metric that exactsink keeps: all exporters have these and no others."""
 
 
@@ -206,6 +216,8 @@ class Measures:
         self._lock = threading.Lock()
         self._writing: dict[str, float] = {}
         self._decided: Counter[tuple[str, int | None]] = Counter()
+        self._written: dict[str, tuple[int | None, dict[str, int]]] = {}
+        """By job, the bytes by sink of the epoch that was voted on last."""
         self._lost: dict[str, set[str]] = {}
 
     def __call__(self, event: Event) -> Sequence[Measurement]:
@@ -217,6 +229,8 @@ class Measures:
                 return self._after(event)
             if event.name == "vote_lost":
                 return self._vote_lost(event)
+            if event.name == "written":
+                return self._keep_written(event)
         if event.name == "sink":
             return _zeros(event, _SINK)
         direct = [Measurement(m, _labels(m, event), _value(m, event)) for m in _DIRECT if m.event == event.name]
@@ -229,7 +243,10 @@ class Measures:
             self._decided[event.job, event.epoch] -= 1
             self._decided += Counter()  # drops what is at 0
             rows = [Measurement(_ROWS, (event.job, sink), n) for sink, n in event.fields["rows"].items()]
-            return [Measurement(_EPOCHS, (event.job,), 1), *rows]
+            epoch, of = self._written.get(event.job, (None, {}))
+            known = of if epoch == event.epoch else {}
+            sizes = [Measurement(_BYTES, (event.job, sink), size) for sink, size in known.items()]
+            return [Measurement(_EPOCHS, (event.job,), 1), *rows, *sizes]
         return []
 
     def _after(self, event: Event) -> list[Measurement]:
@@ -245,6 +262,13 @@ class Measures:
             self._lost.pop(event.job, None)
             measured.append(Measurement(_COMPLETE, (event.job,), event.epoch))
         return measured
+
+    def _keep_written(self, event: Event) -> list[Measurement]:
+        """Keep what an epoch's tasks wrote until it is complete: a refused one is written again."""
+        epoch, of = self._written.get(event.job, (None, {}))
+        self._written[event.job] = event.epoch, (of if epoch == event.epoch else {})
+        self._written[event.job][1][event.fields["sink"]] = event.fields["bytes"]
+        return []
 
     def _vote_lost(self, event: Event) -> list[Measurement]:
         """Count a lost vote once: `start` meets it, and the replay of its epoch meets it again."""

@@ -245,6 +245,7 @@ class Coordinator:
         votes = batch.write(plan)
         with self._events.point("vote", batch.epoch):
             committables = self._accept(plan, votes)
+            self._report_written(batch.epoch, votes)
             for name in filter(committables.get, committables):
                 self._committers[name].check_votes(batch.epoch, committables[name])
         with self._events.point("decide", batch.epoch):
@@ -300,6 +301,12 @@ class Coordinator:
         for sink, seconds in left.items():
             self._report_deadline(plan.epoch, sink, seconds)
         return committables
+
+    def _report_written(self, epoch: int, votes: Sequence[Vote]) -> None:
+        for sink in self._sinks:
+            of = [vote for vote in votes if vote.sink == sink]
+            fields = {"rows": sum(vote.rows for vote in of), "bytes": sum(vote.bytes for vote in of)}
+            self._events.report("written", epoch=epoch, level=logging.DEBUG, sink=sink, **fields)
 
     def _report_deadline(self, epoch: int, sink: str, seconds: float) -> None:
         """Report what is left of the time that a sink's store keeps participants; aloud, once half of it is used."""

@@ -64,6 +64,10 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             ("sink", "participants", "oldest_age_seconds"),
         ),
         "swept": EventKind("undecided participants were aborted", ("sink", "participants")),
+        "written": EventKind(
+            "what tasks handed to a sink's writers, reported at the vote; bytes are of Arrow's form in memory",
+            ("sink", "rows", "bytes"),
+        ),
         "deadline": EventKind("seconds until a sink's earliest deadline, reported at the vote", ("sink", "seconds")),
         "deadline_near": EventKind(
             "an epoch has used half of the time that a sink's store keeps what was prepared", ("sink", "seconds", "of")

@@ -39,6 +39,7 @@ class _Branch:
         self._ticket = ticket
         self._writer: Writer | None = None
         self._rows = 0
+        self._bytes = 0
         self._digest = 0
 
     def write(self, batch: pa.RecordBatch, hashes: pa.Array) -> None:
@@ -50,6 +51,7 @@ class _Branch:
         with self._calling("write"):
             self._writer.write(batch)
         self._rows += batch.num_rows
+        self._bytes += batch.nbytes
         self._digest = (self._digest + _digest(hashes)) % (1 << 64)
 
     def pre_commit(self) -> Vote:
@@ -58,7 +60,8 @@ class _Branch:
         writer, self._writer = self._writer, None  # from here on only the sweep may roll it back
         with self._calling("pre_commit"):
             given = check_committable(self._txn.sink, self._backend, writer.pre_commit())
-        return Vote(self._txn.sink, self._txn.partition, self._rows, replace(given, digest=self._digest))
+        committable = replace(given, digest=self._digest)
+        return Vote(self._txn.sink, self._txn.partition, self._rows, committable, bytes=self._bytes)
 
     def abort(self) -> None:
         if self._writer is not None:

@@ -36,7 +36,8 @@ class EpochPlan:
 class Vote:
     """One task's word on one sink: the rows handed to its writer as the framework counted them, and the committable.
 
-    `refusal` stands in its place when the task met an error that another try in another task can't help.
+    `refusal` stands in its place when the task met an error that another try in another task can't help. `bytes` are
+    those of the rows as Arrow had them in memory: for metrics, nothing is decided by them.
     """
 
     sink: str
@@ -44,6 +45,7 @@ class Vote:
     rows: int
     committable: Committable | None
     refusal: ExactsinkError | None = None
+    bytes: int = 0
 
 
 def sum_digests(digests: Sequence[int]) -> int:

@@ -26,7 +26,7 @@ from exactsink.protocol.votes import EpochPlan, Vote
 
 __all__ = ["committable_from", "dump_votes", "load_votes", "plain_committable"]
 
-_VERSION = 1
+_VERSION = 2
 _NONE = type(None)
 _COMMITTABLE: Mapping[str, tuple[type, ...]] = {
     "txn": (str,),
@@ -43,6 +43,7 @@ _VOTE: Mapping[str, tuple[type, ...]] = {
     "sink": (str,),
     "partition": (int,),
     "rows": (int,),
+    "bytes": (int,),
     "committable": (dict, _NONE),
     "refusal": (dict, _NONE),
 }
@@ -106,6 +107,7 @@ def _plain_vote(vote: Vote) -> dict[str, Any]:
         "sink": vote.sink,
         "partition": vote.partition,
         "rows": vote.rows,
+        "bytes": vote.bytes,
         "committable": None if vote.committable is None else plain_committable(vote.committable),
         "refusal": None if vote.refusal is None else _plain_refusal(vote.refusal),
     }
@@ -120,8 +122,8 @@ def _plain_refusal(error: ExactsinkError) -> dict[str, str]:
 def _vote(body: Any) -> Vote:
     _check_fields(body, _VOTE, frozenset(_VOTE), "a vote")
     committable, refusal = body["committable"], body["refusal"]
-    if body["partition"] < 0 or body["rows"] < 0:
-        raise ValueError(f"a vote for partition {body['partition']} with {body['rows']} rows")
+    if min(body["partition"], body["rows"], body["bytes"]) < 0:
+        raise ValueError(f"a vote for partition {body['partition']} with {body['rows']} rows, {body['bytes']} bytes")
     if refusal is not None:
         _check_fields(refusal, _REFUSAL, frozenset(_REFUSAL), "a refusal")
         if refusal["kind"] not in _REFUSALS:
@@ -134,6 +136,7 @@ def _vote(body: Any) -> Vote:
         None
         if refusal is None
         else _REFUSALS[refusal["kind"]](refusal["what"], why=refusal["why"], next=refusal["next"]),
+        body["bytes"],
     )
 
 

@@ -16,7 +16,7 @@ from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.preflight_frame import frame_findings
 from exactsink_idempotent_upsert.sqlite.preflight_late import late_findings
 from exactsink_idempotent_upsert.sqlite.statements import Statements
-from exactsink_idempotent_upsert.sqlite.trial import silent_unique
+from exactsink_idempotent_upsert.sqlite.trial import filled_columns, silent_unique
 from exactsink_idempotent_upsert.sqlite.values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
@@ -127,6 +127,10 @@ def _statement_problems(table: Table, connection: sqlite3.Connection, names: Seq
         yield Finding(
             "error", message, f"make table {table.name} anew without that clause, or key the sink by {columns}"
         )
+    for name, default in filled_columns(connection, table, names).items():
+        message = f"column {name} of table {table.name} is NOT NULL ON CONFLICT REPLACE"
+        fix = f"coalesce({name}, ...) in the transform, or make table {table.name} anew without that clause"
+        yield Finding("warning", f"{message}: where rows bring NULL, SQLite would store {default}, unreported", fix)
 
 
 def _version_problems(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:

@@ -24,7 +24,9 @@ from exactsink_idempotent_upsert.sqlite.statements import bound, listed
 from exactsink_idempotent_upsert.sqlite.values import column_type, stored_values
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Trial", "form_of", "limits_of", "other_unique", "silent_unique", "table_sql"]
+__all__ = ["Trial", "filled_columns", "form_of", "limits_of", "other_unique", "silent_unique", "table_sql"]
+
+_Program = list[tuple[Any, ...]]
 
 _SQL = "SELECT sql FROM main.sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
 _INDEXES = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND lower(tbl_name) = lower(?) AND sql IS NOT NULL"
@@ -41,9 +43,11 @@ _EXPRESSION = "an expression"
 _CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
 _FILLED = re.compile(r"\bNOT\s+NULL\s+ON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _SILENT = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", re.IGNORECASE)
+_REPLACE = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
 _SAFE = "the epoch is not decided yet: SQLite would refuse the row after the decision, when it is too late"
 _UNIQUE_CODES = (1555, 2067, 2579)  # of a primary key, of UNIQUE, of a row's number
+_NULL_REFUSED = ("HaltIfNull", 1299)
 _EXACT = {"BIGINT": ("INT", "INTEGER"), "BOOLEAN": ("INT", "INTEGER"), "DOUBLE": ("REAL",)}
 
 
@@ -95,24 +99,50 @@ def silent_unique(connection: sqlite3.Connection, table: Table, names: Sequence[
     """Return the columns of each unique constraint, besides the keys', by which SQLite deletes rows of other keys
     (ON CONFLICT REPLACE) or drops those that come (IGNORE), where it would refuse them without that clause.
     """
-    sql = table_sql(connection, table.name)
-    if not _SILENT.search(sql):
-        return []
-    indexes = [row[0] for row in connection.execute(_INDEXES, (table.name,))]
     refused, loudly = (
-        _refused_by([form, *indexes], table, names) for form in (sql, _SILENT.sub("ON CONFLICT ABORT", sql))
+        {said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES}
+        for program in _programs(connection, table, names, _SILENT)
     )
-    return sorted(set(loudly) - set(refused))
+    return sorted(loudly - refused)
 
 
-def _refused_by(form: Iterable[str], table: Table, names: Sequence[str]) -> list[str]:
-    """Return the unique constraints of a copy that refuse a row: SQLite's own program for an upsert says so."""
+def filled_columns(connection: sqlite3.Connection, table: Table, names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of which SQLite would store the default for a NULL in such a row, and those defaults."""
+    refused, loudly = (_nulls_refused(program) for program in _programs(connection, table, names, _REPLACE))
+    filled = {said[len(table.name) + 1 :] for said in loudly - refused}  # said as `table.column`
+    brought = set(map(ascii_lower, names))
+    defaults = connection.execute("SELECT name, dflt_value FROM pragma_table_xinfo(?)", (table.name,))
+    return {name: default for name, default in defaults if name in filled and ascii_lower(name) in brought}
+
+
+def _nulls_refused(program: _Program) -> set[str]:
+    """Return the columns whose NULL ends an upsert, and gets no default before."""
+    filled = {register for _, what, register, *_ in program if what == "NotNull"}
+    nulls = [(said, register) for _, what, code, _, register, said, *_ in program if (what, code) == _NULL_REFUSED]
+    return {said for said, register in nulls if register not in filled}
+
+
+def _programs(
+    connection: sqlite3.Connection, table: Table, names: Sequence[str], clause: re.Pattern[str]
+) -> tuple[_Program, _Program]:
+    """Return SQLite's own program for an upsert, and what it would be with ABORT in the place of a clause."""
+    sql = table_sql(connection, table.name)
+    if not clause.search(sql):
+        return [], []
+    indexes = [row[0] for row in connection.execute(_INDEXES, (table.name,))]
+    return (
+        _program([sql, *indexes], table, names),
+        _program([clause.sub("ON CONFLICT ABORT", sql), *indexes], table, names),
+    )
+
+
+def _program(form: Iterable[str], table: Table, names: Sequence[str]) -> _Program:
     with closing(sqlite3.connect(":memory:")) as copy:
         for statement in form:
             copy.execute(statement)
         insert = f"INSERT INTO {listed([table.name])} ({listed(names)}) VALUES {bound(len(names))}"
-        program = copy.execute(f"EXPLAIN {insert} ON CONFLICT ({listed(table.keys)}) DO NOTHING", [None] * len(names))
-        return [said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES]
+        explain = f"EXPLAIN {insert} ON CONFLICT ({listed(table.keys)}) DO NOTHING"
+        return copy.execute(explain, [None] * len(names)).fetchall()
 
 
 def _types_may_not_fit(connection: sqlite3.Connection, table: Table, schema: pa.Schema, *, strict: bool) -> bool:
