@@ -58,6 +58,6 @@ class RedisServer(ServerProcess):
 
 @contextmanager
 def own_redis(settings: Sequence[str] = SETTINGS) -> Iterator[RedisServer]:
-    """Give a server, started, to one owner."""
+    """Return a server, started, to one owner."""
     with owned(RedisServer(settings)) as server:
         yield server
