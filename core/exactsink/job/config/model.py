@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -64,7 +65,9 @@ def _dotted(value: Any) -> Any:
     return flat
 
 
-_Settings = Annotated[Mapping[str, str | int | float | bool], BeforeValidator(_dotted)]
+_Settings = Annotated[
+    Mapping[str, str | int | float | bool], BeforeValidator(_dotted), WithJsonSchema({"type": "object"})
+]
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
 
