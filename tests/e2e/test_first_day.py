@@ -104,7 +104,7 @@ def _file(day: Day) -> None:
     day.refused(2, f"{both}\n{narrow}: {columns}{fix}", command="check")
     day.edit((f"{setting}\n", ""), ("[spark.conf]\n", f"[spark.conf]\n{setting}\n"))
     day.edit(('columns = "id"', 'columns = ["id"]'))
-    near = "no backend file is installed; did you mean files?\n  next: `exactsink backends` lists them"
+    near = "no backend file is installed; did you mean files?\n  next: name one of files, idempotent_upsert, kafka, p"
     day.refused(2, f"{day.at('backend = ')}: {near}", command="run")
     day.edit(('"file"', '"files"'))
     missing = f"{day.at('[sinks.table]')}: sinks.table.keys is missing"
@@ -129,7 +129,7 @@ def _source(day: Day) -> None:
 
 def _server(day: Day, server: PostgresServer) -> None:
     """A server that is down, a wrong password, a database that is not there."""
-    place = f"sink db: connect to postgres://{server.folder}/shop: "
+    place = f"sink db: connect to postgres://{server.folder}:{server.port}/shop: "
     server.stop()
     down = "\n  next: see that the server is up, then start the job again"
     day.refused(75, place, "Is the server running locally and accepting connections on that socket?", down)

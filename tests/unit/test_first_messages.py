@@ -31,8 +31,8 @@ table = "orders"
 keys = ["id"]
 """
 MISTAKES = {
-    "unknown key": ('keys = ["id"]', 'key = ["id"]', "line 9: sinks.table.keys is missing\n"
-        "job.toml line 13: unknown key sinks.table.key; did you mean keys?"),
+    "unknown key": ('keys = ["id"]', 'key = ["id"]', ("line 9: sinks.table.keys is missing\n"
+        "job.toml line 13: unknown key sinks.table.key; did you mean keys?")),
     "text for a list": ('keys = ["id"]', 'keys = "id"',
         'line 13: sinks.table.keys: a list is wanted: write keys = ["id"]'),
     "number for text": ('table = "orders"', "table = 3", "line 12: sinks.table.table: text in quotes is wanted"),
@@ -41,8 +41,8 @@ MISTAKES = {
     "text for a number": ('chk"', 'chk"\nrestarts = "often"',
         "line 4: job.restarts: a whole number is wanted: write restarts = 10"),
     "neither": ('path = "lake"', 'path = "lake"\ndistribution = [1]',
-        'line 9: sinks.lake.distribution: a whole number is wanted: write distribution = "none", or '
-        'sinks.lake.distribution: text in quotes is wanted: write distribution = "none"'),
+        ('line 9: sinks.lake.distribution: a whole number is wanted: write distribution = "none", or '
+        'sinks.lake.distribution: text in quotes is wanted: write distribution = "none"')),
     "none of the words": ('keys = ["id"]', 'keys = ["id"]\nmode = "insert"',
         'line 14: sinks.table.mode: one of "upsert", "insert_if_absent", "replace" is wanted; did you mean upsert?'),
     "a name's pattern": ('name = "orders"', 'name = "My Orders"',
@@ -52,18 +52,19 @@ MISTAKES = {
     "a function's pattern": ('chk"', 'chk"\ntransform = "clean"',
         r'line 4: job.transform: write transform = "shop.orders:clean" (it has to match ^[\w.]+:[\w.]+$)'),
     "a time's pattern": ('chk"', 'chk"\nlongest_pause = "1 week"',
-        r'line 4: job.longest_pause: write longest_pause = "7 days" '
-        r"(it has to match ^\d+ (second|minute|hour|day)s?$)"),
+        (r'line 4: job.longest_pause: write longest_pause = "7 days" '
+        r"(it has to match ^\d+ (second|minute|hour|day)s?$)")),
     "an empty condition": ('path = "lake"', 'path = "lake"\nwhere = ""',
         'line 9: sinks.lake.where: it is empty: write where = "amount > 0"'),
     "no checkpoint": ('checkpoint = "chk"\n', "",
         'line 1: job.checkpoint is missing: write checkpoint = "/data/checkpoints/orders"'),
     "no backend of this name": ('"files"', '"file"', "line 7: no backend file is installed; did you mean files?"),
     "Spark's setting in [spark]": ("[source]", '[spark]\n"spark.sql.shuffle.partitions" = 2\n[source]',
-        "line 5: unknown key spark.spark.sql.shuffle.partitions: Spark's own settings stand in [spark.conf], under "
-        "their whole names in quotes"),
+        ("line 5: unknown key spark.spark.sql.shuffle.partitions: Spark's own settings stand in [spark.conf], under "
+        "their whole names in quotes")),
     "the same without quotes": ("[source]", "[spark]\nspark.sql.shuffle.partitions = 2\n[source]",
-        "line 5: unknown key spark.spark: Spark's own settings stand in [spark.conf], under their whole names in quotes"),
+        ("line 5: unknown key spark.spark: Spark's own settings stand in [spark.conf], under their whole names in "
+        "quotes")),
     "and in [job]": ("[source]", '"spark.sql.shuffle.partitions" = 2\n[source]',
         "line 4: unknown key job.spark.sql.shuffle.partitions: Spark's own settings stand in [spark.conf]"),
     "a variable that is not set": ('"lake"', '"${LAKE_PLACE}"', "line 8: the environment has no LAKE_PLACE"),
@@ -159,15 +160,13 @@ class Said(Exception):
     pass
 
 
-JAVA = (
-    "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted: lost task\n\tat x\n"
-)
+JAVA = "An error occurred while calling o7.x.\n: org.apache.spark.SparkException: Job aborted: lost task\n\tat x\n"
+NO_PROGRAM = 'java.io.IOException: Cannot run program "/no/python"'
+CRASHED = "org.apache.spark.SparkException: worker crashed"
 TASKS = {
     "pyspark.errors.PythonException: x\nTraceback\n  File\nValueError: off by one\n": "ValueError: off by one",
-    f'{JAVA}Caused by: java.io.IOException: Cannot run program "/no/python"\n\tat y': "java.io.IOException: Cannot run "
-    'program "/no/python"',
-    f"{JAVA}Caused by: org.apache.spark.SparkException: worker crashed\nCaused by: java.io.EOFException\n\tat z": "org.apache."
-    "spark.SparkException: worker crashed",
+    f"{JAVA}Caused by: {NO_PROGRAM}\n\tat y": NO_PROGRAM,
+    f"{JAVA}Caused by: {CRASHED}\nCaused by: java.io.EOFException\n\tat z": CRASHED,
     JAVA: "org.apache.spark.SparkException: Job aborted: lost task",
     "": "Said",
 }

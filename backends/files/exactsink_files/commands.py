@@ -66,9 +66,9 @@ def commands(open_job: OpenJob) -> click.Group:
     def compact_command(job: str, sink: str | None, run: str | None, target_size: str, drop: bool, yes: bool) -> None:
         """Make large files of small ones, for readers of snapshots.
 
-        The job may be running. Plain readers (a glob, Spark on the folder) go on with the small files. With --drop-originals these are removed:
-        from then on plain readers do not see their rows, snapshots of older epochs can't be had, and readers
-        that still use an older list fail.
+        The job may be running. Plain readers (a glob, Spark on the folder) go on with the small files. With
+        --drop-originals these are removed: from then on plain readers do not see their rows, snapshots of older epochs
+        can't be had, and readers that still use an older list fail.
         """
         compact_files(open_job, job, sink, run, target_size, drop=drop, confirmed=yes)
 

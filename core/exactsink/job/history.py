@@ -107,7 +107,7 @@ class JobHistory:
             return self.state().read()
 
     def check(self) -> Iterator[Finding]:
-        """Look whether journal and checkpoint can be written where they are: a store is really tried. Leaves nothing."""
+        """Look whether journal and checkpoint can be kept where they are: a store is really tried. Leaves nothing."""
         for place, what in ((self.folder, "the job's journal and state"), (self.checkpoint, "Spark's checkpoint")):
             if isinstance(place, Path):
                 yield from _unwritable(place, what)
