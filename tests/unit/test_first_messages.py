@@ -41,8 +41,8 @@ MISTAKES = {
     "text for a number": ('chk"', 'chk"\nrestarts = "often"',
         "line 4: job.restarts: a whole number is wanted: write restarts = 10"),
     "neither": ('path = "lake"', 'path = "lake"\ndistribution = [1]',
-        ('line 9: sinks.lake.distribution: a whole number is wanted: write distribution = "none", or '
-        'sinks.lake.distribution: text in quotes is wanted: write distribution = "none"')),
+        ("line 9: sinks.lake.distribution: a whole number is wanted, or text in quotes is wanted: "
+        'write distribution = "none"')),
     "none of the words": ('keys = ["id"]', 'keys = ["id"]\nmode = "insert"',
         'line 14: sinks.table.mode: one of "upsert", "insert_if_absent", "replace" is wanted; did you mean upsert?'),
     "a name's pattern": ('name = "orders"', 'name = "My Orders"',

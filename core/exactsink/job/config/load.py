@@ -66,8 +66,16 @@ def config_error(
         path = (*base, *inner)
         name = ".".join(map(str, path))
         said.setdefault(path, []).append(_mistake(found, name, inner, model, also))
-    lines = [f"{document.place(path)}: {document.scrubbed(', or '.join(texts))}" for path, texts in said.items()]
+    lines = [f"{document.place(path)}: {document.scrubbed(_one_of(texts))}" for path, texts in said.items()]
     return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check {document.name}`")
+
+
+def _one_of(texts: list[str]) -> str:
+    """Return one sentence of those about a value that is none of several types: name and example stand in each."""
+    first, *others = texts
+    head, write, example = first.partition(": write ")
+    also = [other.partition(": write ")[0].partition(": ")[2] for other in others]
+    return f"{', or '.join([head, *also])}{write}{example}"
 
 
 def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel], also: Iterable[str]) -> str:
