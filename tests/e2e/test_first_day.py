@@ -154,7 +154,7 @@ def _targets(day: Day, server: PostgresServer, kafka: Kafka, topic: str) -> None
         f"sink table: table rows does not exist in {day.folder}/table.db",
         'sink db: role "loader" may not make table public.exactsink_epochs',
         "sink db: table public.rows, column id: the rows' int64 does not go into text",
-        'sink db: role "loader" may not INSERT into table public.rows',
+        'sink db: role "loader" may not insert into table public.rows',
         f"sink out: there is no topic {topic}, and brokers are not relied on to make it",
         "next: fix that, then `exactsink check JOB.toml`",
     )

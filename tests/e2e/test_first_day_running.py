@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 import signal
 import sqlite3
+import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.first_day import Day
-from tests.e2e.jobs import SINKS, THREE_SINKS, ids, in_lake, in_table, write_job, write_source
+from tests.e2e.jobs import SINKS, SPARK, THREE_SINKS, ids, in_lake, in_table, write_job, write_source
 from tests.e2e.kafka_job import KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
@@ -32,6 +34,7 @@ table = "rows"
 columns = ["id"]
 create = true
 """
+_PYENV = Path.home() / ".pyenv/versions"
 _OFTEN = 'trigger = "1 second"\n'
 
 
@@ -134,6 +137,25 @@ def test_a_job_that_is_started_twice_interrupted_or_loses_its_server(
     day.whole()
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
     assert Counter(row for (row,) in own_database.execute("SELECT id FROM rows")) == ids(4)
+
+
+def test_another_python_on_the_executors_is_named_before_the_first_row(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    others = {path.name: path for path in (*_PYENV.glob("3.1?.*/bin/python3.1?"), *Path("/usr/bin").glob("python3.1?"))}
+    others.pop(f"python3.{sys.version_info.minor}", None)
+    if not others:
+        pytest.skip("this machine has one Python only")
+    write_source(tmp_path, 1)
+    day = Day(tmp_path, drivers, jvm, capfd)
+    write_job(tmp_path, spark=SPARK.replace("tests.e2e.python_daemon", "pyspark.daemon"))
+    day.environment["PYSPARK_PYTHON"] = other = str(min(others.values()))
+    named = f"the executors run another Python: PYSPARK_PYTHON is {other}: the driver has {platform.python_version()}"
+    day.refused(5, named, f"\n  next: unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}")
+    assert not (tmp_path / "lake").exists()
+    day.environment["PYSPARK_PYTHON"] = sys.executable
+    day.whole()
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
 
 
 _WIDE = """

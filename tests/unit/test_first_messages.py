@@ -107,6 +107,16 @@ def test_the_next_step_is_said(tmp_path: Path, command: Command, monkeypatch: py
     assert command("status", str(tmp_path / "job.toml")).err.endswith(f"\n  next: {NEXT[place]}\n")
 
 
+def test_a_value_is_not_repeated_where_it_would_have_to_be_escaped(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODD_SECRET", 's3"cr3t')
+    (tmp_path / "job.toml").write_text(JOB.replace('keys = ["id"]', 'keys = "${ODD_SECRET}"'))
+    said = command("status", str(tmp_path / "job.toml")).err
+    assert "sinks.table.keys: a list is wanted\n" in said
+    assert "cr3t" not in said
+
+
 def test_settings_may_be_written_without_quotes(tmp_path: Path) -> None:
     text = JOB.replace("[sinks.lake]", "options = { kafka.group.id = 'x', y = 1 }\n[sinks.lake]")
     (tmp_path / "job.toml").write_text(text + '[spark.conf]\nspark.sql.shuffle.partitions = 2\n"spark.x.y" = true\n')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,9 @@ _KINDS = {
 }
 """What is wanted, by the beginning of pydantic's names of such errors."""
 
+_PLAIN = re.compile(r"[\w .-]+")
+"""Text that TOML needs no escapes for: an escaped secret would not be known as one, and be shown."""
+
 
 def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
     """Return what `key` should be, and a line to write where one is known.
@@ -44,8 +48,8 @@ def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
     words = _KINDS.get(kind.partition("_")[0]) if kind.endswith(("_type", "_parsing", "_from_float")) else None
     if words is None:
         return str(found["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    if words == _KINDS["tuple"] and isinstance(given, str):
-        example = f"write {key} = {json.dumps([given], ensure_ascii=False)}"
+    if words == _KINDS["tuple"] and isinstance(given, str) and _PLAIN.fullmatch(given):
+        example = f'write {key} = ["{given}"]'
     return f"{words}{example and f': {example}'}"
 
 
