@@ -18,6 +18,7 @@ from tests.e2e.jobs import ids, in_lake, in_table, write_source
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import PostgresServer
+from tests.servers.waiting import wait_until
 
 _JOB = """\
 [job]
@@ -164,12 +165,13 @@ def _targets(day: Day, server: PostgresServer, kafka: Kafka, topic: str) -> None
 
 def _obey(fix: str, day: Day, server: PostgresServer, kafka: Kafka, topic: str) -> None:
     """Do what a message says, as it says it."""
-    print("FIX", fix)
     if fix.startswith("kafka-topics.sh"):
         found = re.search(r"--create --topic (\S+) --partitions (\d+)", fix)
         assert found
         assert found[1] == topic
-        kafka.admin().create_topics([NewTopic(topic, int(found[2]))])[topic].result()
+        admin, partitions = kafka.admin(), int(found[2])
+        admin.create_topics([NewTopic(topic, partitions)])[topic].result()
+        wait_until(lambda: len(admin.list_topics(topic).topics[topic].partitions) == partitions, "the topic")
     elif "or run: " in fix:
         with closing(sqlite3.connect(day.folder / "table.db")) as connection:
             connection.executescript(fix.partition("or run: ")[2])

@@ -18,7 +18,7 @@ import pytest
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.first_day import Day
-from tests.e2e.jobs import SINKS, SPARK, THREE_SINKS, ids, in_lake, in_table, write_job, write_source
+from tests.e2e.jobs import LINES, ROWS_A_BATCH, SINKS, SPARK, ids, in_lake, in_table, write_job, write_source
 from tests.e2e.kafka_job import KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
@@ -167,30 +167,46 @@ def wide(frame):
 """
 
 
-def test_a_row_of_80_mb_is_written_or_refused_with_the_name_of_the_limit(
-    tmp_path: Path,
-    drivers: Drivers,
-    jvm: WarmJvm,
-    database: Database,
-    kafka_sink: KafkaSink,
-    capfd: pytest.CaptureFixture[str],
+_TRANSFORM = 'transform = "first_day_rows:wide"\nrestarts = 0\n'
+_LAKE, _TABLE = (f"\n[sinks.{sink}" for sink in SINKS.split("[sinks.")[1:])
+_ROOMY = {
+    "files": _LAKE.replace('partition_by = ["kind"]\n', "") + LINES,
+    "idempotent_upsert": _TABLE,
+    "postgres": _DB.replace('["id"]', '["id", "kind"]'),
+}
+
+
+@pytest.mark.parametrize("backend", _ROOMY)
+def test_a_row_of_80_mb_is_written_once(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, backend: str
+) -> None:
+    write_source(tmp_path, 1)
+    (tmp_path / "first_day_rows.py").write_text(_WIDE)
+    conninfo = database.server.conninfo(database.name)
+    drivers.whole(write_job(tmp_path, _ROOMY[backend].replace("{conninfo}", conninfo), _TRANSFORM), jvm=jvm)
+    widths = "SELECT length(kind) FROM rows ORDER BY 1 DESC"
+    if backend == "files":
+        lines = [json.loads(line) for path in (tmp_path / "lines").glob("*.json*") for line in path.open()]
+        found = sorted((len(row["kind"]) for row in lines), reverse=True)
+        assert in_lake(tmp_path) == Counter(row["id"] for row in lines) == ids(1)
+    elif backend == "postgres":
+        found = [width for (width,) in database.execute(widths)]
+    else:
+        with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
+            found = [width for (width,) in connection.execute(widths)]
+    assert found == [80_000_000, *[2] * (ROWS_A_BATCH - 1)]
+
+
+def test_a_row_of_80_mb_is_refused_by_kafka_with_the_name_of_the_limit(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, kafka_sink: KafkaSink, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_source(tmp_path, 1)
     (tmp_path / "first_day_rows.py").write_text(_WIDE)
     day = Day(tmp_path, drivers, jvm, capfd)
-    db = _DB.replace("{conninfo}", database.server.conninfo(database.name)).replace('["id"]', '["id", "kind"]')
-    sinks = THREE_SINKS.replace('partition_by = ["kind"]\n', "") + db
-    transform = 'transform = "first_day_rows:wide"\nrestarts = 0\n'
-    write_job(tmp_path, sinks + kafka_sink.sink(), transform)
-    limit = f"sink {kafka_sink.name}: "
-    said = day.refused(1, limit, "a record is too large", "message.max.bytes", "\n  next: ")
+    write_job(tmp_path, kafka_sink.sink(), _TRANSFORM)
+    said = day.refused(1, f"sink {kafka_sink.name}: ", "a record is too large", "message.max.bytes", "\n  next: ")
     assert len(said) < 2000, "the row itself is no part of the message"
     assert kafka_sink.rows().total() == 0
-    write_job(tmp_path, sinks, transform)
+    day.edit((_TRANSFORM, ""))
     day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
-    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
-        assert connection.execute("SELECT length(kind) FROM rows WHERE id = 7").fetchall() == [(80_000_000,)]
-    assert database.execute("SELECT length(kind) FROM rows WHERE id = 7") == [(80_000_000,)]
-    widths = [len(json.loads(line)["kind"]) for path in (tmp_path / "lines").glob("*.json*") for line in path.open()]
-    assert (max(widths), len(widths)) == (80_000_000, len(ids(1)))
+    assert kafka_sink.amiss(tmp_path) == {}
