@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -190,14 +191,21 @@ _ROOMY = {
 }
 
 
+@pytest.fixture(scope="module")
+def roomy_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
+    """A JVM of its own: in Spark's 1 GB such a row, copied for sinks, may end it, and with it the others' tests."""
+    with closing(WarmJvm(tmp_path_factory.mktemp("roomy"), "--driver-memory", "3g")) as started:
+        yield started
+
+
 @pytest.mark.parametrize("backend", _ROOMY)
 def test_a_row_of_80_mb_is_written_once(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, backend: str
+    tmp_path: Path, drivers: Drivers, roomy_jvm: WarmJvm, database: Database, backend: str
 ) -> None:
     write_source(tmp_path, 1)
     (tmp_path / "first_day_rows.py").write_text(_WIDE)
     conninfo = database.server.conninfo(database.name)
-    drivers.whole(write_job(tmp_path, _ROOMY[backend].replace("{conninfo}", conninfo), _TRANSFORM), jvm=jvm)
+    drivers.whole(write_job(tmp_path, _ROOMY[backend].replace("{conninfo}", conninfo), _TRANSFORM), jvm=roomy_jvm)
     widths = "SELECT length(kind) FROM rows ORDER BY 1 DESC"
     if backend == "files":
         lines = [json.loads(line) for path in (tmp_path / "lines").glob("*.json*") for line in path.open()]
@@ -212,11 +220,11 @@ def test_a_row_of_80_mb_is_written_once(
 
 
 def test_a_row_of_80_mb_is_refused_by_kafka_with_the_name_of_the_limit(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, kafka_sink: KafkaSink, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, drivers: Drivers, roomy_jvm: WarmJvm, kafka_sink: KafkaSink, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_source(tmp_path, 1)
     (tmp_path / "first_day_rows.py").write_text(_WIDE)
-    day = Day(tmp_path, drivers, jvm, capfd)
+    day = Day(tmp_path, drivers, roomy_jvm, capfd)
     write_job(tmp_path, kafka_sink.sink(), _TRANSFORM)
     said = day.refused(1, f"sink {kafka_sink.name}: ", "a record is too large", "message.max.bytes", "\n  next: ")
     assert len(said) < 2000, "the row itself is no part of the message"
