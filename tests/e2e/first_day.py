@@ -101,7 +101,7 @@ class Day:
         return code, said
 
     def command(self, command: str) -> tuple[int, str]:
-        """Give the job to a command in this process; return its exit code and what it printed."""
+        """Hand the job to a command in this process; return its exit code and what it printed."""
         self._capfd.readouterr()
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment.items():
