@@ -53,6 +53,7 @@ _CONFIG = """\
 A TOML file. An unknown key is an error, which names the nearest known one.
 
 Strings may hold `${NAME}` or `${NAME:-default}` from the environment; no error of the config shows what came from it.
+A variable that is not set, or is empty, is refused where it has no default: `${NAME:-}` lets nothing stand in.
 In a backend's own options, `${executor:NAME}` is also resolved in each task, from its executor's environment: such a
 value does not travel from the driver.
 """

@@ -145,6 +145,7 @@ LEAKS = {
     "a secret within a longer one": 'loud = "${LONG} ${PASSWORD}"',
     "a core option": 'distribution = "${PASSWORD}"',
     "the backend's name": 'backend = "${PASSWORD}"',
+    "a text in the place of a list": 'columns = "${PASSWORD}"',
     "a number of the framework": 'max_participants = "${PASSWORD}"',
     "a list in the place of a text": 'where = ["${PASSWORD}"]',
     "a source's option": '[source]\nformat = "x"\noptions = { password = ["${PASSWORD}"] }',

@@ -85,3 +85,18 @@ def test_a_batch_ends_where_the_checkpoints_offset_log_says(log: str, ends: tupl
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text(log)
     assert Checkpoint(tmp_path).source_ends(3) == ends
+
+
+def test_a_place_that_takes_no_file_is_found_and_the_look_leaves_nothing(tmp_path: Path) -> None:
+    found = list(JobHistory.of(_config(checkpoint="/sys/below/chk")).check())
+    assert [(finding.severity, finding.message) for finding in found] == [
+        ("error", f"{what} can't be written to /sys/below/{name}: /sys: Permission denied")
+        for what, name in (("the job's journal and state", "chk.exactsink"), ("Spark's checkpoint", "chk"))
+    ]
+    assert list(JobHistory.of(_config(checkpoint=str(tmp_path / "new/chk"))).check()) == []
+    (tmp_path / "chk").touch()
+    (in_the_way,) = JobHistory.of(_config(checkpoint=str(tmp_path / "chk"))).check()
+    assert (
+        in_the_way.message == f"Spark's checkpoint can't be written to {tmp_path}/chk: {tmp_path}/chk: Not a directory"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chk"]

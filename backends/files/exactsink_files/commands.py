@@ -34,7 +34,10 @@ def commands(open_job: OpenJob) -> click.Group:
     @_run
     @_as_json
     def list_command(target: str, sink: str | None, run: str | None, as_json: bool) -> None:
-        """List what each job and sink has written to a folder, or what a job has: epochs, files, rows, bytes."""
+        """List what jobs have written: epochs, files, rows, bytes.
+
+        All that stands in a folder, or what one job has.
+        """
         list_files(open_job, target, sink, run, as_json)
 
     @group.command("read-list")
@@ -47,7 +50,10 @@ def commands(open_job: OpenJob) -> click.Group:
     def read_list_command(
         job: str, sink: str | None, run: str | None, at: int | None, partial: bool, as_json: bool
     ) -> None:
-        """Print the files that hold each row once, one a line: for pyarrow, DuckDB, Polars, Spark."""
+        """Print the files that hold each row once, one a line.
+
+        For pyarrow, DuckDB, Polars and Spark.
+        """
         read_list(open_job, job, sink, run, at, partial, as_json)
 
     @group.command("compact")
@@ -58,11 +64,11 @@ def commands(open_job: OpenJob) -> click.Group:
     @click.option("--drop-originals", "drop", is_flag=True, help="Remove what was compacted: see below.")
     @click.option("--yes", is_flag=True, help="Do so, though plain readers lose sight of the rows.")
     def compact_command(job: str, sink: str | None, run: str | None, target_size: str, drop: bool, yes: bool) -> None:
-        """Make large files of small ones, for readers of snapshots; the job may be running.
+        """Make large files of small ones, for readers of snapshots.
 
-        Plain readers (a glob, Spark on the folder) go on with the small files. With --drop-originals these are removed:
-        from then on plain readers do not see their rows, snapshots of older epochs can't be had, and readers
-        that still use an older list fail.
+        The job may be running. Plain readers (a glob, Spark on the folder) go on with the small files. With
+        --drop-originals these are removed: from then on plain readers do not see their rows, snapshots of older epochs
+        can't be had, and readers that still use an older list fail.
         """
         compact_files(open_job, job, sink, run, target_size, drop=drop, confirmed=yes)
 

@@ -265,5 +265,6 @@ def _fixes(table: Table, field: pa.Field, column: Column) -> str:
     cast, wanted = cast_for(field, column), column_type(field.type)
     fixes = [f"write {cast} in the frame"] if cast else []
     if wanted is not None:
-        fixes.append(f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)} TYPE {wanted}")
+        alter = f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)} TYPE {wanted}"
+        fixes.append(f"{alter} USING {quoted(column.name)}::{wanted}")  # the server casts few types by itself
     return ", or ".join(fixes) or "leave it out of columns"

@@ -42,5 +42,6 @@ def check(path: str, answer: dict[str, Any]) -> None:
     for refusal in found.refusals:
         raise refusal
     if found.errors:
-        what = f"{len(found.errors)} findings would stop the job"
-        raise PreflightError(what, next=f"fix them, then `exactsink run {path}`")
+        count = len(found.errors)
+        what = "1 finding would stop the job" if count == 1 else f"{count} findings would stop the job"
+        raise PreflightError(what, next=f"fix {'it' if count == 1 else 'them'}, then `exactsink run {path}`")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from exactsink.cli.opened import Opened
+from exactsink.cli.plugins import Commands
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, InDoubtError, Lost, Prepared, Unknown
 from exactsink.operate.explain import explained, when
@@ -38,7 +39,7 @@ _take_over = click.option("--take-over", is_flag=True, help="Claim the job altho
 _no_journal = click.option("--no-journal", is_flag=True, help="The job's folder is gone for good.")
 
 
-@click.group()
+@click.group(cls=Commands)
 def indoubt() -> None:
     """List what is in doubt, explain it, and commit, abort or resolve it."""
 

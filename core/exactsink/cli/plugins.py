@@ -10,11 +10,25 @@ from exactsink.cli.opened import Opened
 from exactsink.contract import ConfigError, ExactsinkError, JobSinks
 from exactsink.job.registry import Registry, installed_plugins
 
-__all__ = ["PluginCommands"]
+__all__ = ["Commands", "PluginCommands"]
+
+_UNCUT = 1000  # characters; click takes 45 or what the line has left
 
 
-class PluginCommands(click.Group):
+class Commands(click.Group):
+    """A group whose help shows the whole first sentence of each command: click cuts it."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        found = {name: self.get_command(context, name) for name in self.list_commands(context)}
+        rows = [(name, command.get_short_help_str(_UNCUT)) for name, command in found.items() if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class PluginCommands(Commands):
     """Own commands, and a group for each backend that brings one; none of these stands for an own one."""
+
+    group_class = Commands
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *Registry(installed_plugins()).with_commands()})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +107,10 @@ class JobHistory:
             return self.state().read()
 
     def check(self) -> Iterator[Finding]:
-        """Look whether the journal's place can hold one: an object store is really tried. Leaves nothing."""
+        """Look whether journal and checkpoint can be kept where they are: a store is really tried. Leaves nothing."""
+        for place, what in ((self.folder, "the job's journal and state"), (self.checkpoint, "Spark's checkpoint")):
+            if isinstance(place, Path):
+                yield from _unwritable(place, what)
         if self.journal_url is None and isinstance(self.folder, ObjectPath):
             fix = f"keep it in a database: {JOURNAL_IN_A_DATABASE}"
             yield from store_findings(self.folder / "journal", "the journal", fix)
@@ -120,6 +125,17 @@ class JobHistory:
         from exactsink.protocol.journal.stores.sql import SqlStore
 
         return SqlStore(self.journal_url.get_secret_value(), self.job)
+
+
+def _unwritable(folder: Path, what: str) -> Iterator[Finding]:
+    """Find that a folder, or the nearest one above it, takes no file."""
+    place = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
+    try:
+        tempfile.TemporaryFile(dir=place, prefix="exactsink-probe-").close()
+    except OSError as error:
+        message = f"{what} can't be written to {folder}: {place}: {error.strerror or error}"
+        fix = f"let this user write there (chown, chmod u+rwx '{place}'); or set [job] checkpoint to another folder"
+        yield Finding("error", message, fix)
 
 
 def _is_open(folder: Path) -> bool:

@@ -155,7 +155,9 @@ class Registry:
         close = difflib.get_close_matches(name, list(self._specs), n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]}?" if close else ""
         return ConfigError(
-            f"{place}: no backend {name} is installed{hint}", why=broken, next="`exactsink backends` lists them"
+            f"{place}: no backend {name} is installed{hint}",
+            why=broken,
+            next=f"name one of {', '.join(sorted(self._specs))}; or pip install the plugin that brings it",
         )
 
 

@@ -192,12 +192,14 @@ def _filled(value: Any, environ: Mapping[str, str]) -> Any:
 
     def fill(found: re.Match[str]) -> str:
         name, default = found["name"], found["default"]
-        if environ.get(name) or (name in environ and default is None):
+        if environ.get(name):
             return environ[name]
         if default is not None:
             return default[2:]
         raise ConfigError(
-            f"an executor's environment has no {name}",
+            f"{name} is empty in an executor's environment"
+            if name in environ
+            else f"an executor's environment has no {name}",
             why=f"a sink's option says {found[0]}",
             next=f"set it there (spark.executorEnv.{name} in [spark] conf, or on the machine)",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,19 +14,29 @@ from exactsink.contract import ConfigError, Retryable
 
 __all__ = ["first_line", "needs_classic_session", "refuse_connect", "task_error", "tasks_of"]
 
+_PLACE = re.compile(r"; line \d+ pos \d+;?$")
+"""Where in its own text Spark met a mistake: nobody but Spark sees that text."""
+_NAMED = re.compile(r"[^:]*(Error|Exception|Retryable):")
+_SPARKS_OWN = ("org.apache.spark", "pyspark.")
+
 
 def first_line(error: Exception) -> str:
     """Return what Spark says, without the plan and the stack below it."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        lines = [lines[1].removeprefix(": ")]  # of a Java error that pyspark has no name for
+    return _PLACE.sub("", lines[0]) if lines else type(error).__name__
 
 
 def task_error(error: Exception) -> str:
-    """Return a Python task's own error, found in what Spark reports of it."""
+    """Return a Python task's own error, found in what Spark reports of it; else the last cause that Java names."""
     lines = [line.strip() for line in str(error).splitlines()]
-    found = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Retryable")) and ":" in line]
-    named = [line for line in found if not line.startswith(("org.apache.spark", "pyspark."))]
-    return (named or found or lines[:1])[-1][:500]
+    for causes in ("", "Caused by: "):  # a task's own error stands in a traceback of its own
+        named = [line.removeprefix(causes) for line in lines if line.startswith(causes)]
+        named = [line for line in named if _NAMED.match(line)]
+        if own := [line for line in named if not line.startswith(_SPARKS_OWN)] or named:
+            return own[-1][:500]
+    return first_line(error)[:500]
 
 
 @contextmanager

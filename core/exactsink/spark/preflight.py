@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import exactsink
-from exactsink.contract import Finding, PreflightError
+from exactsink.contract import ExactsinkError, Finding, PreflightError
 from exactsink.job.config import JobConfig
 from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
@@ -30,6 +32,11 @@ from exactsink.spark.errors import task_error
 from exactsink.spark.routes import Passes, Route
 
 __all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]
+
+_INSTALL = (
+    "see that every executor has exactsink with the backends' extras (pip install 'exactsink[...]') for that Python, "
+    "and what the config wants of its environment"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Preflight:
             raise refusal
         if self.errors:
             lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in self.errors]
-            raise PreflightError("\n".join(lines), next="fix that, then `exactsink check`")
+            raise PreflightError("\n".join(lines), next="fix that, then `exactsink check JOB.toml`")
 
     def report_to(self, events: Events, sinks: Mapping[str, Sink]) -> None:
         """Report the warnings, and what each sink promises."""
@@ -110,6 +117,10 @@ def _ask_sink(job: str, sink: Sink, schema: pa.Schema) -> Sequence[Finding]:
     committer = committer_of(sink, job)
     try:
         return list(committer.check(schema, sink.max_participants))
+    except ExactsinkError as error:
+        if f"sink {sink.name}" in error.what:
+            raise
+        raise type(error)(f"sink {sink.name}: {error.what}", why=error.why, next=error.next) from error
     finally:
         committer.close()
 
@@ -128,12 +139,7 @@ def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
     try:
         found = spark.range(0, 1, 1, 1).mapInArrow(probe, "version string").collect()[0]["version"]
     except (Py4JJavaError, PySparkException) as error:
-        raise PreflightError(
-            "the executors can't run this job's backends",
-            why=task_error(error),
-            next="see that every executor has exactsink with the backends' extras (pip install exactsink[...]), and "
-            "what the config wants of its environment",
-        ) from error
+        raise _refused_by_executors(error) from error
     if found != exactsink.__version__:
         raise PreflightError(
             f"the executors have exactsink {found}, the driver {exactsink.__version__}",
@@ -150,3 +156,14 @@ def check_pickles(sinks: Mapping[str, Sink]) -> None:
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             raise broken(name, sink.backend, "its backend can't be sent to the executors", why) from error
+
+
+def _refused_by_executors(error: Exception) -> PreflightError:
+    """Return why the probing task failed, and what helps; another Python is named first: Spark can't use two."""
+    python, why = os.environ.get("PYSPARK_PYTHON", "python3"), task_error(error)
+    what, fix = f"the executors can't run this job's backends with {python}", _INSTALL
+    if "PYTHON_VERSION_MISMATCH" in str(error):
+        what = f"the executors run another Python: PYSPARK_PYTHON is {python}"
+        why = f"the driver has {platform.python_version()}, and Spark takes no other minor version"
+        fix = f"unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}; on a cluster, have it on every machine"
+    return PreflightError(what, why=why, next=fix)

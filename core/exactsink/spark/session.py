@@ -7,19 +7,29 @@ import os
 import sys
 from collections.abc import Mapping
 
+import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
+from exactsink.job.config.wanted import nearest
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
 from exactsink.spark.modules import load_transform, search_in
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
+
+_REPEATING = ("py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_NO_CLASS = ("ClassNotFoundException", "NoClassDefFoundError")
+_NO_SOURCE = (*_NO_CLASS, "DATA_SOURCE_NOT_ENABLED", "DATA_SOURCE_NOT_FOUND")
+_FORMATS = ("csv", "json", "orc", "parquet", "rate", "rate-micro-batch", "text")
+_MODULES = {"kafka": "spark-sql-kafka-0-10", "avro": "spark-avro"}
+"""Spark's own sources that are no part of its installation."""
 
 
 def make_session(config: JobConfig) -> SparkSession:
@@ -30,7 +40,7 @@ def make_session(config: JobConfig) -> SparkSession:
     them.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for name in ("py4j.clientserver", "DataFrameQueryContextLogger"):  # they repeat, at length, what is raised here
+    for name in _REPEATING:  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
     search_in(config.job.modules)
     conf = SparkConf().setAll(list(_settings(config).items()))
@@ -73,10 +83,26 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
     transform = load_transform(config)
     try:
         return transform(_loaded(config.source, spark))
-    except AnalysisException as error:
-        raise ConfigError(
-            "Spark refuses the source or its transform", why=first_line(error), next="fix [source] or the transform"
-        ) from error
+    except (AnalysisException, IllegalArgumentException, ParseException) as error:
+        raise _refused_source(config.source, error) from error
+    except Py4JJavaError as error:
+        if not any(name in first_line(error) for name in _NO_CLASS):
+            raise
+        raise _refused_source(config.source, error) from error
+
+
+def _refused_source(source: SourceSection, error: Exception) -> ConfigError:
+    """Return Spark's refusal, and what fixes it: a source that Spark lacks is in a package most of the time."""
+    why, fix = first_line(error), "fix [source] or the transform"
+    if any(name in why for name in _NO_SOURCE):
+        scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"
+        module = f"org.apache.spark:{_MODULES.get(source.format)}_{scala}:{pyspark.__version__}"
+        package = module if source.format in _MODULES else f"GROUP:NAME_{scala}:VERSION"
+        near = nearest(source.format, (*_FORMATS, *_MODULES))
+        fix = f'fix [source] format{near}; or name the package that has it: [spark] packages = ["{package}"]'
+    elif "Schema must be specified" in why:
+        fix = 'say it: [source] schema = "id BIGINT, name STRING"'
+    return ConfigError("Spark refuses the source or its transform", why=why, next=fix)
 
 
 def _loaded(source: SourceSection, spark: SparkSession) -> DataFrame:

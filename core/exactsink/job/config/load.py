@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from exactsink.contract import ConfigError
 from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document, KeyPath, read_document
+from exactsink.job.config.wanted import field_of, keys_of, nearest, table_at, wanted, written
 from exactsink.protocol.commit import all_before
 
 __all__ = ["config_error", "load_config"]
+
+_OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
+"""What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
 
 
 def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> tuple[JobConfig, Document]:
@@ -45,7 +48,7 @@ def _check_after(config: JobConfig, document: Document) -> None:
         place = document.place(("sinks", name, "after"))
         for first in firsts:
             if first not in config.sinks:
-                near = _nearest(first, config.sinks)
+                near = nearest(first, config.sinks)
                 raise ConfigError(f"{place}: the job has no sink {first}{near}", next="name another sink of this job")
         if name in all_before(after)[name]:
             why = "each waits for the other, so none of them would ever be committed"
@@ -56,30 +59,35 @@ def config_error(
     error: ValidationError, document: Document, base: KeyPath, model: type[BaseModel], also: Iterable[str] = ()
 ) -> ConfigError:
     """Report all mistakes that validation found below `base`; `also` are keys that stand beside the model's own."""
-    lines = []
-    for found in error.errors(include_url=False, include_input=False, include_context=False):
-        path: KeyPath = (*base, *found["loc"])
-        name = ".".join(str(key) for key in path)
-        if found["type"] == "extra_forbidden":
-            text = f"unknown key {name}{_nearest(str(path[-1]), _known(model, found['loc'][:-1], also))}"
-        elif found["type"] == "missing":
-            text = f"{name} is missing"
-        else:
-            text = f"{name}: {found['msg'].removeprefix('Value error, ')}"
-        lines.append(f"{document.place(path)}: {document.scrubbed(text)}")
+    said: dict[KeyPath, list[str]] = {}
+    for found in error.errors(include_url=False):
+        loc = found["loc"]
+        inner = loc[:-1] if loc and loc[-1] in _OF_A_UNION else loc
+        path = (*base, *inner)
+        name = ".".join(map(str, path))
+        said.setdefault(path, []).append(_mistake(found, name, inner, model, also))
+    lines = [f"{document.place(path)}: {document.scrubbed(_one_of(texts))}" for path, texts in said.items()]
     return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check {document.name}`")
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+def _one_of(texts: list[str]) -> str:
+    """Return one sentence of those about a value that is none of several types: name and example stand in each."""
+    first, *others = texts
+    head, write, example = first.partition(": write ")
+    also = [other.partition(": write ")[0].partition(": ")[2] for other in others]
+    return f"{', or '.join([head, *also])}{write}{example}"
 
 
-def _known(model: type[BaseModel], loc: tuple[Any, ...], also: Iterable[str]) -> set[str]:
-    """Find the keys that the table at `loc` may have."""
-    for key in loc:
-        annotation = model.model_fields[key].annotation if key in model.model_fields else None
-        for inner in (annotation, *getattr(annotation, "__args__", ())):
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                model = inner
-    return {field.alias or name for name, field in model.model_fields.items() if not field.exclude}.union(also)
+def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel], also: Iterable[str]) -> str:
+    """Return what is wrong with the key `name`, which stands at `loc` below the model, or with its value."""
+    key, table = str(loc[-1]) if loc else name, table_at(model, loc[:-1])
+    if found["type"] == "extra_forbidden":
+        if key == "spark" or key.startswith("spark."):
+            return f"unknown key {name}: Spark's own settings stand in [spark.conf], under their whole names in quotes"
+        return f"unknown key {name}{nearest(key, {*keys_of(table), *(() if loc[:-1] else also)})}"
+    if found["type"] == "missing":
+        example = written(key, field_of(table, key))
+        return f"{name} is missing{example and f': {example}'}"
+    if found["loc"][-1:] == ("[key]",):
+        return f"{name}: no name of a sink, write [sinks.lake], say (it has to match {found['ctx']['pattern']})"
+    return f"{name}: {wanted(found, key, field_of(table, key))}"

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -49,7 +50,24 @@ _OBJECT_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<store>[^/]*
 _UNUSUAL = re.compile(r"[?#*\[\]\\\x00-\x1f]")
 _DURATION = r"^\d+ (second|minute|hour|day)s?$"
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+_FUNCTION = r"^[\w.]+:[\w.]+$"
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
+
+
+def _dotted(value: Any) -> Any:
+    """Return settings by their whole names: an unquoted `kafka.group.id = "x"` is a table in a table to TOML."""
+    if not isinstance(value, dict):
+        return value
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        below = _dotted(item)
+        flat |= {f"{key}.{name}": one for name, one in below.items()} if isinstance(below, dict) else {key: item}
+    return flat
+
+
+_Settings = Annotated[
+    Mapping[str, str | int | float | bool], BeforeValidator(_dotted), WithJsonSchema({"type": "object"})
+]
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
 
@@ -60,18 +78,18 @@ class _Section(BaseModel):
 class JobSection(_Section):
     """`[job]`: its name, where its history is kept, and how it is run."""
 
-    name: _Name
+    name: _Name = Field(examples=["orders"])
     """The job's name, part of every id: lower-case letters, digits and dashes, 40 at most."""
-    checkpoint: str
+    checkpoint: str = Field(examples=["/data/checkpoints/orders"])
     """Spark's checkpoint: a folder, or `s3a://bucket/path`. The journal stands beside it: `<checkpoint>.exactsink`."""
     staging: str | None = None
     """Where staged rows wait: a folder that driver and executors both see, or `s3://bucket/path`.
 
     Default: `<checkpoint>.exactsink/staging`.
     """
-    transform: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    transform: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:clean"])
     """`module:function`, which takes the source's frame and gives the sinks' frame."""
-    route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    route: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:by_kind"])
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
     """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
@@ -176,7 +194,7 @@ class JobSection(_Section):
 class ObserveSection(_Section):
     """`[observe]`: where metrics go, besides the log."""
 
-    prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = None
+    prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = Field(default=None, examples=["127.0.0.1:9108"])
     """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
     certificate: str | None = None
     """A PEM file with the certificate (and its chain) that makes the metrics HTTPS; a relative path is taken from the
@@ -205,20 +223,20 @@ class SparkSection(_Section):
     """Spark's master, `local[2]` say. Leave it out where spark-submit gives one."""
     packages: tuple[str, ...] = ()
     """Maven coordinates, as `spark.jars.packages` takes them."""
-    conf: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
+    conf: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
     """Spark's own settings, each as it is."""
 
 
 class SourceSection(_Section):
     """`[source]`: what `exactsink run` reads, as `spark.readStream` takes it."""
 
-    format: str
+    format: str = Field(examples=["csv"])
     """The source's format, as `spark.readStream.format` takes it."""
     schema_: Annotated[str | None, Field(alias="schema")] = None
     """The schema as DDL, `id BIGINT, name STRING`; for sources that need one."""
     path: str | None = Field(default=None, repr=False)
     """What the reader's `load` gets: a folder, for file sources. A relative one is taken from the job file's folder."""
-    options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
+    options: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
     """The source's own options."""
 
     @field_validator("path")
@@ -230,11 +248,11 @@ class SourceSection(_Section):
 class SinkSection(_Section):
     """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
 
-    backend: str
+    backend: str = Field(examples=["files"])
     """An installed backend's name: `exactsink backends` lists them."""
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = Field(default=(), examples=[["id", "amount"]])
     """Which columns the sink gets; all when empty."""
-    where: str | None = None
+    where: str | None = Field(default=None, min_length=1, examples=["amount > 0"])
     """A SQL condition; rows for which it is not true don't go to this sink."""
     distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
     """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
@@ -242,7 +260,9 @@ class SinkSection(_Section):
     """The most partitions, and so participants, that an epoch may have."""
     after: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
-    epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
+        default=None, examples=["epoch"]
+    )
     """A BIGINT column that every row gets, with its epoch's number: readers cut all sinks at one epoch by it."""
 
     @field_validator("distribution")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _KEY = re.compile(
 )
 _VARIABLE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<rest>:[^}]*)?\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} can't be read", why=str(error.strerror), next="exactsink run JOB.toml") from None
+        raise ConfigError(f"{path} can't be read", why=str(error.strerror), next=_instead_of(path)) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path.name} line {line} is not UTF-8", why=error.reason, next="fix that line") from None
@@ -89,6 +91,15 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     task_values = {key: tasks.filled(value, (key,)) for key, value in raw.items()}
     folder = str(path.absolute().parent)
     return Document(path.name, text, values, frozenset(driver.hidden), task_values, folder)
+
+
+def _instead_of(path: Path) -> str:
+    """Return what to do where a job's file should be and can't be read."""
+    with suppress(OSError):
+        folder = path if path.is_dir() else path.parent
+        if others := sorted(map(str, folder.glob("*.toml")))[:_SHOWN]:
+            return f"name the job's file ({', '.join(others)}?); or write a new job: exactsink init FOLDER"
+    return "name the job's file; or write a new job: exactsink init FOLDER"
 
 
 def _split(keys: str) -> KeyPath:
@@ -144,14 +155,15 @@ class _Filling:
                 next="fix that line",
             )
         environ = self._environ
-        if environ.get(name) or (name in environ and rest is None):  # as in a shell, ":-" stands in for empty too
+        if environ.get(name):
             if len(environ[name]) > 3:  # a shorter one is no secret, and would blot out words of the message
                 self.hidden.add(environ[name])
             return environ[name]
         if rest is not None:
-            return rest[2:]
+            return rest[2:]  # as in a shell, ":-" stands in for empty too
+        said = f"the environment's {name} is empty" if name in environ else f"the environment has no {name}"
         raise ConfigError(
-            f"{self._document.place(path)}: the environment has no {name}",
+            f"{self._document.place(path)}: {said}",
             why="the driver commits, so it needs what the executors have" if executor else "",
-            next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}}",
+            next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}} for what stands in then, even nothing",
         )

@@ -1,0 +1,87 @@
+"""What a wrong value should be, in words and with a line to write: pydantic's own speak of Python's types."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+__all__ = ["field_of", "keys_of", "nearest", "table_at", "wanted", "written"]
+
+_KINDS = {
+    "bool": "true or false is wanted",
+    "dict": "a table is wanted",
+    "float": "a number is wanted",
+    "int": "a whole number is wanted",
+    "list": "a list is wanted",
+    "mapping": "a table is wanted",
+    "model": "a table is wanted",
+    "string": "text in quotes is wanted",
+    "tuple": "a list is wanted",
+}
+"""What is wanted, by the beginning of pydantic's names of such errors."""
+
+_PLAIN = re.compile(r"[\w .-]+")
+"""Text that TOML needs no escapes for: an escaped secret would not be known as one, and be shown."""
+
+
+def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
+    """Return what `key` should be, and a line to write where one is known.
+
+    What stands there is repeated only where a list of it is wanted.
+    """
+    kind, given, context = found["type"], found["input"], found.get("ctx", {})
+    example = written(key, field)
+    if kind == "literal_error":
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        return f"one of {', '.join(map(json.dumps, choices))} is wanted{nearest(given, choices)}"
+    if kind == "string_pattern_mismatch":
+        return f"{example or 'other text is wanted'} (it has to match {context['pattern']})"
+    if kind in ("string_too_short", "too_short") and not given:
+        return f"it is empty{example and f': {example}'}"
+    words = _KINDS.get(kind.partition("_")[0]) if kind.endswith(("_type", "_parsing", "_from_float")) else None
+    if words is None:
+        return str(found["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    if words == _KINDS["tuple"] and isinstance(given, str) and _PLAIN.fullmatch(given):
+        example = f'write {key} = ["{given}"]'
+    return f"{words}{example and f': {example}'}"
+
+
+def written(key: str, field: FieldInfo | None) -> str:
+    """Return a line of TOML with an option's example, or its default; empty where it has neither."""
+    known = [] if field is None else [*(field.examples or ()), field.default]
+    shown = next((value for value in known if isinstance(value, bool | int | float | str | list) and value != ""), None)
+    return "" if shown is None else f"write {key} = {json.dumps(shown, ensure_ascii=False)}"
+
+
+def nearest(given: object, known: Iterable[str]) -> str:
+    """Return the question whether the nearest known name is meant; empty where none is near."""
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5) if isinstance(given, str) else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def field_of(model: type[BaseModel], key: object) -> FieldInfo | None:
+    """Return what a model says of a key of its table."""
+    fields = model.model_fields.items()
+    return next((field for name, field in fields if (field.alias or name) == key and not field.exclude), None)
+
+
+def keys_of(model: type[BaseModel]) -> set[str]:
+    """Return the keys that a model's table may have."""
+    return {field.alias or name for name, field in model.model_fields.items() if not field.exclude}
+
+
+def table_at(model: type[BaseModel], loc: Iterable[Any]) -> type[BaseModel]:
+    """Return the model of the table at `loc`, or of the nearest one above it."""
+    for key in loc:
+        annotation = getattr(field_of(model, key), "annotation", None)
+        for inner in (annotation, *getattr(annotation, "__args__", ())):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+    return model
