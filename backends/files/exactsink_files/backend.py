@@ -61,13 +61,9 @@ class FilesOptions(TabularOptions):
             raise ValueError(
                 f"{scheme}: {_REFUSED.get(scheme, _UNKNOWN)}: give a local path, s3://bucket/path or sftp://host/path"
             )
-        if url is not None:
-            if url["host"] not in (None, "", "localhost"):
-                raise ValueError(f"file://{url['host']}/ names another machine: write file:///path, or mount it")
-            path = url["path"]
-        if not path or "\0" in path:
+        if not path:
             raise ValueError("give the folder that the files go to")
-        return "/" + real_path(path, info.context).lstrip("/")  # a leading `//` would be kept
+        return real_path(path, info.context)
 
     @field_validator("endpoint_url")
     @classmethod
