@@ -11,7 +11,7 @@ from exactsink.contract import PreflightError
 from exactsink.job.guarantees import job_guarantee
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.spark.job import Job
-from exactsink.spark.jvm import end_session
+from exactsink.spark.jvm import end_session, jvm_needed
 from exactsink.spark.session import make_session, read_source
 
 __all__ = ["check"]
@@ -23,7 +23,8 @@ def check(path: str, answer: dict[str, Any]) -> None:
     answer["job"] = job.config.job.name
     spark = make_session(job.config)
     try:
-        found = job.preflight(read_source(job.config, spark))
+        with jvm_needed():
+            found = job.preflight(read_source(job.config, spark))
     finally:
         end_session(spark)
     registry = Registry(installed_plugins())

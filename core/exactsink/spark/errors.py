@@ -15,8 +15,10 @@ __all__ = ["first_line", "needs_classic_session", "refuse_connect", "task_error"
 
 
 def first_line(error: Exception) -> str:
-    """Return what Spark says, without the plan and the stack below it."""
+    """Return what Spark says, without the call, the plan and the stack around it."""
     lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):  # py4j's; Java's own words follow
+        lines = [lines[1].removeprefix(": ")]
     return lines[0] if lines else type(error).__name__
 
 
