@@ -55,6 +55,7 @@ def test_an_error_is_in_the_answer_too(job: Job, command: Command, name: str) ->
 def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Leave out of `run` and `check` what only Spark can do."""
     config, _ = load_config(job.file)
+    reported: list[tuple[str, dict[str, Any]]] = []
     found = SimpleNamespace(
         findings={"lake": [Finding("warning", "slow", "make it fast")]}, journal=[], refusals=[], errors=[]
     )
@@ -64,6 +65,8 @@ def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         preflight=lambda frame: found,
         close=lambda: None,
         abandon=lambda: None,
+        events=SimpleNamespace(report=lambda name, **fields: reported.append((name, fields))),
+        reported=reported,
         found=found,
         hears=(),
     )
@@ -88,12 +91,16 @@ def test_run_answers_with_the_epochs_that_it_finished(
             for subscriber in fake.hears:
                 subscriber(Event("return", "orders", "before", epoch, {"rows": {"lake": 3}}))
                 subscriber(Event("return", "orders", "after", epoch, {}))
+                subscriber(Event("query_restarted", "orders", "", None, {"attempt": 1}))
         raise Fatal("a key comes twice", next="look")
 
     monkeypatch.setattr(run_module, "supervise", supervise)
     ended = command("run", job.file, "--json")
     ran = _answer(Ran, ended)
-    assert (ran.epochs, ran.last_epoch, ran.rows, ran.stopped_by) == (2, 5, {"lake": 6}, None)
+    assert (ran.epochs, ran.last_epoch, ran.rows, ran.restarts, ran.stopped_by) == (2, 5, {"lake": 6}, 2, None)
+    assert [(name, fields["epochs"], fields["rows"]) for name, fields in without_spark.reported] == [
+        ("run_ended", 2, {"lake": 6})
+    ]
     assert (ended.code, ran.error.exit_code, ran.error.next) == (1, 1, "look")
     assert "own transform" in ended.err
 
