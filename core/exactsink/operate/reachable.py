@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 
-from exactsink.contract import ExactsinkError, ObjectPath, Retryable
+from exactsink.contract import Committer, ExactsinkError, ObjectPath, Retryable
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
 from exactsink.protocol.sinks import Sink, committer_of
@@ -25,8 +25,8 @@ def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float 
     preflight, which knows its fix. Changes nothing.
     """
     calls: dict[str, Callable[[], object]] = {
-        f"sink {name}": partial(_ask, sink, history.job, seconds) for name, sink in sinks.items()
-    }
+        f"sink {name}": partial(_ask, sink, committer_of(sink, history.job), seconds) for name, sink in sinks.items()
+    }  # made here: to import a client's library may take longer than its server
     if history.journal_url is not None or isinstance(history.folder, ObjectPath):
         calls[_JOURNAL] = partial(_read, history)
     answers = ask_all(calls, seconds)
@@ -59,10 +59,10 @@ def _of(name: str, error: ExactsinkError) -> str:
     return f"{what}: {error.why}" if error.why else what
 
 
-def _ask(sink: Sink, job: str, seconds: float) -> None:
+def _ask(sink: Sink, committer: Committer, seconds: float) -> None:
     """Ask for what is read fastest. A client's library may try for long before it says that nobody is there."""
-    _knock(sink.backend.servers, seconds)
-    with closing(committer_of(sink, job)) as committer:
+    with closing(committer):
+        _knock(sink.backend.servers, seconds)
         if sink.backend.traits.marks:
             committer.mark()
         else:
