@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -138,6 +138,9 @@ def assess(
     its first claim. Changes nothing, and disturbs no driver.
     """
     calls = {name: partial(_ask, sink, history.job, log) for name, sink in sinks.items()}
+    for sink in sinks.values():
+        with suppress(Exception), closing(committer_of(sink, history.job, log)):
+            pass  # imports its client's library: that is no time of its store's
     # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
     answers = ask_all(calls, seconds)
