@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from exactsink.cli import run as run_module
 from exactsink.cli.answers import Adopted, Checked, Ran, Recovered, Verified
 from exactsink.contract import Event, Fatal, Finding
 from exactsink.job.config import load_config
+from exactsink.job.stop import Stop
 
 Command = Callable[..., Ended]
 
@@ -103,6 +105,22 @@ def test_run_answers_with_the_epochs_that_it_finished(
     ]
     assert (ended.code, ran.error.exit_code, ran.error.next) == (1, 1, "look")
     assert "own transform" in ended.err
+
+
+def test_a_run_that_is_cut_off_says_once_what_it_did(
+    job: Job, command: Command, without_spark: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: object, stop: Stop, **__: object) -> None:
+        stop.asked = "SIGTERM"
+        stop.crash("SIGINT after SIGTERM")
+
+    monkeypatch.setattr(run_module, "supervise", cut_off)
+    monkeypatch.setattr(run_module, "kill_jvm", lambda: None)
+    monkeypatch.setattr("exactsink.job.stop.os._exit", sys.exit)
+    with pytest.raises(SystemExit):
+        command("run", job.file)
+    [(name, fields)] = without_spark.reported
+    assert (name, fields["epochs"], fields["stopped_by"]) == ("run_ended", 0, "SIGTERM")
 
 
 def test_check_answers_with_findings_and_refusals(job: Job, command: Command, without_spark: SimpleNamespace) -> None:
