@@ -116,10 +116,17 @@ def test_a_run_that_is_cut_off_says_once_what_it_did(
 
     monkeypatch.setattr(run_module, "supervise", cut_off)
     monkeypatch.setattr(run_module, "kill_jvm", lambda: None)
-    monkeypatch.setattr("exactsink.job.stop.os._exit", sys.exit)
+    said_at_exit = []
+
+    def end(code: int) -> None:
+        said_at_exit.extend(without_spark.reported)
+        sys.exit(code)
+
+    monkeypatch.setattr("exactsink.job.stop.os._exit", end)
     with pytest.raises(SystemExit):
         command("run", job.file)
-    [(name, fields)] = without_spark.reported
+    assert said_at_exit == without_spark.reported
+    [(name, fields)] = said_at_exit
     assert (name, fields["epochs"], fields["stopped_by"]) == ("run_ended", 0, "SIGTERM")
 
 
