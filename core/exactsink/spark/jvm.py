@@ -101,29 +101,30 @@ def started_jvm(conf: SparkConf) -> Iterator[None]:
     Its errors are shown; its warnings with `-v`, the rest with `-vv`. A JVM that spark-submit started is left alone.
     Raises ConfigError with its last words, Retryable if it was killed, and what `jvm_needed` does.
     """
-    printed = None
+    gateway = None
     if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._gateway is None:
-        printed = _launched(conf)
+        gateway = _launched(conf)
     with jvm_needed():
+        if gateway is not None:
+            SparkContext._ensure_initialized(gateway=gateway)
         yield
-    if printed is not None:
-        printed.pass_on()
+    if gateway is not None:
+        gateway.proc.printed.pass_on()
 
 
-def _launched(conf: SparkConf) -> _Printed:
+def _launched(conf: SparkConf) -> Any:
     reading, writing = os.pipe()
     printed = _Printed(os.fdopen(reading, errors="replace"))
     printed.start()
     try:
         launched: Any = launch_gateway  # has no types
         gateway = launched(conf, {"stdout": writing, "stderr": writing})
-    except (PySparkException, OSError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
         os.close(writing)
         raise _not_started(error, printed.last_words()) from error
     os.close(writing)
     gateway.proc.printed = printed
-    SparkContext._ensure_initialized(gateway=gateway)
-    return printed
+    return gateway
 
 
 @contextmanager
@@ -164,7 +165,7 @@ def jvm_is_gone() -> bool:
 
 def _not_started(error: Exception, words: str) -> ExactsinkError:
     what = "Spark's JVM did not start"
-    if isinstance(error, PySparkException) and (not words or "Killed" in words):
+    if not isinstance(error, OSError) and (not words or "Killed" in words):
         why = words or "it ended without a word, as the kernel ends what takes too much memory"
         return Retryable(what, why=why, next="free memory, or lower spark.driver.memory; then start the job again")
     return ConfigError(what, why=words or str(error), next=_fix(words))
