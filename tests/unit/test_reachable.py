@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,7 @@ def test_who_refuses_is_named_with_its_place_before_a_jvm_starts(
 
     for module in (run_module, check_module):
         monkeypatch.setattr(module, "make_session", never)
+        monkeypatch.setattr(module, "reachable", partial(reachable, seconds=60))  # who refuses is not waited for
     ended = command(command_name, write(tmp_path, closed))
     assert ended.code == 75
     said = ended.err[ended.err.index("4 servers don't answer") :]

@@ -10,6 +10,7 @@ from functools import partial
 from exactsink.contract import Committer, ExactsinkError, ObjectPath, Retryable
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
+from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
 __all__ = ["late_sink", "reachable"]
@@ -28,7 +29,7 @@ def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float 
         f"sink {name}": partial(_ask, sink, committer_of(sink, history.job), seconds) for name, sink in sinks.items()
     }  # made here: to import a client's library may take longer than its server
     if history.journal_url is not None or isinstance(history.folder, ObjectPath):
-        calls[_JOURNAL] = partial(_read, history)
+        calls[_JOURNAL] = partial(_read, history.journal(lambda attempt: None))
     answers = ask_all(calls, seconds)
     silent = {f"sink {name}": late_sink(sink, seconds) for name, sink in sinks.items()}
     silent[_JOURNAL] = _late(_JOURNAL, history.journal_place, seconds)
@@ -84,6 +85,6 @@ def _knock(servers: tuple[str, ...], seconds: float) -> None:
         raise Retryable("no connection", why="; ".join(refused), next=fix)
 
 
-def _read(history: JobHistory) -> None:
-    with closing(history.journal(lambda attempt: None)) as journal:
+def _read(journal: Journal) -> None:
+    with closing(journal):
         journal.read()
