@@ -61,8 +61,9 @@ def _every_seconds() -> float:
 class EpochLines:
     """Log a line for each epoch that is complete, at INFO: its rows by sink, its seconds, and those of each phase.
 
-    As JSON it has the bytes by sink, too. Without a terminal it is one line in 10 s at most: one that sums up `epochs`, with `epoch` the last of them. What
-    waits for its line gets it with the heartbeat. A run's end is a line, too, with what the whole run did.
+    As JSON it has the bytes by sink, too. Without a terminal it is one line in 10 s at most: one that sums up `epochs`,
+    with `epoch` the last of them. What waits for its line gets it with the heartbeat. A run's end is a line, too, with
+    what the whole run did.
     """
 
     def __init__(
