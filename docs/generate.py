@@ -65,6 +65,9 @@ exit code is the same. A field may be missing where an error came first. A proce
 or when a stop takes too long) prints nothing. Later releases add fields, and take none away.
 """
 _RECORDS = """\
+`exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#what-to-alert-on); of the
+first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
+
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
 rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
 with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.

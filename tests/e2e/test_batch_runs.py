@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from exactsink.cli.main import main
 from exactsink.contract import ConfigError, Event, Fatal, PreflightError, Retryable
 from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.journal import Journal
@@ -21,6 +27,7 @@ from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
+from tests.servers.waiting import wait_until
 
 
 def _rows(spark: SparkSession, first: int, count: int = 300) -> DataFrame:
@@ -118,6 +125,44 @@ def test_retryable_is_tried_again_with_a_new_claim(
     assert not Job.from_toml(path).write(_rows(spark, 0), run="r").already_done
     assert failed
     assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
+
+
+@pytest.mark.parametrize("within", ["0", "60"])
+def test_a_run_that_is_asked_to_stop_ends_in_time_or_is_given_up_and_a_later_call_writes_it(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], within: str
+) -> None:
+    path, go, started = write_job(tmp_path), tmp_path / "go", tmp_path / "started"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        started.touch()
+        parent = os.getppid()
+        while not go.exists() and os.getppid() == parent:  # pyspark's daemon
+            time.sleep(0.02)
+
+    frame = _rows(spark, 0)
+
+    def let_go(event: Event) -> None:
+        if event.name == "stop_asked" and within != "0":
+            go.touch()
+
+    job = Job.from_toml(path, [let_go])
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(job.write, frame.mapInArrow(wait, frame.schema), run="r")
+        wait_until(lambda: started.exists() or writing.done(), "a task")
+        assert main(["stop", str(path), "--run", "r", "--within", within]) == 0
+        said = capsys.readouterr().out
+        if within == "0":
+            with pytest.raises(Retryable, match="batch run r was stopped: exactsink stop by "):
+                writing.result()
+            assert "stopped: " in said
+            assert "no epoch is complete" in said
+            assert in_lake(tmp_path) == Counter()
+        assert job.write(frame, run="r").already_done == (within != "0")
+    assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
+    assert main(["stop", str(path), "--run", "r"]) == 0
+    assert "nothing to stop" in capsys.readouterr().out
+    assert main(["stop", str(path), "--run", "other"]) == 2
 
 
 def test_what_is_no_batch_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:

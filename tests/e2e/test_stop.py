@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,8 @@ def test_sigterm_in_a_batch_ends_the_driver_after_its_epoch(tmp_path: Path, driv
     (tmp_path / "go").touch()
     assert driver.exit_code() == 0, driver.reported
     assert " ERROR " not in driver.reported + jvm.reported[printed:]  # the batch after it was no failure, but a stop
+    assert "exactsink.epoch run_ended job=e2e epochs=2 last_epoch=1 seconds=" in driver.reported
+    assert " restarts=0 stopped_by=SIGTERM rows: lake=1,000 table=1,000 " in driver.reported
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
     assert ended(tmp_path, 1)
     assert is_clean(tmp_path)
@@ -119,4 +122,18 @@ def test_a_signal_before_the_jvm_is_up_ends_the_driver_and_no_process_stays(
     driver.send(number)
     assert driver.exit_code() == (0 if number == signal.SIGTERM else 130), driver.reported
     assert driver.members() == []
+    assert driver.reported.count("run_ended job=e2e epochs=0 ") == 1
     assert not (tmp_path / "checkpoint.exactsink/journal").exists()
+
+
+@pytest.mark.proof
+def test_a_jvm_that_is_killed_as_it_starts_is_no_bug(tmp_path: Path, drivers: Drivers) -> None:
+    write_source(tmp_path, 1)
+    driver = drivers.start(write_job(tmp_path))
+    driver.until(lambda: len(driver.members()) > 1, "starting a JVM")
+    for pid in driver.members():
+        if pid != driver.pid:
+            os.kill(pid, signal.SIGKILL)
+    assert driver.exit_code() == 75, driver.reported
+    assert "Spark's JVM did not start: " in driver.reported
+    assert "Traceback" not in driver.reported

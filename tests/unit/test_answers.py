@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from exactsink.cli import run as run_module
 from exactsink.cli.answers import Adopted, Checked, Ran, Recovered, Verified
 from exactsink.contract import Event, Fatal, Finding
 from exactsink.job.config import load_config
+from exactsink.job.stop import Stop
 
 Command = Callable[..., Ended]
 
@@ -55,6 +57,7 @@ def test_an_error_is_in_the_answer_too(job: Job, command: Command, name: str) ->
 def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Leave out of `run` and `check` what only Spark can do."""
     config, _ = load_config(job.file)
+    reported: list[tuple[str, dict[str, Any]]] = []
     found = SimpleNamespace(
         findings={"lake": [Finding("warning", "slow", "make it fast")]}, journal=[], refusals=[], errors=[]
     )
@@ -64,6 +67,8 @@ def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         preflight=lambda frame: found,
         close=lambda: None,
         abandon=lambda: None,
+        events=SimpleNamespace(report=lambda name, **fields: reported.append((name, fields))),
+        reported=reported,
         found=found,
         hears=(),
     )
@@ -88,14 +93,41 @@ def test_run_answers_with_the_epochs_that_it_finished(
             for subscriber in fake.hears:
                 subscriber(Event("return", "orders", "before", epoch, {"rows": {"lake": 3}}))
                 subscriber(Event("return", "orders", "after", epoch, {}))
+                subscriber(Event("query_restarted", "orders", "", None, {"attempt": 1}))
         raise Fatal("a key comes twice", next="look")
 
     monkeypatch.setattr(run_module, "supervise", supervise)
     ended = command("run", job.file, "--json")
     ran = _answer(Ran, ended)
-    assert (ran.epochs, ran.last_epoch, ran.rows, ran.stopped_by) == (2, 5, {"lake": 6}, None)
+    assert (ran.epochs, ran.last_epoch, ran.rows, ran.restarts, ran.stopped_by) == (2, 5, {"lake": 6}, 2, None)
+    assert [(name, fields["epochs"], fields["rows"]) for name, fields in without_spark.reported] == [
+        ("run_ended", 2, {"lake": 6})
+    ]
     assert (ended.code, ran.error.exit_code, ran.error.next) == (1, 1, "look")
     assert "own transform" in ended.err
+
+
+def test_a_run_that_is_cut_off_says_once_what_it_did(
+    job: Job, command: Command, without_spark: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: object, stop: Stop, **__: object) -> None:
+        stop.asked = "SIGTERM"
+        stop.crash("SIGINT after SIGTERM")
+
+    monkeypatch.setattr(run_module, "supervise", cut_off)
+    monkeypatch.setattr(run_module, "kill_jvm", lambda: None)
+    said_at_exit = []
+
+    def end(code: int) -> None:
+        said_at_exit.extend(without_spark.reported)
+        sys.exit(code)
+
+    monkeypatch.setattr("exactsink.job.stop.os._exit", end)
+    with pytest.raises(SystemExit):
+        command("run", job.file)
+    assert said_at_exit == without_spark.reported
+    [(name, fields)] = said_at_exit
+    assert (name, fields["epochs"], fields["stopped_by"]) == ("run_ended", 0, "SIGTERM")
 
 
 def test_check_answers_with_findings_and_refusals(job: Job, command: Command, without_spark: SimpleNamespace) -> None:

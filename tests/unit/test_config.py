@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from importlib.metadata import EntryPoint
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +15,7 @@ from tests.unit.fakes import IdleBackend
 
 from exactsink.contract import BackendOptions, BackendSpec, ConfigError, hookimpl
 from exactsink.job.config import JobConfig, bind_sinks, load_config
-from exactsink.job.registry import Registry
+from exactsink.job.registry import Registry, installed_plugins
 from exactsink.protocol.sinks import Sink
 
 HEAD = """\
@@ -52,9 +54,9 @@ def exactsink_backends() -> list[BackendSpec]:
     return [BackendSpec("fake", f"{__name__}:FakeBackend", "pip install fake")]
 
 
-def bind(folder: Path, text: str) -> tuple[JobConfig, dict[str, Sink]]:
+def bind(folder: Path, text: str, **environ: str) -> tuple[JobConfig, dict[str, Sink]]:
     (folder / "job.toml").write_text(text)
-    config, document = load_config(folder / "job.toml", {})
+    config, document = load_config(folder / "job.toml", environ)
     return config, bind_sinks(config, document, Registry([EntryPoint("fake", __name__, "exactsink")]))
 
 
@@ -123,7 +125,10 @@ def test_the_least_that_a_job_says(tmp_path: Path) -> None:
     assert sink.staging == "/data/chk.exactsink/staging/lake"
 
 
-CHECKPOINTS = ["jobs/chk.v1", "jobs/chk.v1/", "~/chk.v1", "link/chk.v1", "file://HOME/link/chk.v1", "HOME/jobs/chk.v1"]
+CHECKPOINTS = [
+    *("jobs/chk.v1", "jobs/chk.v1/", "~/chk.v1", "${HOME}/chk.v1", "link/chk.v1", "HOME/jobs/chk.v1"),
+    *("file://HOME/link/chk.v1", "file:HOME/jobs/chk.v1", "file://localhostHOME/jobs/chk.v1"),
+]
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
@@ -136,13 +141,11 @@ def test_one_checkpoint_is_one_place_whoever_starts_the_job_from_wherever(
     (tmp_path / "link").symlink_to("jobs")
     monkeypatch.chdir(tmp_path / cwd)
     monkeypatch.setenv("HOME", str(tmp_path / "jobs"))
-    text = JOB.replace("/data/chk", checkpoint.replace("HOME", str(tmp_path)))
-    config, _ = bind(tmp_path, text + '[source]\nformat = "text"\npath = "in/*"\n')
+    text = JOB.replace("/data/chk", re.sub(r"(?<!{)HOME", str(tmp_path), checkpoint))
+    config, _ = bind(tmp_path, text, HOME=str(tmp_path / "jobs"))
     assert config.checkpoint == tmp_path / "jobs/chk.v1"
     assert config.history == tmp_path / "jobs/chk.v1.exactsink"
     assert config.staging == tmp_path / "jobs/chk.v1.exactsink/staging"
-    assert config.source
-    assert config.source.path == str(tmp_path / "in/*")
 
 
 @pytest.mark.parametrize("old", ["link/chk.exactsink", "elsewhere/jobs/chk.exactsink"])
@@ -187,7 +190,7 @@ NO_PLACE = {
     "s3://bucket/a*": "plain names",
     "s3a://KEY:hidden@bucket/chk": "no secrets in URLs",
     "file://host/chk": "a local folder is a path",
-    "file:/chk": "a local folder is a path",
+    "file:chk": "a local folder is a path",
 }
 NO_JOURNAL = ["hdfs://host/chk", "sftp://host/chk", "memory://here/chk", "dbfs://x/chk", "zzz://x/chk"]
 
@@ -202,6 +205,62 @@ def test_a_place_that_is_none_is_refused(tmp_path: Path, place: str) -> None:
         assert f"job.{name}: " in said
         assert NO_PLACE[place] in said
         assert "hidden" not in said
+
+
+ODD_PATHS = {
+    "C:/data/x": "in WSL that is /mnt/c/data/x",
+    r"C:\data\x": "in WSL that is /mnt/c/data/x",
+    "file:///D:/x": "in WSL that is /mnt/d/x",
+    r"\\server\share": "mount it",
+    r"data\x": "write / between folders, data/x",
+    "data\new": "a backslash begins one; write / between folders",
+    "$HOME/x": "written with braces, ${HOME}",
+    "~nobody-of-this-name/x": "no such user",
+    "file://host/x": "names another machine",
+}
+PATH_OPTIONS = {
+    "checkpoint": HEAD.replace('"/data/chk"', "{}") + SINK,
+    "staging": HEAD + "staging = {}\n" + SINK,
+    "modules": HEAD + "modules = [{}]\n" + SINK,
+    "journal": HEAD + "journal = {sqlite}\n" + SINK,
+    "source.path": JOB + '[source]\nformat = "text"\npath = {}\n',
+    "observe.key": JOB + '[observe]\nprometheus = ":1"\ncertificate = "c.pem"\nkey = {}\n',
+    "lake.path": HEAD + '[sinks.lake]\nbackend = "files"\npath = {}\n',
+    "db.url": HEAD + '[sinks.db]\nbackend = "idempotent_upsert"\nurl = {sqlite}\ntable = "t"\nkeys = ["id"]\n',
+    "kafka.ssl_ca_location": HEAD
+    + '[sinks.kafka]\nbackend = "kafka"\nbootstrap_servers = "h:1"\ntopic = "t"\nsecurity_protocol = "SSL"\n'
+    "ssl_ca_location = {}\n",
+}
+
+
+@pytest.mark.parametrize("option", PATH_OPTIONS)
+@pytest.mark.parametrize("path", ODD_PATHS, ids=ascii)
+def test_a_path_that_means_another_place_elsewhere_is_refused_with_what_to_write(
+    tmp_path: Path, option: str, path: str
+) -> None:
+    text = PATH_OPTIONS[option]
+    if "{sqlite}" in text and path.startswith("file:"):
+        pytest.skip("SQLite's URL has no room for another one")
+    written = (json.dumps(path), json.dumps(f"sqlite:///{path}"))
+    (tmp_path / "job.toml").write_text(text.replace("{}", written[0]).replace("{sqlite}", written[1]))
+    with pytest.raises(ConfigError) as raised:
+        bind_sinks(*load_config(tmp_path / "job.toml"), Registry(installed_plugins()))
+    assert ODD_PATHS[path] in raised.value.what
+    assert "job.toml line " in raised.value.what
+
+
+def test_a_backslash_that_toml_does_not_know_is_named(tmp_path: Path) -> None:
+    assert "so write / between folders" in refused(tmp_path, JOB.replace("/data/chk", r"C:\data"))
+
+
+@pytest.mark.parametrize(("written", "given"), [("in/*", "HERE/in/*"), ("file:/in", "file:///in"), ("s3a://b/x", "")])
+def test_a_source_reads_from_the_files_folder_and_a_file_url_stays_one(
+    tmp_path: Path, written: str, given: str
+) -> None:
+    """Spark would look for a bare path in Hadoop's default file system."""
+    config, _ = bind(tmp_path, JOB + f'[source]\nformat = "text"\npath = "{written}"\n')
+    assert config.source
+    assert config.source.path == (given or written).replace("HERE", str(tmp_path))
 
 
 @pytest.mark.parametrize("place", NO_JOURNAL)

@@ -34,10 +34,11 @@ MOST_LINES = {"files": 2500, "idempotent_upsert": 3180, "kafka": 2720, "postgres
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 430, "kafka": 400, "postgres": 410}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
-    37_700  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
+    40_500  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
     # databases for upserts (2,500), signals, metrics and security (1,200),
     # what an operator sees and does: status, indoubt, recover (beside sinks that are away), verify, the soak (3,200)
-    # the mistakes of a first day (700)
+    # a first day: its mistakes, paths, starts and progress (1,050), bad rows (900), versions and sources of Spark (800),
+    # pages (300), plugins (700)
 )
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {
@@ -79,8 +80,9 @@ def is_preflight(path: Path) -> bool:
 def test_contract_and_protocol_are_small() -> None:
     """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
     JSON, file modes and the order of sinks; 320 for assess and audit, rows that are given up, damaged entries,
-    and recoveries that set sinks aside; 140 for answers of plugins that are checked."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4450
+    and recoveries that set sinks aside; 140 for answers of plugins that are checked;
+    10 for the servers of a sink, and the event of a run's end."""
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4460
 
 
 @pytest.mark.parametrize("name", BACKENDS)

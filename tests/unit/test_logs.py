@@ -6,11 +6,14 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from tests.unit import observe_runs as runs
 
-from exactsink.observe.logs import EpochLines, JsonLines, LogContext, TextLines, in_context
+from exactsink.contract import Event
+from exactsink.observe.logs import JsonLines, LogContext, TextLines, in_context
+from exactsink.observe.progress import EpochLines
 from exactsink.spark.jvm import reported
 
 ROOT = logging.getLogger()
@@ -31,7 +34,7 @@ def test_an_epoch_is_one_line_and_every_line_has_the_job_its_generation_and_epoc
     context = LogContext("sim")
     with in_context(context):
         logging.getLogger("exactsink_kafka.writer").warning("before any claim")
-        runs.two_epochs(context, EpochLines())
+        runs.two_epochs(context, EpochLines(every_seconds=lambda: 0.0))
         logging.getLogger("py4j").error("a library's own words")
     found = [
         line for line in lines.getvalue().splitlines() if "exactsink.epoch" in line or "WARN" in line or "py4j" in line
@@ -57,6 +60,50 @@ def test_an_epoch_is_one_line_and_every_line_has_the_job_its_generation_and_epoc
         assert " rows: lake=3 table=3 phases: open_epoch=0" in second
         assert second.endswith(" generation=1")
         assert last.endswith("a library's own words job=sim generation=1 epoch=1")
+
+
+def test_without_a_terminal_fast_epochs_share_a_line_in_ten_seconds_and_the_end_has_one(lines: io.StringIO) -> None:
+    """A batch that comes when the last line is young waits for another one, or for the heartbeat."""
+    now = 100.0
+    progress = EpochLines(clock=lambda: now)
+    with in_context(LogContext("sim")):
+        for epoch, now in enumerate([100.0, 101.0, 105.0, 110.0, 112.0]):
+            progress(Event("open_epoch", "sim", "before", epoch))
+            now += 0.5
+            progress(Event("commit:lake", "sim", "after", epoch, {"seconds": 0.25}))
+            progress(Event("return", "sim", "before", epoch, {"rows": {"lake": 600}}))
+            progress(Event("return", "sim", "after", epoch))
+        for now in (119.0, 134.0, 149.0):  # noqa: B007 - the clock reads it
+            progress(Event("beat", "sim"))
+        ran = {"epochs": 5, "last_epoch": 4, "rows": {"lake": 3000}, "seconds": 51.2, "restarts": 1, "stopped_by": None}
+        progress(Event("run_ended", "sim", fields=ran))
+    found = lines.getvalue().splitlines()
+    assert len(found) == 4
+    if found[0].startswith("{"):
+        shown = list(map(json.loads, found))
+        counts = [(line["epoch"], line["epochs"], line["rows"]["lake"], line["seconds"]) for line in shown[:3]]
+        assert counts == [(0, 1, 600, 0.5), (3, 3, 1800, 1.5), (4, 1, 600, 0.5)]
+        assert shown[1]["phases"] == {"commit:lake": 0.75}
+        ended = {name: value for name, value in ran.items() if value is not None}
+        assert shown[3].items() >= {**ended, "event": "run_ended", "job": "sim"}.items()
+    else:
+        assert " epoch job=sim epoch=0 seconds=0.5 rows: lake=600 " in found[0]
+        assert " epoch job=sim epoch=3 epochs=3 seconds=1.5 rows: lake=1,800 phases: commit:lake=0.75" in found[1]
+        assert " epoch job=sim epoch=4 seconds=0.5 " in found[2]
+        assert " run_ended job=sim epochs=5 last_epoch=4 seconds=51.2 restarts=1 rows: lake=3,000" in found[3]
+
+
+@pytest.mark.parametrize(("terminal", "verbose", "shown"), [(False, 0, 1), (True, 0, 3), (False, 1, 3)])
+def test_who_watches_sees_every_epoch(
+    terminal: bool, verbose: int, shown: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal, write=len))
+    caplog.set_level([logging.WARNING, logging.INFO][verbose], "exactsink")
+    caplog.set_level(logging.INFO, "exactsink.epoch")
+    progress = EpochLines()
+    for epoch in range(3):
+        progress(Event("return", "sim", "before", epoch, {"rows": {}}))
+    assert len(caplog.records) == shown
 
 
 PRINTED = """\

@@ -29,6 +29,10 @@ class KafkaBackend(Backend):
         return f"kafka:{self.options.topic or '*'}"
 
     @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self.options.bootstrap_servers.split(","))
+
+    @property
     def traits(self) -> Traits:
         """Return traits: the broker drops a prepared transaction after its timeout."""
         return Traits(

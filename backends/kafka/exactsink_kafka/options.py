@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from exactsink.contract import BackendOptions
+from exactsink.toolkit.local_paths import absolute_path
 
 __all__ = ["KafkaOptions", "kafka_python_settings", "librdkafka_settings", "producer_settings"]
 
@@ -120,7 +121,8 @@ class KafkaOptions(BackendOptions):
     sasl_password: SecretStr | None = None
     """Their password: `${KAFKA_PASSWORD}`."""
     ssl_ca_location: str | None = None
-    """A PEM file of certificates to trust, on the driver and on every executor; the system's own where left out."""
+    """A PEM file of certificates to trust, on the driver and on every executor; the system's own where left out. A
+    relative path, here and below, is taken from the job file's folder."""
     ssl_certificate_location: str | None = None
     """A PEM file with the client's certificate, where brokers ask for one."""
     ssl_key_location: str | None = None
@@ -140,6 +142,11 @@ class KafkaOptions(BackendOptions):
             if found is None or not 0 < int(found["port"]) < 2**16:
                 raise ValueError("no list of host:port: write kafka-1:9092,kafka-2:9092")
         return ",".join(dict.fromkeys(listed))
+
+    @field_validator("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
+    @classmethod
+    def _from_the_file(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else absolute_path(path, info.context)
 
     @field_validator("topic", "mark_topic")
     @classmethod

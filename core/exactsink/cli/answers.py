@@ -76,13 +76,16 @@ class Adopted(_Answer):
 class Ran(_Answer):
     """`exactsink run --json`, once it has ended: the `epochs` that it finished, and their `rows` by sink.
 
-    `last_epoch` is null when it finished none; `stopped_by` says who asked it to end.
+    `last_epoch` is null when it finished none; `restarts` counts how often the query was started again, `seconds` are
+    those of the whole run; `stopped_by` says who asked it to end.
     """
 
     job: str | None = None
     epochs: int = 0
     last_epoch: int | None = None
     rows: dict[str, int] = {}
+    seconds: float = 0.0
+    restarts: int = 0
     stopped_by: str | None = None
     error: Problem | None
 

@@ -9,9 +9,11 @@ from typing import Any
 from exactsink.cli.table import guarantees_of, print_guarantees
 from exactsink.contract import PreflightError
 from exactsink.job.guarantees import job_guarantee
+from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.operate.reachable import reachable
 from exactsink.spark.job import Job
-from exactsink.spark.jvm import end_session
+from exactsink.spark.jvm import end_session, jvm_needed
 from exactsink.spark.session import make_session, read_source
 
 __all__ = ["check"]
@@ -21,9 +23,11 @@ def check(path: str, answer: dict[str, Any]) -> None:
     """Print every sink and finding. Raises PreflightError when one of them would stop the job."""
     job = Job.from_toml(path)
     answer["job"] = job.config.job.name
+    reachable(JobHistory.of(job.config), job.sinks)
     spark = make_session(job.config)
     try:
-        found = job.preflight(read_source(job.config, spark))
+        with jvm_needed():
+            found = job.preflight(read_source(job.config, spark))
     finally:
         end_session(spark)
     registry = Registry(installed_plugins())

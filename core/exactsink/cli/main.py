@@ -80,10 +80,14 @@ def run(job: str, as_json: bool) -> None:
 
 @cli.command()
 @_job_file
+@_run
 @click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="In place of [job] stop_within.")
-def stop(job: str, within: float | None) -> None:
-    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has."""
-    stop_command.stop(job, within)
+def stop(job: str, run: str | None, within: float | None) -> None:
+    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has.
+
+    A batch run that is not decided in time is given up: the next call writes it.
+    """
+    stop_command.stop(job, run, within)
 
 
 @cli.command()

@@ -1,10 +1,11 @@
-"""`exactsink stop`: ask a job's driver, wherever it runs, to end after its epoch, and wait until it has."""
+"""`exactsink stop`: ask the driver of a job, or of a batch run, to end wherever it runs, and wait until it has."""
 
 from __future__ import annotations
 
 import platform
 import time
 
+from exactsink.cli.opened import Opened
 from exactsink.contract import Retryable, storage_errors
 from exactsink.job.config import load_config
 from exactsink.job.driver import user_name
@@ -20,11 +21,16 @@ _MORE_SECONDS = 45.0
 """How long a driver may take beside its epoch: to see the request on an object store, and to end Spark."""
 
 
-def stop(path: str, within: float | None) -> None:
-    """Ask, and wait. Raises Retryable when the driver has not ended in time, or another one runs by then."""
+def stop(path: str, run: str | None, within: float | None) -> None:
+    """Ask, and wait. Raises Retryable when the driver has not ended in time, or another one runs by then.
+
+    A stream's ends after its epoch. A batch run has one: that ends, or is given up undecided once the time is over.
+    """
     config, _ = load_config(path)
-    history = JobHistory.of(config)
+    history = JobHistory.of(config, run)
     state = history.last_state()
+    if state is None and run is not None:
+        raise Opened.of(path, run).unknown_run()
     if state is None or not _lives(state):
         print(f"nothing to stop: {_ended(state)}")
         return
@@ -32,7 +38,8 @@ def stop(path: str, within: float | None) -> None:
     by = f"exactsink stop by {user_name()} on {platform.node()}"
     with storage_errors(history.folder, f"the request in {history.folder} can't be written"):
         StopFile(history.folder).write(StopRequest(state.driver, seconds, by))
-    print(f"asked {state.driver} to end after its epoch, within {seconds:.0f} s", flush=True)
+    what = "end after its epoch," if run is None else f"finish batch run {run}, or give it up,"
+    print(f"asked {state.driver} to {what} within {seconds:.0f} s", flush=True)
     last = _wait(history, state, time.monotonic() + seconds + _MORE_SECONDS)
     epoch = "no epoch is complete" if last.complete_epoch is None else f"epoch {last.complete_epoch} is complete"
     print(f"stopped: {_ended(last)}; {epoch}")

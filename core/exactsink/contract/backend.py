@@ -63,6 +63,14 @@ class Backend(ABC):
     def traits(self) -> Traits:
         """Return what the strategy gives."""
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Name the servers behind the target, HOST:PORT each; before a start one of them has to take a connection.
+
+        Worth it where the target does not name them, or a client tries for long before it reports that nobody is there.
+        """
+        return ()
+
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Return SQL expressions that the JVM applies before rows become Arrow; None leaves them as they are.
 

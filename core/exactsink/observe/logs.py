@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 from exactsink.contract import Event
 
-__all__ = ["EpochLines", "JsonLines", "LogContext", "LogFormat", "TextLines", "in_context", "logs_json", "start_log"]
+__all__ = ["JsonLines", "LogContext", "LogFormat", "TextLines", "in_context", "logs_json", "start_log"]
 
 LogFormat = Literal["text", "json"]
 _EPOCHS = logging.getLogger("exactsink.epoch")
@@ -88,7 +85,7 @@ def logs_json() -> bool:
 
 @contextmanager
 def in_context(context: LogContext) -> Iterator[None]:
-    """Let all lines have this context, Python's own warnings among them, and log a line for each epoch."""
+    """Let all lines have this context, Python's own warnings among them, and log the lines of `EpochLines`."""
     handlers = list(logging.getLogger().handlers)
     before = _EPOCHS.level
     _EPOCHS.setLevel(min(logging.INFO, logging.getLogger("exactsink").getEffectiveLevel()))
@@ -102,77 +99,6 @@ def in_context(context: LogContext) -> Iterator[None]:
         for handler in handlers:
             handler.removeFilter(context)
         _EPOCHS.setLevel(before)
-
-
-@dataclass(slots=True)
-class _Epoch:
-    """What one epoch took so far."""
-
-    began: float
-    phases: dict[str, float] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    writing: float | None = None
-    skipped: bool = False
-
-
-class EpochLines:
-    """Log one line for each epoch that is complete, at INFO: its rows by sink, its seconds, and those of each phase.
-
-    As JSON it has the bytes by sink, too.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._open: dict[str, tuple[int, _Epoch]] = {}
-
-    def __call__(self, event: Event) -> None:
-        """Take an event."""
-        if event.epoch is None:
-            return
-        with self._lock:
-            known, epoch = self._open.get(event.job, (None, None))
-            if epoch is None or known != event.epoch:
-                epoch = _Epoch(self._clock())
-                self._open[event.job] = (event.epoch, epoch)
-            _add(epoch, event, self._clock())
-            done = (event.name, event.edge) == ("return", "before")
-            if done:
-                del self._open[event.job]
-        if done:
-            self._log(event, epoch)
-
-    def _log(self, event: Event, epoch: _Epoch) -> None:
-        fields = {
-            "rows": event.fields["rows"],
-            "bytes": epoch.bytes,
-            "seconds": round(self._clock() - epoch.began, 3),
-            "phases": {phase: round(seconds, 3) for phase, seconds in epoch.phases.items()},
-            "skipped": epoch.skipped,
-        }
-        done = Event("epoch", event.job, "", event.epoch, fields)
-        rows = " ".join(f"{sink}={rows:,}" for sink, rows in fields["rows"].items())
-        phases = " ".join(f"{phase}={seconds}" for phase, seconds in fields["phases"].items())
-        text = "epoch job=%s epoch=%d seconds=%s rows: %s phases: %s%s"
-        again = " (it was decided before)" if epoch.skipped else ""
-        _EPOCHS.info(
-            text, event.job, event.epoch, fields["seconds"], rows, phases, again, extra={"exactsink": done.as_dict()}
-        )
-
-
-def _add(epoch: _Epoch, event: Event, now: float) -> None:
-    """Add what an event says of an epoch. Its write is what lies between the opened epoch and its vote."""
-    if event.name == "vote" and event.edge == "before" and epoch.writing is not None:
-        epoch.phases["write"] = epoch.phases.get("write", 0.0) + now - epoch.writing
-        epoch.writing = None
-    if event.edge == "after" and "seconds" in event.fields:
-        epoch.phases[event.name] = epoch.phases.get(event.name, 0.0) + event.fields["seconds"]
-        if event.name == "open_epoch":
-            epoch.writing = now
-    if event.name == "written":
-        epoch.bytes[event.fields["sink"]] = event.fields["bytes"]
-    if event.name == "epoch_skipped":
-        epoch.skipped = True
 
 
 def _event(record: logging.LogRecord) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -18,13 +18,13 @@ from exactsink.contract import (
     Lost,
     Mark,
     Prepared,
-    Retryable,
     Standing,
     Unknown,
 )
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
+from exactsink.operate.reachable import late_sink
 from exactsink.protocol.commit import all_before, resolved_by
 from exactsink.protocol.journal.log import Log, knows_all
 from exactsink.protocol.journal.records import BoundSink, Expected
@@ -138,13 +138,16 @@ def assess(
     its first claim. Changes nothing, and disturbs no driver.
     """
     calls = {name: partial(_ask, sink, history.job, log) for name, sink in sinks.items()}
+    for sink in sinks.values():
+        with suppress(Exception), closing(committer_of(sink, history.job, log)):
+            pass  # imports its client's library: that is no time of its store's
     # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
     answers = ask_all(calls, seconds)
     listed = (answer.listed for answer in answers.values() if isinstance(answer, _Answer))
     log = log if knows_all(log, chain.from_iterable(listed)) else whole()
     done = source_done or not log.decision_is_open
-    views = {name: _view(sink, log, answers.get(name, _late(sink, seconds)), done) for name, sink in sinks.items()}
+    views = {name: _view(sink, log, answers.get(name, late_sink(sink, seconds)), done) for name, sink in sinks.items()}
     return [*_held_back(sinks, views), *_former(sinks, log, source_done=source_done)]
 
 
@@ -207,14 +210,6 @@ def _proves(sink: Sink, log: Log, mark: Mark | None) -> bool:
     """Return whether the mark proves all of the last decision, or there is nothing to prove."""
     known = expected_of(log, sink.name, sink.backend.target)
     return not _decided(sink, log) or (known is not None and is_at(mark, known.now))
-
-
-def _late(sink: Sink, seconds: float) -> ExactsinkError:
-    return Retryable(
-        f"sink {sink.name} has not answered within {seconds:g} s",
-        why=f"{sink.backend.target} is down, hangs, or can't be reached from here",
-        next="bring it back, then look again: exactsink status JOB.toml",
-    )
 
 
 def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) -> SinkView:

@@ -100,6 +100,10 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             "how far a batch was behind its source, in offsets, files or bytes", ("source", "of", "behind")
         ),
         "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
+        "run_ended": EventKind(
+            "`exactsink run` ends, for whatever reason: what it did since its start",
+            ("epochs", "last_epoch", "rows", "seconds", "restarts", "stopped_by"),
+        ),
         "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),
         "adopted": EventKind("a new query goes on with the journal, from this base", ("query_id", "base")),
         "noted": EventKind("an operator's action was kept in the journal", ("text",)),

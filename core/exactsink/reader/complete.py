@@ -61,5 +61,5 @@ def complete_epoch(log: Log, state: State | None) -> int | None:
 def _history(place: str, run: str | None) -> JobHistory:
     if place.endswith(".toml"):
         return JobHistory.of(load_config(place)[0], run)
-    checkpoint = path_of(place if is_object_url(place) else real_path(place.removeprefix("file://")))
+    checkpoint = path_of(place if is_object_url(place) else real_path(place))
     return JobHistory("", checkpoint.with_name(f"{checkpoint.name}.exactsink"), checkpoint, run=run)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
+import threading
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
-from exactsink.contract import Retryable
+from exactsink.contract import ExactsinkError, Retryable
 from exactsink.job.driver import Driver, identity_of
 from exactsink.job.history import JobHistory
+from exactsink.job.stop import StopFile, driver_name
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
@@ -22,6 +26,8 @@ from exactsink.spark.routes import BatchWrite, Passes
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["RunResult", "known_run", "write_run"]
+
+_CANCEL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +53,71 @@ def write_run(
 ) -> RunResult:
     """Write a run, or finish one that was decided.
 
-    A Retryable is tried again, as often as `restarts`, with a new claim each time.
+    A Retryable is tried again, as often as `restarts`, with a new claim each time, until `exactsink stop` says no.
     """
-    for attempt in range(restarts + 1):
-        driver = Driver(history, sinks, events)
-        try:
-            with closing(driver):
-                return _write(driver, frame, history.run or "", passes)
-        except Retryable as error:
-            driver.check_fenced()
-            if attempt == restarts:
-                raise
-            events.report("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
-            backoff(attempt)
+    hearing = _Hearing(history, events, frame.sparkSession.sparkContext)
+    with closing(hearing):
+        hearing.start()
+        for attempt in range(restarts + 1):
+            driver = Driver(history, sinks, events)
+            try:
+                with closing(driver):
+                    return _write(driver, frame, history.run or "", passes)
+            except Retryable as error:
+                driver.check_fenced()
+                if hearing.stopped_by:
+                    raise _stopped(history, hearing.stopped_by) from error
+                if attempt == restarts:
+                    raise
+                events.report("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
+                backoff(attempt)
     raise AssertionError("a run is tried at least once")
+
+
+class _Hearing:
+    """Hears, while a run is written, who asks for its end. When the time is over, its Spark jobs are cancelled."""
+
+    def __init__(self, history: JobHistory, events: Events, context: SparkContext) -> None:
+        self.stopped_by = ""
+        self._file = StopFile(history.folder)
+        self._events = events
+        self._context = context
+        self._tag = f"exactsink-{secrets.token_hex(8)}"
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        with suppress(OSError, ExactsinkError):
+            self._file.clear()  # what was asked of an earlier driver
+        self._context.addJobTag(self._tag)
+        threading.Thread(target=self._hear, name="exactsink-stop", daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._context.removeJobTag(self._tag)
+
+    def _hear(self) -> None:
+        request = None
+        while request is None:
+            if self._over.wait(self._file.look_seconds):
+                return
+            with suppress(OSError, ExactsinkError):  # advisory: the next look tries again
+                request = self._file.read()
+            if request is not None and request.driver != driver_name():
+                request = None
+        self._events.report("stop_asked", level=logging.WARNING, by=request.by, seconds=request.within)
+        if self._over.wait(request.within):
+            return
+        self.stopped_by = request.by
+        while not self._over.wait(_CANCEL_SECONDS):  # it may be between two of them
+            self._context.cancelJobsWithTag(self._tag)
+
+
+def _stopped(history: JobHistory, by: str) -> Retryable:
+    return Retryable(
+        f"batch run {history.run} was stopped",
+        why=f"{by}; nothing decided is lost",
+        next="write it again: the call finishes what is decided, and else begins anew",
+    )
 
 
 def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunResult:

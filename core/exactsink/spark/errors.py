@@ -21,7 +21,7 @@ _SPARKS_OWN = ("org.apache.spark", "pyspark.")
 
 
 def first_line(error: Exception) -> str:
-    """Return what Spark says, without the plan and the stack below it."""
+    """Return what Spark says, without the call, the plan and the stack around it."""
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         lines = [lines[1].removeprefix(": ")]  # of a Java error that pyspark has no name for

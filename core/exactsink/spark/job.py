@@ -14,7 +14,7 @@ from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe import Observer
 from exactsink.observe import subscribers as observers_of
-from exactsink.observe.logs import EpochLines
+from exactsink.observe.progress import EpochLines
 from exactsink.protocol.events import Events, Subscriber
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink

@@ -5,25 +5,33 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink.observe.logs import logs_json
+from exactsink.spark.errors import first_line
 
-__all__ = ["end_session", "kill_jvm", "reported", "start_jvm"]
+__all__ = ["end_session", "jvm_is_gone", "jvm_needed", "kill_jvm", "lost_jvm", "reported", "started_jvm"]
 
 _LOG = logging.getLogger("exactsink.spark")
 _END_SECONDS = 10.0
 _KILL_SECONDS = 3.0
+_GONE_SECONDS = 2.0
+"""How long a JVM takes to be gone once its connections are."""
+_LAST_LINES = 4
 _LEVELS = {
     "TRACE": logging.DEBUG,
     "DEBUG": logging.DEBUG,
@@ -41,25 +49,131 @@ _NOISE = re.compile(
     r"|sun\.misc\.Unsafe)|Picked up \w*JAVA\w*: |Using Spark's default log4j profile: "
     r"|Setting default log level to |To adjust logging level use "
 )
+_ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
+"""A line that says nothing to whom the line before it does not: of a stack, or of a script that goes on."""
+_FIXES = {
+    "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
+    "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
+    "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
+}
 
 
-def start_jvm(conf: SparkConf) -> None:
-    """Start the JVM for a session of this conf, if the process has none, and pass on what it prints.
+class _Printed(threading.Thread):
+    """Reads what a JVM prints, and passes it on once the JVM is up: what one says that never is, is an error's why."""
+
+    def __init__(self, lines: IO[str]) -> None:
+        super().__init__(daemon=True)
+        self._lines = lines
+        self._kept: list[tuple[int, str]] | None = []
+        self._keeping = threading.Lock()
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._level = {logging.INFO: logging.WARNING, logging.DEBUG: logging.DEBUG}.get(_verbosity(), logging.ERROR)
+
+    def run(self) -> None:
+        with self._lines:
+            for at, line in reported((line.rstrip("\n") for line in self._lines), self._level):
+                if at >= logging.ERROR and not _ASIDE.match(line):
+                    self._last.append(line.strip())
+                with self._keeping:
+                    if self._kept is None or self._level < logging.ERROR:
+                        _show(at, line)
+                    else:
+                        self._kept.append((at, line))
+
+    def pass_on(self) -> None:
+        """Show all that was printed, and will be: the JVM is up."""
+        with self._keeping:
+            for at, line in self._kept or ():
+                _show(at, line)
+            self._kept = None
+
+    def last_words(self) -> str:
+        """Return what a JVM that is gone said last."""
+        self.join(_GONE_SECONDS)  # its own children may have the pipe, too
+        return "; ".join(self._last)
+
+
+@contextmanager
+def started_jvm(conf: SparkConf) -> Iterator[None]:
+    """Start the JVM for a session of this conf, if the process has none, and pass on what it prints once the body has
+    made the session.
 
     Its errors are shown; its warnings with `-v`, the rest with `-vv`. A JVM that spark-submit started is left alone.
+    Raises ConfigError with its last words, Retryable if it was killed, and what `jvm_needed` does.
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
-        return
+    gateway = None
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._gateway is None:
+        gateway = _launched(conf)
+    with jvm_needed():
+        if gateway is not None:
+            SparkContext._ensure_initialized(gateway=gateway)
+        yield
+    if gateway is not None:
+        gateway.proc.printed.pass_on()
+
+
+def _launched(conf: SparkConf) -> Any:
     reading, writing = os.pipe()
-    printed = threading.Thread(target=_pass_on, args=(os.fdopen(reading, errors="replace"),), daemon=True)
+    printed = _Printed(os.fdopen(reading, errors="replace"))
     printed.start()
     try:
         launched: Any = launch_gateway  # has no types
-        gateway = launched(conf, {"stderr": writing})
-    finally:
+        gateway = launched(conf, {"stdout": writing, "stderr": writing})
+    except (PySparkException, Py4JError, OSError) as error:
         os.close(writing)
+        raise _not_started(error, printed.last_words()) from error
+    os.close(writing)
     gateway.proc.printed = printed
-    SparkContext._ensure_initialized(gateway=gateway)
+    return gateway
+
+
+@contextmanager
+def jvm_needed() -> Iterator[None]:
+    """Raise what the body's calls into the JVM raise as ours: ConfigError for what Spark refuses, Retryable where the
+    JVM is gone.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        why = first_line(error)
+        if isinstance(error, Py4JNetworkError) or jvm_is_gone():
+            raise lost_jvm(error) from error
+        if isinstance(error, ConnectionError):
+            raise
+        raise ConfigError("Spark refuses what the job asks of it", why=why, next=_fix(why)) from error
+
+
+def lost_jvm(error: Exception) -> Retryable:
+    """Return the end of a run whose JVM is gone: nothing can be started in this process any more."""
+    process = _process()
+    words = process.printed.last_words() if process is not None and jvm_is_gone() else ""
+    if process is not None and process.poll() == -signal.SIGKILL:
+        words = "; ".join(filter(None, [words, "SIGKILL ended it, as the kernel does where memory is short"]))
+    why = words or first_line(error)
+    return Retryable("the connection to Spark's JVM is lost", why=why, next="run the job again")
+
+
+def jvm_is_gone() -> bool:
+    """Return whether the JVM that this process started has ended, or is about to."""
+    process = _process()
+    if process is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GONE_SECONDS)
+    return process.poll() is not None
+
+
+def _not_started(error: Exception, words: str) -> ExactsinkError:
+    what = "Spark's JVM did not start"
+    if not isinstance(error, OSError) and (not words or "Killed" in words):
+        why = words or "it ended without a word, as the kernel ends what takes too much memory"
+        return Retryable(what, why=why, next="free memory, or lower spark.driver.memory; then start the job again")
+    return ConfigError(what, why=words or str(error), next=_fix(words))
+
+
+def _fix(words: str) -> str:
+    found = (fix for pattern, fix in _FIXES.items() if re.search(pattern, words))
+    return next(found, "fix what it names, in [spark] perhaps; then start the job again")
 
 
 def end_session(spark: SparkSession) -> None:
@@ -105,14 +219,11 @@ def reported(lines: Iterable[str], level: int) -> Iterator[tuple[int, str]]:
             yield at, line
 
 
-def _pass_on(printed: IO[str]) -> None:
-    level = {logging.INFO: logging.WARNING, logging.DEBUG: logging.DEBUG}.get(_verbosity(), logging.ERROR)
-    with printed:
-        for at, line in reported((line.rstrip("\n") for line in printed), level):
-            if logs_json():
-                _LOG.log(at, "%s", line)
-            else:
-                sys.stderr.write(line + "\n")
+def _show(at: int, line: str) -> None:
+    if logs_json():
+        _LOG.log(at, "%s", line)
+    else:
+        sys.stderr.write(line + "\n")
 
 
 def _verbosity() -> int:

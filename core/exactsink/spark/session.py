@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
-from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.contract import ConfigError
@@ -19,7 +19,7 @@ from exactsink.job.config.model import SourceSection
 from exactsink.job.config.wanted import nearest
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
-from exactsink.spark.jvm import start_jvm
+from exactsink.spark.jvm import started_jvm
 from exactsink.spark.modules import load_transform, search_in
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
@@ -37,21 +37,16 @@ def make_session(config: JobConfig) -> SparkSession:
 
     Workers run the driver's own interpreter unless PYSPARK_PYTHON says otherwise: the `python3` they would take by
     themselves may lack this package. Arrow is spared its checks where neither the environment nor `[spark.conf]` wants
-    them.
+    them. Raises ConfigError where Spark does not start, Retryable where its JVM is killed.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name in _REPEATING:  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
     search_in(config.job.modules)
     conf = SparkConf().setAll(list(_settings(config).items()))
-    try:
-        start_jvm(conf)
+    with started_jvm(conf):
         refuse_cluster_mode(SparkConf().get("spark.submit.deployMode", "client"))
         return SparkSession.builder.config(conf=conf).getOrCreate()
-    except PySparkException as error:
-        raise ConfigError(
-            "Spark did not start", why=first_line(error), next="java -version (17 or newer), then fix [spark]"
-        ) from error
 
 
 def refuse_cluster_mode(mode: str | None) -> None:

@@ -13,6 +13,7 @@ from exactsink.contract import ConfigError, Retryable
 from exactsink.job.stop import Stop
 from exactsink.spark.errors import first_line
 from exactsink.spark.job import Job
+from exactsink.spark.jvm import jvm_is_gone, lost_jvm
 from exactsink.spark.query import Query
 from exactsink.toolkit.waiting import backoff
 
@@ -41,10 +42,11 @@ def supervise(
             failure = _cause(query.failure if query is not None else None, error)
         except Retryable as error:
             failure = error
-        except Py4JError as error:  # the JVM died: nothing can be started in this process any more
-            why = str(error).strip() or type(error).__name__
-            raise Retryable("the connection to Spark's JVM is lost", why=why, next="run the job again") from error
+        except Py4JError as error:
+            raise lost_jvm(error) from error
         except OSError as error:
+            if jvm_is_gone():
+                raise lost_jvm(error) from error
             failure = _refused_by_system(error)
         finally:
             job.end_query()

@@ -47,6 +47,10 @@ class WrappedBackend(Backend):
         return self.real.target
 
     @property
+    def servers(self) -> tuple[str, ...]:
+        return self.real.servers
+
+    @property
     def traits(self) -> Traits:
         return self.real.traits
 

@@ -45,7 +45,6 @@ JOURNAL_IN_A_DATABASE = '[job] journal = "postgresql+psycopg://..."'
 
 _DISTRIBUTION = re.compile(r"none|hash\([^(),]*[^(),\s][^(),]*(,[^(),]*[^(),\s][^(),]*)*\)")
 _SQLITE = re.compile(r"(sqlite(?:\+pysqlite)?:///)([^:?][^?]*)(.*)", re.DOTALL)
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _OBJECT_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<store>[^/]*)/+(?P<path>.*)", re.DOTALL)
 _UNUSUAL = re.compile(r"[?#*\[\]\\\x00-\x1f]")
 _DURATION = r"^\d+ (second|minute|hour|day)s?$"
@@ -126,14 +125,11 @@ class JobSection(_Section):
             return None
         if is_object_url(value):
             return _object_url(value)
-        if _SCHEME.match(value) and not value.startswith("file:///"):
-            raise ValueError("a local folder is a path, or file:///path")
-        path = value.removeprefix("file://")
-        if info.field_name == "checkpoint" and Path(path).name in ("", ".."):
-            raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
-        real = real_path(path, info.context)
+        real = real_path(value, info.context)
         if info.field_name == "checkpoint":
-            for written in (absolute_path(path, info.context), absolute_path(path)):
+            if Path(value).name in ("", "..") or real == "/":
+                raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
+            for written in (absolute_path(value, info.context), absolute_path(value)):
                 _check_beside(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
         return real
 
@@ -242,7 +238,10 @@ class SourceSection(_Section):
     @field_validator("path")
     @classmethod
     def _from_the_file(cls, value: str | None, info: ValidationInfo) -> str | None:
-        return value if not value or _SCHEME.match(value) else absolute_path(value, info.context)
+        if not value or is_object_url(value):
+            return value
+        path = absolute_path(value, info.context)
+        return f"file://{path}" if value.lower().startswith("file:") else path  # not Hadoop's default file system
 
 
 class SinkSection(_Section):

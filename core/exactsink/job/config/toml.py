@@ -84,7 +84,8 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML", why=str(error), next="fix that line") from None
+        hint = ": a backslash begins an escape, so write / between folders" if "\\" in text else ""
+        raise ConfigError(f"{path} is not TOML", why=str(error), next=f"fix that line{hint}") from None
     document = Document(path.name, text, raw, frozenset())
     driver, tasks = _Filling(document, environ), _Filling(document, environ, for_tasks=True)
     values = {key: driver.filled(value, (key,)) for key, value in raw.items()}

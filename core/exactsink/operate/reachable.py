@@ -1,0 +1,90 @@
+"""Whether the servers that a job needs answer: asked by the driver alone, before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+
+from exactsink.contract import Committer, ExactsinkError, ObjectPath, Retryable
+from exactsink.job.history import JobHistory
+from exactsink.operate.asking import ask_all
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.sinks import Sink, committer_of
+
+__all__ = ["late_sink", "reachable"]
+
+_SECONDS = 5.0
+_JOURNAL = "the journal"
+
+
+def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float = _SECONDS) -> None:
+    """Ask every sink's store, and the journal's where that is a server, side by side and for so many seconds at most.
+
+    Raises Retryable that names each that does not answer. Any other problem, a login or a missing table, is left to
+    preflight, which knows its fix. Changes nothing.
+    """
+    calls: dict[str, Callable[[], object]] = {
+        f"sink {name}": partial(_ask, sink, committer_of(sink, history.job), seconds) for name, sink in sinks.items()
+    }  # made here: to import a client's library may take longer than its server
+    if history.journal_url is not None or isinstance(history.folder, ObjectPath):
+        calls[_JOURNAL] = partial(_read, history.journal(lambda attempt: None))
+    answers = ask_all(calls, seconds)
+    silent = {f"sink {name}": late_sink(sink, seconds) for name, sink in sinks.items()}
+    silent[_JOURNAL] = _late(_JOURNAL, history.journal_place, seconds)
+    found = {name: answers.get(name, silent[name]) for name in calls}
+    down = {name: answer for name, answer in found.items() if isinstance(answer, Retryable)}
+    if len(down) > 1:
+        each = "\n".join(f"  {_of(name, error)}" for name, error in down.items())
+        raise Retryable(f"{len(down)} servers don't answer:\n{each}", next="bring them back, then start the job again")
+    for name, error in down.items():
+        raise Retryable(_of(name, error), next=error.next) from error
+
+
+def late_sink(sink: Sink, seconds: float) -> Retryable:
+    """Return what is to be said of a sink whose store has not answered in time."""
+    return _late(f"sink {sink.name}", ", ".join(sink.backend.servers) or sink.backend.target, seconds)
+
+
+def _late(name: str, place: str, seconds: float) -> Retryable:
+    return Retryable(
+        f"{name} has not answered within {seconds:g} s",
+        why=f"{place} is down, hangs, or can't be reached from here",
+        next="bring it back, then give the command again",
+    )
+
+
+def _of(name: str, error: ExactsinkError) -> str:
+    what = error.what if name in error.what else f"{name}: {error.what}"
+    return f"{what}: {error.why}" if error.why else what
+
+
+def _ask(sink: Sink, committer: Committer, seconds: float) -> None:
+    """Ask for what is read fastest. A client's library may try for long before it says that nobody is there."""
+    with closing(committer):
+        _knock(sink.backend.servers, seconds)
+        if sink.backend.traits.marks:
+            committer.mark()
+        else:
+            list(committer.in_doubt())
+
+
+def _knock(servers: tuple[str, ...], seconds: float) -> None:
+    """Raise Retryable where none of these servers takes a connection."""
+    refused = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), seconds / len(servers)).close()
+            return
+        except OSError as error:
+            refused.append(f"{server}: {error.strerror or error}")
+    if refused:
+        fix = "see that it runs, and fix its address in the job's file if it is elsewhere; then start the job again"
+        raise Retryable("no connection", why="; ".join(refused), next=fix)
+
+
+def _read(journal: Journal) -> None:
+    with closing(journal):
+        journal.read()

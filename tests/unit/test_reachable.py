@@ -1,0 +1,124 @@
+"""What a job needs is asked before anything is started: who is down is named, with the place, in bounded time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.unit.conftest import Ended
+
+from exactsink.cli import check as check_module
+from exactsink.cli import run as run_module
+from exactsink.cli.opened import Opened
+from exactsink.contract import ConfigError, Retryable
+from exactsink.operate.reachable import reachable
+
+DB = """
+[sinks.db]
+backend = "postgres"
+conninfo = "host=127.0.0.1 port={port} user=x password=hidden dbname=shop connect_timeout=60"
+table = "t"
+create = true
+"""
+LAKE = """
+[sinks.lake]
+backend = "files"
+path = "lake"
+"""
+SINKS = (
+    DB
+    + LAKE
+    + """
+[sinks.events]
+backend = "kafka"
+bootstrap_servers = "127.0.0.1:{port}"
+topic = "t"
+[sinks.bucket]
+backend = "files"
+path = "s3://bucket/x"
+endpoint_url = "http://127.0.0.1:{port}"
+"""
+)
+JOURNAL = 'journal = "postgresql+psycopg://u:hidden@127.0.0.1:{port}/log"\n'
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port that refuses: it is bound, and nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "r"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def write(folder: Path, port: int, *, journal: bool = True, sinks: str = SINKS) -> str:
+    head = '[job]\nname = "orders"\ncheckpoint = "chk"\n' + (JOURNAL if journal else "")
+    (folder / "job.toml").write_text((head + sinks).replace("{port}", str(port)))
+    return str(folder / "job.toml")
+
+
+@pytest.mark.parametrize("command_name", ["run", "check"])
+def test_who_refuses_is_named_with_its_place_before_a_jvm_starts(
+    tmp_path: Path, closed: int, command_name: str, command: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a JVM would start")
+
+    for module in (run_module, check_module):
+        monkeypatch.setattr(module, "make_session", never)
+        monkeypatch.setattr(module, "reachable", partial(reachable, seconds=60))  # who refuses is not waited for
+    ended = command(command_name, write(tmp_path, closed))
+    assert ended.code == 75
+    said = ended.err[ended.err.index("4 servers don't answer") :]
+    for name in ("sink events", "sink db", "sink bucket", "the journal"):
+        [line] = [line for line in said.splitlines() if line.startswith(f"  {name}")]
+        assert f"127.0.0.1:{closed}" in line
+        assert "refused" in line
+    assert "lake" not in said
+    assert "hidden" not in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml"]
+
+
+def test_who_takes_connections_and_says_nothing_is_named_in_time(tmp_path: Path, silent: int) -> None:
+    opened = Opened.of(write(tmp_path, silent))
+    with pytest.raises(Retryable) as raised:
+        reachable(opened.history, opened.sinks, seconds=0.5)
+    lines = raised.value.what.splitlines()
+    assert lines[0] == "4 servers don't answer:"
+    assert all("has not answered within 0.5 s" in line and f"127.0.0.1:{silent}" in line for line in lines[1:])
+
+
+def test_one_that_is_down_is_the_message_and_none_is_no_error(tmp_path: Path, closed: int) -> None:
+    opened = Opened.of(write(tmp_path, closed, journal=False, sinks=DB + LAKE))
+    with pytest.raises(Retryable, match=f"^sink db: connect to postgres://127.0.0.1:{closed}/shop: .*refused"):
+        reachable(opened.history, opened.sinks)
+    opened = Opened.of(write(tmp_path, closed, journal=False, sinks=LAKE))
+    reachable(opened.history, opened.sinks)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_what_preflight_knows_to_fix_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened.of(write(tmp_path, 1, journal=False, sinks=LAKE))
+
+    def refused(self: object) -> None:
+        raise ConfigError("the mark is another job's", next="look")
+
+    monkeypatch.setattr("exactsink_files.committer.FilesCommitter.mark", refused)
+    reachable(opened.history, opened.sinks)
