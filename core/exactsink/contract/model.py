@@ -250,6 +250,8 @@ class Traits:
     by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
     `marks`: the target keeps marks (`Committer.mark`), so a target, a journal or a checkpoint that went back is seen.
     `marks_in_staging`: they stand in the staging folder, so a target that went back without it is not seen.
+    `validates_rows`: it can judge rows one by one without writing them (`Backend.validator`), so bad ones can be
+    quarantined.
     """
 
     atomic_visibility: bool = False
@@ -261,6 +263,7 @@ class Traits:
     needs_epoch_order: bool = False
     marks: bool = False
     marks_in_staging: bool = False
+    validates_rows: bool = False
 
     @property
     def guarantee(self) -> str:

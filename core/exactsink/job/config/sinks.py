@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pyarrow as pa
 from pydantic import ValidationError
 
 from exactsink.contract import Backend, BackendOptions, ConfigError, Traits
@@ -10,6 +13,7 @@ from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document
 from exactsink.job.registry import Registry
 from exactsink.protocol.checked import broken, calling
+from exactsink.protocol.quarantine import QUARANTINE_ROWS
 from exactsink.protocol.sinks import DeferredBackend, Sink
 
 __all__ = ["bind_sinks"]
@@ -22,7 +26,31 @@ def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dic
     except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
         what, why, fix = map(document.scrubbed, (error.what, error.why, error.next))
         raise ConfigError(what, why=why, next=fix) from error.__cause__
+    _check_quarantines(sinks, document)
     return sinks
+
+
+def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
+    """Refuse sinks whose rows can't be judged, and quarantines that show rows early. Raises ConfigError."""
+    empty = pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)
+    for name, sink in sinks.items():
+        if sink.quarantine is None:
+            continue
+        place, quarantine = document.place(("sinks", name, "quarantine")), sinks[sink.quarantine]
+        if not sink.backend.traits.validates_rows:
+            raise ConfigError(
+                f"{place}: backend {sink.kind} ({sink.backend.strategy}) can't judge rows one by one",
+                why="which of them its target would refuse shows only when they are written",
+                next=f'set on_bad_row = "stop" in [sinks.{name}], and filter such rows before it; or choose another '
+                "strategy or backend",
+            )
+        if quarantine.backend.traits.visible_early:
+            raise ConfigError(
+                f"{place}: sink {sink.quarantine} ({quarantine.backend.strategy}) can't be a quarantine",
+                why="its rows show before the decision, and an abort removes none: a row could be in both sinks",
+                next="choose a strategy that waits for the decision (`exactsink backends`)",
+            )
+        quarantine.backend.shape_in_task(empty)
 
 
 def _bound(name: str, section: SinkSection, config: JobConfig, document: Document, registry: Registry) -> Sink:
@@ -62,6 +90,8 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         epoch_budget_seconds=config.job.epoch_budget_seconds,
         file_mode=config.job.file_mode,
         epoch_column=section.epoch_column,
+        quarantine=section.quarantine,
+        quarantine_at_most=section.quarantine_at_most,
     )
 
 
