@@ -60,7 +60,7 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             ("at", "sinks", "entries", "bytes"),
         ),
         "quarantined": EventKind(
-            "a decided epoch has rows that the sink can't hold: they are decided in its quarantine, `reason` is the first's",
+            "rows of a decided epoch that the sink can't hold went to its quarantine; `reason` is the first one's",
             ("sink", "quarantine", "rows", "reason"),
         ),
         "in_doubt": EventKind(

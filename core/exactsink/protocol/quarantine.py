@@ -139,7 +139,7 @@ def _hash(sink: str, row: int, reason: str) -> int:
 
 def _too_many(sink: str, judging: Judging, found: Found) -> ExactsinkError:
     return Fatal(
-        f"sink {sink}: {found.rows:,} rows of one epoch can't be written, and quarantine_at_most is {judging.at_most:,}",
+        f"sink {sink}: more than {judging.at_most:,} rows of one epoch can't be written (quarantine_at_most)",
         why=f"the first: {found.reason}; nothing of the epoch is decided",
         next=f"fix the rows' source, the frame or the target; or, if they all belong into {judging.quarantine}, raise "
         f"quarantine_at_most in [sinks.{sink}]; then start the job again",
