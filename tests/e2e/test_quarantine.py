@@ -8,12 +8,17 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.protocol.events import POINTS
+from exactsink.contract import ConfigError
+from exactsink.spark import Job
+from exactsink.spark.routes import Passes
+from exactsink.spark.session import read_source
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.jobs import PARTICIPANTS, TWO_FILES, write_job
@@ -131,7 +136,7 @@ def _check(folder: Path, source: list[Mapping[str, Any]], database: Database, ka
     assert len({row["id"] for row in bad}) == len(bad) == sum(len(_bad_in(row)) for row in source)
 
 
-_FEW = [("decide", "after"), ("commit:bad", "before"), ("commit:bad-records", "before")]
+_FEW = [("decide", "after"), ("commit:bad-records", "before")]
 
 
 def _play(
@@ -154,14 +159,114 @@ def _play(
 def test_every_row_is_in_its_sink_or_in_its_quarantine_exactly_once(
     tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
 ) -> None:
-    _play(tmp_path, drivers, jvm, database, kafka_sink, _FEW[:1] + _FEW[-1:])
+    _play(tmp_path, drivers, jvm, database, kafka_sink, _FEW)
+
+
+_TWO_TABLES = """
+[sinks.table]
+backend = "idempotent_upsert"
+url = "sqlite:///{folder}/table.db"
+table = "rows"
+keys = ["id"]
+columns = ["id", "kind", "amount"]
+on_bad_row = "quarantine"
+quarantine = "bad"
+
+[sinks.bad]
+backend = "idempotent_upsert"
+url = "sqlite:///{folder}/bad.db"
+table = "bad"
+keys = ["id"]
+create = true
+"""
+_LAKE = """
+[sinks.lake]
+backend = "files"
+path = "{folder}/lake"
+"""
+
+
+def _tables(folder: Path) -> tuple[Counter[int], Counter[int]]:
+    """Return the ids in the table and in its quarantine."""
+    with closing(sqlite3.connect(folder / "table.db")) as connection:
+        table = Counter(row for (row,) in connection.execute("SELECT id FROM rows"))
+    with closing(sqlite3.connect(folder / "bad.db")) as connection:
+        return table, Counter(json.loads(row)["id"] for (row,) in connection.execute("SELECT row FROM bad"))
+
+
+def _make_table(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "table.db")) as connection:
+        connection.execute("CREATE TABLE rows (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE NOT NULL)")
+
+
+def _wanted(source: list[Mapping[str, Any]]) -> tuple[Counter[int], Counter[int]]:
+    bad = Counter(row["id"] for row in source if row["amount"] is None)
+    return Counter(row["id"] for row in source) - bad, bad
+
+
+def test_lost_votes_of_a_sink_or_of_its_quarantine_are_written_again_from_the_batch(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm
+) -> None:
+    source = _write_source(tmp_path, 3 * PARTICIPANTS)
+    _make_table(tmp_path)
+    job = write_job(tmp_path, _TWO_TABLES, source=TWO_FILES)
+    for epoch, sink in enumerate(("bad", "table")):
+        drivers.killed(job, Fault("decide", "after", "kill", epoch), jvm=jvm)
+        lost = list((tmp_path / "checkpoint.exactsink" / "staging" / sink).glob("*.arrow"))
+        assert len(lost) == PARTICIPANTS
+        for path in lost:
+            path.unlink()
+    reported = drivers.whole(job, jvm=jvm)
+    assert _tables(tmp_path) == _wanted(source), reported
+
+
+def test_rules_that_change_after_the_decision_stop_the_replay_with_both_digests(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm
+) -> None:
+    _write_source(tmp_path, PARTICIPANTS)
+    _make_table(tmp_path)
+    job = write_job(tmp_path, _TWO_TABLES, source=TWO_FILES)
+    drivers.killed(job, Fault("decide", "after", "kill", 0), jvm=jvm)
+    for path in (tmp_path / "checkpoint.exactsink" / "staging" / "bad").glob("*.arrow"):
+        path.unlink()
+    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
+        connection.execute("ALTER TABLE rows RENAME TO old")
+        connection.execute("CREATE TABLE rows (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE)")
+        connection.commit()
+    code, reported = drivers.run(job, jvm=jvm)
+    assert code == 3, reported
+    assert "votes of sink bad, and its replay has other rows" in reported
+
+
+def _by_parity(frame: DataFrame) -> Mapping[str, DataFrame]:
+    return {"table": frame.where("id % 20 = 0").repartition(3), "lake": frame.where("id % 20 > 0")}
+
+
+def test_a_route_gives_no_frame_to_a_quarantine(tmp_path: Path, spark: SparkSession) -> None:
+    source = [row for row in _write_source(tmp_path, 2) if row["id"] % 20 == 0]
+    _make_table(tmp_path)
+    job = Job.from_toml(write_job(tmp_path, _TWO_TABLES + _LAKE))
+    job.start(read_source(job.config, spark), route=_by_parity).awaitTermination()
+    job.close()
+    assert _tables(tmp_path) == _wanted(source)
+    sinks = {**job.sinks, "lake": replace(job.sinks["lake"], quarantine="bad")}
+    with pytest.raises(ConfigError, match="table, lake share quarantine bad"):
+        Passes(read_source(job.config, spark), sinks, _by_parity)
+
+
+_POINTS = {
+    "before the commits": ("open_epoch", "vote", "decide"),
+    "tables": ("commit:db", "commit:table", "commit:bad-records"),
+    "others": ("commit:bad", "commit:{name}", "complete"),
+}
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("points", _POINTS)
 def test_the_same_when_the_driver_is_killed_at_each_point(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink, points: str
 ) -> None:
-    commits = [f"commit:{sink}" for sink in ("db", "table", "bad", "bad-records", kafka_sink.name)]
-    middle = [point for point in POINTS if point in ("open_epoch", "vote", "decide", "complete", "return")]
-    points = [(point, edge) for point in [*middle, *commits] for edge in ("before", "after")]
-    _play(tmp_path, drivers, jvm, database, kafka_sink, [p for p in points if p != ("return", "after")])
+    names = [point.format(name=kafka_sink.name) for point in _POINTS[points]]
+    _play(
+        tmp_path, drivers, jvm, database, kafka_sink, [(name, edge) for name in names for edge in ("before", "after")]
+    )

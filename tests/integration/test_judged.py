@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,20 @@ def test_what_the_server_alone_knows_is_not_judged_and_stops_before_the_decision
         assert list(validator.bad_rows(table.to_batches()[0])) == []
         with pytest.raises(Fatal):
             sink.write(1, partition, ticket, table)
+
+
+def test_check_names_what_is_not_judged_where_there_is_a_quarantine(conninfo: str) -> None:
+    sink = _postgres(conninfo, "c", "two_phase")
+    schema = pa.schema([("id", pa.int64()), ("doc", pa.string())])
+    for quarantine, said in ((None, []), ("bad", ["CHECK c_id_check, constraint c_id_key, column doc, jsonb"])):
+        committer = sink.backend.committer(replace(sink.ctx, quarantine=quarantine))
+        found = [finding.message for finding in committer.check(schema, 2) if "not quarantined" in finding.message]
+        committer.close()
+        assert found == [
+            f"table public.c: the server alone knows what these refuse: {names}: such a row stops the job, and is not "
+            "quarantined"
+            for names in said
+        ]
 
 
 def test_mariadb(mariadb: MariaDB, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
+from exactsink_postgres.preflight_table import unjudged
 from exactsink_postgres.server import KeptSession, Session
 from exactsink_postgres.tables import Table, chosen_columns, read_table
 from exactsink_postgres.type_mapping import Column
@@ -95,7 +96,10 @@ class PostgresCommitter(Committer):
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
-            return list(findings(self._options, self._ctx, session, schema, participants))
+            found = list(findings(self._options, self._ctx, session, schema, participants))
+            if self._ctx.quarantine is not None:
+                found += unjudged(session, self._options, schema, upserts=self._overwrites)
+            return found
 
     def row_rules(self, schema: pa.Schema) -> bytes:
         with self._using("read what its table takes") as session:

@@ -284,6 +284,7 @@ class JobContext:
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
     epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
     job: `make_folder` takes it. `epoch_column` is the column of the rows that holds their epoch's number, if any.
+    `quarantine` is the sink that gets the rows which this one's validator finds bad, if any.
     """
 
     job: str
@@ -297,6 +298,7 @@ class JobContext:
     succeeds: frozenset[str] = frozenset()
     file_mode: FileMode = "private"
     epoch_column: str | None = None
+    quarantine: str | None = None
 
 
 class Undecided:

@@ -114,6 +114,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         succeeds=log.succeeds,
         file_mode=sink.file_mode,
         epoch_column=sink.epoch_column,
+        quarantine=sink.quarantine,
     )
     with calling(sink.name, sink.backend, "committer"):
         return CheckedCommitter(sink.name, sink.backend, sink.backend.committer(context))
