@@ -104,11 +104,12 @@ class _Partition:
 
     def _judged(self, sink: str, batch: pa.RecordBatch, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
         """Write a sink's bad rows into its quarantine, where that one is written; return the others."""
-        good, (bad, own) = self._judges[sink].split(batch, hashes)
+        good, bad = self._judges[sink].split(batch, hashes)
         to = self._judges[sink].quarantine
-        if bad.num_rows and to in self._branches:
+        if bad is not None and to in self._branches:
+            rows, own = bad
             self.current = to
-            self._branches[to].write(self._backends[to].shape_in_task(bad), own)
+            self._branches[to].write(self._backends[to].shape_in_task(rows), own)
             self.current = sink
         return good
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from exactsink.contract import Backend, ExactsinkError, Fatal, Retryable, Txn, Validator
+from exactsink.protocol.checked import broken, calling
 from exactsink.protocol.votes import EpochPlan, Judging, Vote
 from exactsink.toolkit.row_json import row_json, safe_text
 
@@ -32,6 +33,8 @@ QUARANTINE_ROWS = pa.schema(
 comes twice, so a table can have it as its key. It is no part of what is summed: a replay may cut rows otherwise."""
 
 _MOST_REASON = 500
+
+_Rows = tuple[pa.RecordBatch, pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +56,14 @@ class Judge:
         self._backend = backend
         self._validator: Validator | None = None
 
-    def split(
-        self, batch: pa.RecordBatch, hashes: pa.Array
-    ) -> tuple[tuple[pa.RecordBatch, pa.Array], tuple[pa.RecordBatch, pa.Array]]:
-        """Return the rows for the sink and those for its quarantine, each with their hashes.
+    def split(self, batch: pa.RecordBatch, hashes: pa.Array) -> tuple[_Rows, _Rows | None]:
+        """Return the rows for the sink and those for its quarantine, if any, each with their hashes.
 
         Raises Fatal once there are more bad rows than may go to the quarantine.
         """
         reasons = self._judged(batch) if batch.num_rows else {}
         if not reasons:
-            return (batch, hashes), (pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS), hashes.slice(0, 0))
+            return (batch, hashes), None
         good = pa.array([place not in reasons for place in range(batch.num_rows)])
         return (batch.filter(good), hashes.filter(good)), self._bad(batch, hashes, reasons)
 
@@ -71,21 +72,25 @@ class Judge:
             self._validator.close()
 
     def _judged(self, batch: pa.RecordBatch) -> Mapping[int, str]:
+        reasons: dict[int, str] = {}
+        with calling(self._txn.sink, self._backend, "validator", in_task=True):
+            self._judge(batch, reasons)
+        return reasons
+
+    def _judge(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
         if self._validator is None:
             self._validator = self._backend.validator(batch.schema, self._judging.rules)
-        reasons: dict[int, str] = {}
+        last = -1
         for place, why in self._validator.bad_rows(batch):
-            if not max(reasons, default=-1) < place < batch.num_rows:
-                raise Fatal(f"sink {self._txn.sink}: its validator names row {place} twice, or out of order")
+            if not last < place < batch.num_rows:
+                raise broken(self._txn.sink, self._backend, f"its validator names row {place} twice, or out of order")
+            last = place
             reasons[place] = safe_text(why)[:_MOST_REASON]
             self.found = Found(self.found.rows + 1, self.found.reason or reasons[place])
             if self.found.rows > self._judging.at_most:
                 raise _too_many(self._txn.sink, self._judging, self.found)
-        return reasons
 
-    def _bad(
-        self, batch: pa.RecordBatch, hashes: pa.Array, reasons: Mapping[int, str]
-    ) -> tuple[pa.RecordBatch, pa.Array]:
+    def _bad(self, batch: pa.RecordBatch, hashes: pa.Array, reasons: Mapping[int, str]) -> _Rows:
         txn, first = self._txn, self.found.rows - len(reasons) + 1
         rows = [
             {
