@@ -18,7 +18,7 @@ from exactsink.protocol.checked import broken, calling
 from exactsink.protocol.votes import EpochPlan, Judging, Vote
 from exactsink.toolkit.row_json import row_json, safe_text
 
-__all__ = ["QUARANTINE_ROWS", "Found", "Judge", "check_quarantined", "quarantined"]
+__all__ = ["QUARANTINE_ROWS", "Found", "Judge", "check_quarantined", "quarantine_schema", "quarantined"]
 
 QUARANTINE_ROWS = pa.schema(
     [
@@ -43,6 +43,11 @@ class Found:
 
     rows: int
     reason: str
+
+
+def quarantine_schema(backend: Backend) -> pa.Schema:
+    """Return a quarantine's rows as its writer gets them. Raises ConfigError where it can't be a quarantine."""
+    return backend.shape_in_task(pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)).schema
 
 
 class Judge:

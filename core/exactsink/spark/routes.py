@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
-from exactsink.protocol.quarantine import QUARANTINE_ROWS
+from exactsink.protocol.quarantine import quarantine_schema
 from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import tasks_of
@@ -55,10 +55,7 @@ class Passes:
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Return each sink's shaped frame as an Arrow schema."""
         shaped = {name: one_pass.schemas[name] for name, one_pass in self._passes.items()}
-        empty = pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)
-        return shaped | {
-            name: self._sinks[name].backend.shape_in_task(empty).schema for name in quarantines(self._sinks)
-        }
+        return shaped | {name: quarantine_schema(self._sinks[name].backend) for name in quarantines(self._sinks)}
 
     def frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
         """Return each sink's frame of a batch."""

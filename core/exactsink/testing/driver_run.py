@@ -23,7 +23,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
-from exactsink.protocol.quarantine import QUARANTINE_ROWS
+from exactsink.protocol.quarantine import quarantine_schema
 from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.protocol.wire import dump_votes, load_votes
@@ -97,8 +97,7 @@ def _query(script: Script, trigger: Trigger | None) -> None:
     tasks = _Tasks(script, trigger)
     empty = pa.RecordBatch.from_pylist([], schema=script.batches[0][0].schema)
     schemas = {name: _columns(empty, sink).schema for name, sink in script.sinks.items()}
-    bad = pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)
-    schemas |= {name: script.sinks[name].backend.shape_in_task(bad).schema for name in quarantines(script.sinks)}
+    schemas |= {name: quarantine_schema(script.sinks[name].backend) for name in quarantines(script.sinks)}
     for number, partitions in enumerate(script.batches):
         if script.is_done(number):
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
 from pydantic import ValidationError
 
 from exactsink.contract import Backend, BackendOptions, ConfigError, Traits
@@ -13,7 +12,7 @@ from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document
 from exactsink.job.registry import Registry
 from exactsink.protocol.checked import broken, calling
-from exactsink.protocol.quarantine import QUARANTINE_ROWS
+from exactsink.protocol.quarantine import quarantine_schema
 from exactsink.protocol.sinks import DeferredBackend, Sink
 
 __all__ = ["bind_sinks"]
@@ -23,16 +22,15 @@ def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dic
     """Make the job's sinks. Raises ConfigError for an unknown or broken backend, or options that it refuses."""
     try:
         sinks = {name: _bound(name, section, config, document, registry) for name, section in config.sinks.items()}
+        _check_quarantines(sinks, document)
     except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
         what, why, fix = map(document.scrubbed, (error.what, error.why, error.next))
         raise ConfigError(what, why=why, next=fix) from error.__cause__
-    _check_quarantines(sinks, document)
     return sinks
 
 
 def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
     """Refuse sinks whose rows can't be judged, and quarantines that show rows early. Raises ConfigError."""
-    empty = pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)
     for name, sink in sinks.items():
         if sink.quarantine is None:
             continue
@@ -50,7 +48,7 @@ def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
                 why="its rows show before the decision, and an abort removes none: a row could be in both sinks",
                 next="choose a strategy that waits for the decision (`exactsink backends`)",
             )
-        quarantine.backend.shape_in_task(empty)
+        quarantine_schema(quarantine.backend)
 
 
 def _bound(name: str, section: SinkSection, config: JobConfig, document: Document, registry: Registry) -> Sink:
