@@ -113,3 +113,28 @@ class LeavesALock(NotingCommitter):
         self.take_note("sweeping", 1)
         super().abort(undecided)
         self.drop_note("sweeping")
+
+
+class PassesBadRows(ReferenceCommitter):
+    """Judges rows by another column than the writer."""
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        return b"amount"
+
+
+class JudgesByTheHour(NotingCommitter):
+    """Gives another reason each time that it is asked for its rules."""
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        asked = (self.note("rules asked for") or 0) + 1
+        self.take_note("rules asked for", asked)
+        return f"kind {asked}".encode()
+
+
+class ForgetsItsRules(NotingCommitter):
+    """Knows its rules once for an epoch only; later each row is good."""
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        asked = (self.note("rules") or 0) + 1
+        self.take_note("rules", asked)
+        return b"kind" if asked <= 2 else b"id"

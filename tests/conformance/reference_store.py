@@ -21,6 +21,7 @@ from exactsink.contract import (
     AlreadyCommitted,
     Backend,
     BackendOptions,
+    BatchValidator,
     Committable,
     Committed,
     Committer,
@@ -38,6 +39,7 @@ from exactsink.contract import (
     Txn,
     Undecided,
     Unknown,
+    Validator,
     Writer,
 )
 from exactsink.testing import ConformanceTarget
@@ -90,6 +92,8 @@ class ReferenceWriter(Writer):
             connection.execute("INSERT INTO work VALUES (?, 'begun', NULL)", (txn.id,))
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if batch.column("kind").null_count:
+            raise Fatal("a row has no kind")
         self.ids += batch.column("id").to_pylist()
 
     def pre_commit(self) -> Committable:
@@ -117,6 +121,10 @@ class ReferenceCommitter(Committer):
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         return b""
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        """Return which column takes no NULL."""
+        return b"kind"
 
     def name(self, committable: Committable) -> str:
         """Read the payload: version 1 was the bare name."""
@@ -256,7 +264,15 @@ class ReferenceBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=self._marks)
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=self._marks, validates_rows=True)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        column, _, why = rules.decode().partition(" ")
+
+        def check(batch: pa.RecordBatch) -> str | None:
+            return f"no {column} {why}" if batch.column(column).null_count else None
+
+        return BatchValidator(check, schema)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return self._writer(self.options.path, txn, self.options.timeout_seconds)
@@ -312,6 +328,9 @@ class ReferenceTarget(ConformanceTarget):
             ids = json.dumps([txn.partition * 3 + n for n in range(3)])
             self._run(folder, f"INSERT INTO work VALUES (?, 'prepared', '{ids}')", [txn.id])
         return [Committable(txn, 3, txn.id.encode(), version=1) for txn in txns]
+
+    def unfit(self, rows: pa.Table) -> pa.Table:
+        return rows.set_column(1, "kind", pa.nulls(rows.num_rows, pa.string()))
 
     def _run(self, folder: Path, statement: str, names: Sequence[str]) -> None:
         with transaction(str(self.path(folder))) as connection:

@@ -29,6 +29,7 @@ _SAME_TO_A_BACKEND |= {"killed-before-pre_commit", "stalled-before-pre_commit"}
 """Only reads come between these and the point before them, after which the same process is killed or stalled."""
 
 _OF_BACKENDS = SCENARIOS.keys() - _SAME_TO_A_BACKEND - {"assessed-inside-commit", "assessed-beside-commit"}
+_OF_BACKENDS -= {"quarantine-replayed"}  # what it asks of a validator is asked by "judged-again", too
 _STALLED_BETWEEN_CALLS = {name for name in _OF_MATRIX if name.startswith("stalled-")}
 _STALLED_BETWEEN_CALLS -= {"stalled-after-pre_commit", "stalled-inside-commit"}
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}

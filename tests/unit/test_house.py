@@ -23,15 +23,16 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 24, "idempotent_upsert": 46, "kafka": 23, "postgres": 23}
-MOST_LINES = {"files": 2500, "idempotent_upsert": 3180, "kafka": 2720, "postgres": 2450}
+MOST_FILES = {"files": 24, "idempotent_upsert": 46, "kafka": 24, "postgres": 24}
+MOST_LINES = {"files": 2500, "idempotent_upsert": 3240, "kafka": 2770, "postgres": 2490}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
 # assess and audit: 180 there, 150 in each of the others
 # files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction,
 # 300 for SFTP, 90 for votes that name only their own files
-MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 430, "kafka": 400, "postgres": 410}
+# rows that are judged for a quarantine: 40 or 50 in each, and a file; 25 more of preflight in postgres
+MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 430, "kafka": 400, "postgres": 435}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
     40_500  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
@@ -81,8 +82,8 @@ def test_contract_and_protocol_are_small() -> None:
     """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
     JSON, file modes and the order of sinks; 320 for assess and audit, rows that are given up, damaged entries,
     and recoveries that set sinks aside; 140 for answers of plugins that are checked;
-    10 for the servers of a sink, and the event of a run's end."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4460
+    10 for the servers of a sink, and the event of a run's end; 250 for validators and quarantines."""
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4740
 
 
 @pytest.mark.parametrize("name", BACKENDS)

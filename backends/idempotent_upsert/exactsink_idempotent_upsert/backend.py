@@ -21,14 +21,16 @@ from exactsink.contract import (
     StagedBackend,
     Traits,
     Txn,
+    Validator,
     Writer,
 )
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.spark_sql import quoted_name
-from exactsink_idempotent_upsert.limits import CheckedWriter, Ticket
+from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_idempotent_upsert.urls import MYSQL
 
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.database import Database
@@ -60,7 +62,9 @@ class UpsertBackend(StagedBackend):
         if self.options.strategy == "direct":
             # A failover, or a file from a copy, may lose what tasks wrote.
             return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
-        return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True)
+        # Of another dialect's table only the database itself knows what it refuses.
+        known = self.options.product in ("sqlite", *MYSQL)
+        return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True, validates_rows=known)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Drop what is not needed, and add whether a row deletes: a NULL condition does not. Raises ConfigError."""
@@ -102,6 +106,13 @@ class UpsertBackend(StagedBackend):
         had = Ticket.loaded(ticket)
         trial = self._database().trial(had.form, schema.names) if had.form else None
         return CheckedWriter(self._writer(txn, schema, had.given), self.options.table, had.limits, trial)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        if (own := self._postgres()) is not None:
+            return own.validator(schema, rules)
+        had = Ticket.loaded(rules)
+        trial = self._database().trial(had.form, schema.names) if had.form else None
+        return TableValidator(self.check_batch, self.options.table, had.limits, trial, schema)
 
     def _writer(self, txn: Txn, schema: pa.Schema, given: str) -> Writer:
         if self.options.strategy == "staged":

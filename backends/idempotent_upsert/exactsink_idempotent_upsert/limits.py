@@ -14,11 +14,11 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Committable, Fatal, Writer
+from exactsink.contract import BatchValidator, Committable, Fatal, Writer
 from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.table import DELETED
 
-__all__ = ["CheckedWriter", "Limit", "Ticket", "Trial"]
+__all__ = ["CheckedWriter", "Limit", "TableValidator", "Ticket", "Trial", "check_limits"]
 
 _WIDE = r"[\x{10000}-\x{10FFFF}]"
 _LITTLE = 100_000
@@ -79,6 +79,9 @@ class Trial(Protocol):
     def check(self, batch: pa.RecordBatch) -> None:
         """Try a batch. Raises Fatal with the first row that the table would refuse."""
 
+    def refusal(self, batch: pa.RecordBatch) -> str | None:
+        """Try rows, each as if it were alone; return what the table refuses one with. Raises Fatal."""
+
     def close(self) -> None:
         """Let go of the copy."""
 
@@ -117,28 +120,10 @@ class CheckedWriter(Writer):
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._limits:
-            self._check(batch)
+            check_limits(self._table, self._limits, batch)
         if self._trial is not None:
             self._trial.check(batch)
         self._writer.write(batch)
-
-    def _check(self, batch: pa.RecordBatch) -> None:
-        whole = self._limits.get("")
-        if whole is not None and whole.bytes is not None and (longest := _longest_row(batch)) > whole.bytes:
-            what = f"table {self._table}: a statement takes rows of {whole.bytes} bytes, and one has {longest}"
-            raise Fatal(what, why="the server would refuse it after the decision", next="raise what the server takes")
-        stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
-        for name in filter(self._limits.__contains__, batch.schema.names):
-            column = plain(batch.column(name))
-            if stays is not None:  # of a row that deletes, only the keys are ever used
-                column = _without_views(column).filter(stays)
-            broken = next(self._limits[name].broken_by(column), None)
-            if broken is not None:
-                raise Fatal(
-                    f"table {self._table}: column {name} {broken}",
-                    why="the database would refuse or change it after the decision, when it is too late",
-                    next="filter or convert such rows before this sink, or alter the column",
-                )
 
     def pre_commit(self) -> Committable:
         self._close_trial()
@@ -149,6 +134,54 @@ class CheckedWriter(Writer):
         self._writer.abort()
 
     def _close_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+
+
+def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch) -> None:
+    """Raise Fatal for a row that the table's columns do not take."""
+    whole = limits.get("")
+    if whole is not None and whole.bytes is not None and (longest := _longest_row(batch)) > whole.bytes:
+        what = f"table {table}: a statement takes rows of {whole.bytes} bytes, and one has {longest}"
+        raise Fatal(what, why="the server would refuse it after the decision", next="raise what the server takes")
+    stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
+    for name in filter(limits.__contains__, batch.schema.names):
+        column = plain(batch.column(name))
+        if stays is not None:  # of a row that deletes, only the keys are ever used
+            column = _without_views(column).filter(stays)
+        broken = next(limits[name].broken_by(column), None)
+        if broken is not None:
+            raise Fatal(
+                f"table {table}: column {name} {broken}",
+                why="the database would refuse or change it after the decision, when it is too late",
+                next="filter or convert such rows before this sink, or alter the column",
+            )
+
+
+class TableValidator(BatchValidator):
+    """Judges rows by `check_row`, by what the table's columns take, and on its copy."""
+
+    def __init__(
+        self,
+        check_row: Callable[[pa.RecordBatch], None],
+        table: str,
+        limits: Mapping[str, Limit],
+        trial: Trial | None,
+        schema: pa.Schema,
+    ) -> None:
+        self._trial = trial
+
+        def check(batch: pa.RecordBatch) -> str | None:
+            try:
+                check_row(batch)
+                check_limits(table, limits, batch)
+            except Fatal as refusal:
+                return refusal.what
+            return None if trial is None else trial.refusal(batch)
+
+        super().__init__(check, schema)
+
+    def close(self) -> None:
         if self._trial is not None:
             self._trial.close()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committer, ConfigError, JobContext, Traits, Txn, Writer
+from exactsink.contract import Backend, Committer, ConfigError, JobContext, Traits, Txn, Validator, Writer
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.records import shaped
+from exactsink_kafka.validator import RecordValidator, made_records
 from exactsink_kafka.writer import KafkaWriter
 
 __all__ = ["KafkaBackend", "KafkaOptions"]
@@ -40,11 +41,15 @@ class KafkaBackend(Backend):
             max_commit_seconds=self.options.commit_seconds,
             prepared_seconds=self.options.transaction_timeout_seconds,
             marks=self.options.marked_topic is not None,
+            validates_rows=True,
         )
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make the record's columns. Raises ConfigError for rows that no record can be made of."""
         return shaped(self.options, schema)
+
+    def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return made_records(self.options, rows)
 
     def check_epoch_column(self, name: str) -> None:
         if self.options.value_format != "json":
@@ -55,6 +60,9 @@ class KafkaBackend(Backend):
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return KafkaWriter(self.options, txn, schema, ticket)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return RecordValidator(self.options, schema)
 
     def committer(self, ctx: JobContext) -> Committer:
         return KafkaCommitter(self.options, ctx)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
 from exactsink.toolkit.json_columns import json_expressions
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import place
 from exactsink_postgres.staged import StagingCommitter, StagingWriter
 from exactsink_postgres.two_phase import TwoPhaseCommitter, TwoPhaseWriter
+from exactsink_postgres.validator import RowRules, TableValidator
 
 __all__ = ["PostgresBackend", "PostgresOptions"]
 
@@ -31,8 +32,10 @@ class PostgresBackend(Backend):
     @property
     def traits(self) -> Traits:
         if self.options.strategy == "staged":
-            return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)  # a failover may lose staged rows
-        return Traits(can_lose_votes=True, marks=True)  # an administrator may roll a prepared transaction back
+            # A failover may lose staged rows.
+            return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
+        # An administrator may roll a prepared transaction back.
+        return Traits(can_lose_votes=True, marks=True, validates_rows=True)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make JSON of structs, maps and nested lists. Raises ConfigError for keys that JSON can't have."""
@@ -41,6 +44,9 @@ class PostgresBackend(Backend):
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         kind = StagingWriter if self.options.strategy == "staged" else TwoPhaseWriter
         return kind(self.options, txn, schema, ticket)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return TableValidator(RowRules.load(rules), schema)
 
     def committer(self, ctx: JobContext) -> Committer:
         kind = StagingCommitter if self.options.strategy == "staged" else TwoPhaseCommitter

@@ -33,7 +33,11 @@ from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import findings
+from exactsink_postgres.preflight_table import unjudged
 from exactsink_postgres.server import KeptSession, Session
+from exactsink_postgres.tables import Table, chosen_columns, read_table
+from exactsink_postgres.type_mapping import Column
+from exactsink_postgres.validator import RowRules
 
 __all__ = ["END_SECONDS", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
 
@@ -92,7 +96,21 @@ class PostgresCommitter(Committer):
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
-            return list(findings(self._options, self._ctx, session, schema, participants))
+            found = list(findings(self._options, self._ctx, session, schema, participants))
+            if self._ctx.quarantine is not None:
+                found += unjudged(session, self._options, schema, upserts=self._overwrites)
+            return found
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        with self._using("read what its table takes") as session:
+            table = read_table(session, self._options.name)
+            if table is None:
+                raise Fatal(f"sink {self._ctx.sink}: table {self._options.name} is gone", next="bring it back")
+            return RowRules(str(table), self._judged(table, schema)).dump()
+
+    def _judged(self, table: Table, schema: pa.Schema) -> dict[str, Column]:
+        """Return the columns that rows are held against, by the rows' names."""
+        return dict(zip(schema.names, chosen_columns(table, schema), strict=True))
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._using("list what is in doubt") as session:

@@ -93,12 +93,19 @@ class RowEncoder:
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
         """Take a batch's rows; return the bytes that are ready, of these rows and earlier ones, perhaps none."""
-        columns = [column.encode(values) for column, values in zip(self._columns, batch.columns, strict=True)]
+        columns = self._encoded(batch)
         return self._encoder.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def finish(self) -> bytes:
         """Return the rest, and what ends the COPY."""
         return self._encoder.finish()
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise Fatal where `encode` would, and keep nothing."""
+        self._encoded(batch)
+
+    def _encoded(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        return [column.encode(values) for column, values in zip(self._columns, batch.columns, strict=True)]
 
 
 class _ColumnEncoder:

@@ -15,9 +15,9 @@ from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import MARKS_TABLE, Marks
 from exactsink_postgres.server import ask
 from exactsink_postgres.tables import Table, added_columns, create_table, problems, read_table
-from exactsink_postgres.type_mapping import matches
+from exactsink_postgres.type_mapping import is_read_by_server, matches
 
-__all__ = ["deferred_constraints", "grant", "table_findings"]
+__all__ = ["deferred_constraints", "grant", "table_findings", "unjudged"]
 
 _SPACE = """
     SELECT coalesce(%(space)s, current_schema()) AS space, current_setting('search_path') AS path,
@@ -100,6 +100,16 @@ _DEFERRED = """
     WHERE tree.level > 0 AND NOT name.relispartition
     UNION ALL
     SELECT 'what its own partition''s bounds allow' FROM pg_class WHERE oid = %(oid)s AND relispartition
+    ORDER BY 1
+"""
+
+
+_UNJUDGED = """
+    SELECT CASE contype WHEN 'c' THEN 'CHECK ' WHEN 'f' THEN 'foreign key ' ELSE 'constraint ' END
+        || quote_ident(conname) FROM pg_constraint WHERE conrelid = %(oid)s AND contype = ANY (%(kinds)s)
+    UNION ALL
+    SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
+    WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 4 = 4
     ORDER BY 1
 """
 
@@ -279,6 +289,24 @@ def _columns(options: PostgresOptions, table: Table, schema: pa.Schema, role: st
 
 def grant(rights: str, on: str, role: str) -> str:
     return f"GRANT {rights} ON {on} TO {role};"
+
+
+def unjudged(
+    connection: psycopg.Connection, options: PostgresOptions, schema: pa.Schema, *, upserts: bool
+) -> Iterator[Finding]:
+    """Find what of a table the server alone checks: a row that it refuses stops the job, quarantine or not."""
+    table = read_table(connection, options.name)
+    if table is None:
+        return
+    kinds = ["c", "f", "x"] if upserts else ["c", "f", "x", "p", "u"]
+    names = [name for (name,) in connection.execute(_UNJUDGED, {"oid": table.oid, "kinds": kinds}).fetchall()]
+    for column in (columns[0] for columns in matches(schema.names, table.columns) if len(columns) == 1):
+        if column.kind == "e" or column.base in ("json", "jsonb") or is_read_by_server(column):
+            names.append(f"column {column.name}, {column.type}")
+    if names:
+        message = f"table {table}: the server alone knows what these refuse: {', '.join(names)}"
+        fix = "filter such rows before this sink"
+        yield Finding("warning", f"{message}: such a row stops the job, and is not quarantined", fix)
 
 
 def deferred_constraints(connection: psycopg.Connection, table: Table) -> list[str]:

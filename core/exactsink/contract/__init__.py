@@ -78,6 +78,7 @@ from exactsink.contract.objects import (
     store_errors,
 )
 from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
+from exactsink.contract.validation import BatchValidator, Validator
 
 if TYPE_CHECKING:
     from exactsink.contract.hooks import HookSpecs, hookimpl
@@ -97,6 +98,7 @@ __all__ = [
     "Backend",
     "BackendOptions",
     "BackendSpec",
+    "BatchValidator",
     "Committable",
     "Committed",
     "Committer",
@@ -139,6 +141,7 @@ __all__ = [
     "Txn",
     "Undecided",
     "Unknown",
+    "Validator",
     "Version",
     "Writer",
     "create_file",

@@ -1,6 +1,6 @@
 """The contract of a backend, version 1: what the framework calls, from which process, and what each call promises.
 
-A backend sees this module, `model`, `errors`, `hooks`, `staged`, `idempotent` and `durable`, nothing else of exactsink.
+A backend sees this module and those beside it, nothing else of exactsink but the toolkit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from exactsink.contract.errors import ConfigError
 from exactsink.contract.model import (
     Audit,
     Committable,
@@ -28,6 +29,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
+from exactsink.contract.validation import Validator
 
 __all__ = ["CONTRACT_VERSION", "Backend", "BackendOptions", "Committer", "JobSinks", "OpenJob", "Writer"]
 
@@ -78,6 +80,19 @@ class Backend(ABC):
         """
         return None
 
+    def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of a quarantine, which no JVM has seen, as the writer takes them: what `shape` does, done here.
+
+        They have columns of text and of integers. Raises ConfigError where the options need the JVM for it.
+        """
+        if self.shape(rows.schema) is not None:
+            raise ConfigError(
+                f"{self.target} can't be a quarantine with these options",
+                why="quarantined rows are made in a task, and its rows are shaped by SQL before",
+                next="take away what shapes them, or name another sink",
+            )
+        return rows
+
     def check_epoch_column(self, name: str) -> None:  # noqa: B027  # most take it as any other column
         """Refuse a column with the epoch's number, which the core adds to the frame, where it makes no sense.
 
@@ -87,6 +102,14 @@ class Backend(ABC):
     @abstractmethod
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         """Open a task attempt's writer, on an executor, at its first batch with rows. Nothing becomes visible."""
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        """Make what judges a task's rows for `on_bad_row = "quarantine"`, at its first batch with rows.
+
+        `rules` are those of `Committer.row_rules`. Called where `traits.validates_rows` says so. What it lets pass the
+        writer may still refuse, which stops the epoch: nothing is lost by a rule that is not known.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def committer(self, ctx: JobContext) -> Committer:
@@ -122,6 +145,14 @@ class Committer(ABC):
     @abstractmethod
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        """Read what tasks judge rows by: what the target's columns take, say. Changes nothing.
+
+        Called where `traits.validates_rows` says so, after `open_epoch`; for the replay of a quarantine's lost votes
+        also by itself, once the epoch may be committed here.
+        """
+        return b""
 
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:  # noqa: B027  # most have checked
         """Refuse votes that can't be committed together, a key of two partitions say: nothing is decided yet.

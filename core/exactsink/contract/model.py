@@ -250,6 +250,8 @@ class Traits:
     by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
     `marks`: the target keeps marks (`Committer.mark`), so a target, a journal or a checkpoint that went back is seen.
     `marks_in_staging`: they stand in the staging folder, so a target that went back without it is not seen.
+    `validates_rows`: it can judge rows one by one without writing them (`Backend.validator`), so bad ones can be
+    quarantined.
     """
 
     atomic_visibility: bool = False
@@ -261,6 +263,7 @@ class Traits:
     needs_epoch_order: bool = False
     marks: bool = False
     marks_in_staging: bool = False
+    validates_rows: bool = False
 
     @property
     def guarantee(self) -> str:
@@ -281,6 +284,7 @@ class JobContext:
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
     epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
     job: `make_folder` takes it. `epoch_column` is the column of the rows that holds their epoch's number, if any.
+    `quarantine` is the sink that gets the rows which this one's validator finds bad, if any.
     """
 
     job: str
@@ -294,6 +298,7 @@ class JobContext:
     succeeds: frozenset[str] = frozenset()
     file_mode: FileMode = "private"
     epoch_column: str | None = None
+    quarantine: str | None = None
 
 
 class Undecided:

@@ -47,6 +47,7 @@ from exactsink.contract.staging import (
     staging_errors,
     voted,
 )
+from exactsink.contract.validation import BatchValidator, Validator
 
 __all__ = ["Applier", "Marker", "MarkerCommitter", "StagedBackend", "StagedCommitter", "StagingBackend"]
 
@@ -160,7 +161,20 @@ class StagingBackend(Backend):
     """
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
-        """Refuse, in the task, rows that could never be applied: after the decision it is too late. Raises Fatal."""
+        """Refuse, in the task, rows that could never be applied: after the decision it is too late. Raises Fatal.
+
+        Where it looks at each row by itself, the traits may say `validates_rows`: then it judges rows for a quarantine.
+        """
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        def check(batch: pa.RecordBatch) -> str | None:
+            try:
+                self.check_batch(batch)
+            except Fatal as refusal:
+                return refusal.what
+            return None
+
+        return BatchValidator(check, schema)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return _StagedWriter(self, txn, schema, ticket.decode())

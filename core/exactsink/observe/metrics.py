@@ -133,6 +133,16 @@ _DIRECT = (
         "participants",
     ),
     Metric(
+        "exactsink_quarantined_rows_total",
+        "exactsink.quarantined_rows",
+        "counter",
+        _SINK,
+        "{row}",
+        "Rows of decided epochs that the sink can't hold, and that went to its quarantine.",
+        "quarantined",
+        "rows",
+    ),
+    Metric(
         "exactsink_fenced_total",
         "exactsink.fenced",
         "counter",

@@ -103,6 +103,10 @@ class CheckedCommitter(Committer):
         with self._calling("open_epoch"):
             return self._one("open_epoch", self._made.open_epoch(epoch, schema, participants), bytes)
 
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        with self._calling("row_rules"):
+            return self._one("row_rules", self._made.row_rules(schema), bytes)
+
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
         with self._calling("check_votes"):
             self._made.check_votes(epoch, committables)

@@ -29,10 +29,11 @@ from exactsink.protocol.journal.log import Decision, Log, fenced_by
 from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink, Identity, Redecide
 from exactsink.protocol.lineage import check_follows, check_replay, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
+from exactsink.protocol.quarantine import check_quarantined, quarantined
 from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, check_kept_sinks, committer_of, is_bound
 from exactsink.protocol.sweep import Sweep
-from exactsink.protocol.votes import EpochPlan, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
+from exactsink.protocol.votes import EpochPlan, Judging, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
 
 __all__ = ["Batch", "Coordinator", "EpochResult", "State"]
 
@@ -252,6 +253,7 @@ class Coordinator:
             sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
             marks = self._marks.decided(claim, batch.epoch, sinks)
             self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks, batch.previous, marks))
+        self._report_quarantined(batch.epoch, votes)
         return self._report_decided()
 
     def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
@@ -292,10 +294,18 @@ class Coordinator:
             most = self._sinks[name].max_participants
             ticket = self._committers[name].open_epoch(batch.epoch, batch.schemas[name], most)
             plans[name] = SinkPlan(ticket, only)
-        return EpochPlan(self._job, batch.epoch, claim.generation, claim.token, plans)
+        judged = {
+            name: Judging(
+                sink.quarantine, self._committers[name].row_rules(batch.schemas[name]), sink.quarantine_at_most
+            )
+            for name, sink in self._sinks.items()
+            if sink.quarantine is not None and (name in sinks or sink.quarantine in sinks)
+        }
+        return EpochPlan(self._job, batch.epoch, claim.generation, claim.token, plans, judged)
 
     def _accept(self, plan: EpochPlan, votes: Sequence[Vote]) -> Mapping[str, tuple[Committable, ...]]:
         committables = check_votes(plan, votes)
+        check_quarantined(plan, votes)
         margins = {name: sink.backend.traits.max_commit_seconds for name, sink in self._sinks.items()}
         left = check_deadlines(committables, margins, self._now())
         for sink, seconds in left.items():
@@ -307,6 +317,11 @@ class Coordinator:
             of = [vote for vote in votes if vote.sink == sink]
             fields = {"rows": sum(vote.rows for vote in of), "bytes": sum(vote.bytes for vote in of)}
             self._events.report("written", epoch=epoch, level=logging.DEBUG, sink=sink, **fields)
+
+    def _report_quarantined(self, epoch: int, votes: Sequence[Vote]) -> None:
+        for sink, found in quarantined(votes).items():
+            fields = {"quarantine": self._sinks[sink].quarantine, "rows": found.rows, "reason": found.reason}
+            self._events.report("quarantined", epoch=epoch, level=logging.WARNING, sink=sink, **fields)
 
     def _report_deadline(self, epoch: int, sink: str, seconds: float) -> None:
         """Report what is left of the time that a sink's store keeps participants; aloud, once half of it is used."""

@@ -59,6 +59,10 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
             "an epoch is decided, by this driver or one before, and not complete: since when, by what decision",
             ("at", "sinks", "entries", "bytes"),
         ),
+        "quarantined": EventKind(
+            "rows of a decided epoch that the sink can't hold went to its quarantine; `reason` is the first one's",
+            ("sink", "quarantine", "rows", "reason"),
+        ),
         "in_doubt": EventKind(
             "what a sink still holds begun or prepared, reported after every sweep",
             ("sink", "participants", "oldest_age_seconds"),

@@ -5,7 +5,7 @@ Spark's tasks and the Spark-less runner's processes run this same code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Literal
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from exactsink.contract import Backend, ExactsinkError, Fatal, Refused, Txn, Writer
 from exactsink.protocol.checked import calling, check_committable
+from exactsink.protocol.quarantine import Judge
 from exactsink.protocol.votes import EpochPlan, Vote
 
 __all__ = ["Probe", "SinkRows", "no_probe", "write_partition"]
@@ -71,6 +72,68 @@ class _Branch:
         return calling(self._txn.sink, self._backend, call, in_task=True)
 
 
+class _Partition:
+    """One partition's branches, and the judges of those sinks whose bad rows go to a quarantine.
+
+    `current` is the sink that is called at the moment.
+    """
+
+    def __init__(self, plan: EpochPlan, backends: Mapping[str, Backend], partition: int, attempt: int) -> None:
+        self.current = ""
+        self._backends = backends
+        self._branches = {
+            sink: _Branch(backends[sink], plan.txn(sink, partition, attempt), sink_plan.ticket)
+            for sink, sink_plan in plan.sinks.items()
+            if sink_plan.only is None or partition in sink_plan.only
+        }
+        self._judges = {
+            sink: Judge(plan.txn(sink, partition, attempt), judging, backends[sink])
+            for sink, judging in plan.judged.items()
+            if sink in self._branches or judging.quarantine in self._branches
+        }
+        self._read = [sink for sink in plan.read if sink in self._branches or sink in self._judges]
+
+    def write(self, rows: SinkRows) -> None:
+        for sink in self._read:
+            self.current = sink
+            given = rows[sink]
+            if sink in self._judges:
+                given = self._judged(sink, *given)
+            if sink in self._branches:
+                self._branches[sink].write(*given)
+
+    def _judged(self, sink: str, batch: pa.RecordBatch, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
+        """Write a sink's bad rows into its quarantine, where that one is written; return the others."""
+        good, bad = self._judges[sink].split(batch, hashes)
+        to = self._judges[sink].quarantine
+        if bad is not None and to in self._branches:
+            rows, own = bad
+            self.current = to
+            self._branches[to].write(self._backends[to].shape_in_task(rows), own)
+            self.current = sink
+        return good
+
+    def pre_commit(self) -> Sequence[Vote]:
+        votes = []
+        for sink, branch in self._branches.items():
+            self.current = sink
+            vote, judge = branch.pre_commit(), self._judges.get(sink)
+            votes.append(replace(vote, quarantined=judge.found.rows, reason=judge.found.reason) if judge else vote)
+        return votes
+
+    def close(self) -> None:
+        """Let go of the judges."""
+        for judge in self._judges.values():
+            with suppress(Exception):  # they wrote nothing
+                judge.close()
+
+    def abort(self) -> None:
+        """Drop what was begun, as far as it goes: the sweep finds what stays."""
+        for branch in self._branches.values():
+            with suppress(Exception):  # the first error is the one to raise
+                branch.abort()
+
+
 def write_partition(
     plan: EpochPlan,
     backends: Mapping[str, Backend],
@@ -83,39 +146,27 @@ def write_partition(
 
     A Fatal or Refused error comes back as a vote, so that the driver sees it whole; any other is raised, so that
     Spark tries the task again. Every batch is read, also those that no sink takes: a stateful plan must run whole.
+    Rows that a sink's judge finds bad go to its quarantine in its stead, where that one is written.
     """
-    branches = {
-        sink: _Branch(backends[sink], plan.txn(sink, partition, attempt), sink_plan.ticket)
-        for sink, sink_plan in plan.sinks.items()
-        if sink_plan.only is None or partition in sink_plan.only
-    }
-    current = ""
+    mine = _Partition(plan, backends, partition, attempt)
     try:
         probe("write", "before", plan.epoch)
         for rows in batches:
-            for current, branch in branches.items():
-                branch.write(*rows[current])
+            mine.write(rows)
         probe("write", "after", plan.epoch)
         probe("pre_commit", "before", plan.epoch)
-        votes = []
-        for current in branches:
-            votes.append(branches[current].pre_commit())
+        votes = mine.pre_commit()
         probe("pre_commit", "after", plan.epoch)
     except (Fatal, Refused) as refusal:
-        _abort(branches.values())
-        yield Vote(current, partition, 0, None, _named(current, refusal))
+        mine.abort()
+        yield Vote(mine.current, partition, 0, None, _named(mine.current, refusal))
     except BaseException:
-        _abort(branches.values())
+        mine.abort()
         raise
     else:
         yield from votes
-
-
-def _abort(branches: Iterable[_Branch]) -> None:
-    """Drop what was begun, as far as it goes: the sweep finds what stays."""
-    for branch in branches:
-        with suppress(Exception):  # the first error is the one to raise
-            branch.abort()
+    finally:
+        mine.close()
 
 
 def _named(sink: str, error: ExactsinkError) -> ExactsinkError:

@@ -32,6 +32,7 @@ __all__ = [
     "committer_of",
     "is_bound",
     "lacking_sinks",
+    "quarantines",
     "resolved",
 ]
 
@@ -66,7 +67,8 @@ class Sink:
     `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
     a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times and
     `file_mode` are the job's (see JobContext); `epoch_column` is added to its rows. `deferred` stands in for the
-    backend where options are resolved by the tasks.
+    backend where options are resolved by the tasks. `quarantine` names the sink that gets the rows which this one can't
+    hold, `quarantine_at_most` of them in an epoch.
     """
 
     name: str
@@ -83,11 +85,18 @@ class Sink:
     deferred: DeferredBackend | None = None
     file_mode: FileMode = "private"
     epoch_column: str | None = None
+    quarantine: str | None = None
+    quarantine_at_most: int = 1000
 
     @property
     def for_tasks(self) -> Backend | DeferredBackend:
         """What travels to the tasks: without the secrets that they resolve themselves."""
         return self.deferred or self.backend
+
+
+def quarantines(sinks: Mapping[str, Sink]) -> frozenset[str]:
+    """Return the sinks that get other sinks' bad rows: they take no rows of a frame."""
+    return frozenset(sink.quarantine for sink in sinks.values() if sink.quarantine is not None)
 
 
 def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
@@ -105,6 +114,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         succeeds=log.succeeds,
         file_mode=sink.file_mode,
         epoch_column=sink.epoch_column,
+        quarantine=sink.quarantine,
     )
     with calling(sink.name, sink.backend, "committer"):
         return CheckedCommitter(sink.name, sink.backend, sink.backend.committer(context))

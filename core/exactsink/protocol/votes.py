@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from exactsink.contract import Committable, ExactsinkError, Retryable, Txn
 
-__all__ = ["EpochPlan", "SinkPlan", "Vote", "check_deadlines", "check_votes", "same_rows", "sum_digests", "total"]
+__all__ = [
+    "EpochPlan",
+    "Judging",
+    "SinkPlan",
+    "Vote",
+    "check_deadlines",
+    "check_votes",
+    "same_rows",
+    "sum_digests",
+    "total",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +29,33 @@ class SinkPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Judging:
+    """How tasks judge one sink's rows: by its backend's rules; so many bad ones may go to this quarantine."""
+
+    quarantine: str
+    rules: bytes
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What every task of an epoch gets: whose it is, and each sink's ticket. Sinks not named write nothing."""
+    """What every task of an epoch gets: whose it is, and each sink's ticket. Sinks not named write nothing.
+
+    `judged` are the sinks whose bad rows go to a quarantine; the replay of either judges again, and writes that one.
+    """
 
     job: str
     epoch: int
     generation: int
     token: str
     sinks: Mapping[str, SinkPlan]
+    judged: Mapping[str, Judging] = field(default_factory=dict)
+
+    @property
+    def read(self) -> Sequence[str]:
+        """The sinks whose rows of a frame are looked at: those written, and those judged for a quarantine."""
+        taken = {judging.quarantine for judging in self.judged.values()}
+        return [name for name in dict.fromkeys((*self.sinks, *self.judged)) if name not in taken]
 
     def txn(self, sink: str, partition: int, attempt: int) -> Txn:
         return Txn(self.job, self.epoch, sink, self.generation, self.token, partition, attempt)
@@ -38,6 +67,7 @@ class Vote:
 
     `refusal` stands in its place when the task met an error that another try in another task can't help. `bytes` are
     those of the rows as Arrow had them in memory: for metrics, nothing is decided by them.
+    `quarantined` counts the sink's rows that were found bad, and went to its quarantine; `reason` is the first one's.
     """
 
     sink: str
@@ -46,6 +76,8 @@ class Vote:
     committable: Committable | None
     refusal: ExactsinkError | None = None
     bytes: int = 0
+    quarantined: int = 0
+    reason: str = ""
 
 
 def sum_digests(digests: Sequence[int]) -> int:

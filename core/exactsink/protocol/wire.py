@@ -46,6 +46,8 @@ _VOTE: Mapping[str, tuple[type, ...]] = {
     "bytes": (int,),
     "committable": (dict, _NONE),
     "refusal": (dict, _NONE),
+    "quarantined": (int,),
+    "reason": (str,),
 }
 _REFUSAL: Mapping[str, tuple[type, ...]] = {"kind": (str,), "what": (str,), "why": (str,), "next": (str,)}
 _REFUSALS: Mapping[str, type[ExactsinkError]] = {
@@ -110,6 +112,8 @@ def _plain_vote(vote: Vote) -> dict[str, Any]:
         "bytes": vote.bytes,
         "committable": None if vote.committable is None else plain_committable(vote.committable),
         "refusal": None if vote.refusal is None else _plain_refusal(vote.refusal),
+        "quarantined": vote.quarantined,
+        "reason": vote.reason,
     }
 
 
@@ -122,7 +126,7 @@ def _plain_refusal(error: ExactsinkError) -> dict[str, str]:
 def _vote(body: Any) -> Vote:
     _check_fields(body, _VOTE, frozenset(_VOTE), "a vote")
     committable, refusal = body["committable"], body["refusal"]
-    if min(body["partition"], body["rows"], body["bytes"]) < 0:
+    if min(body["partition"], body["rows"], body["bytes"], body["quarantined"]) < 0:
         raise ValueError(f"a vote for partition {body['partition']} with {body['rows']} rows, {body['bytes']} bytes")
     if refusal is not None:
         _check_fields(refusal, _REFUSAL, frozenset(_REFUSAL), "a refusal")
@@ -137,6 +141,8 @@ def _vote(body: Any) -> Vote:
         if refusal is None
         else _REFUSALS[refusal["kind"]](refusal["what"], why=refusal["why"], next=refusal["next"]),
         body["bytes"],
+        body["quarantined"],
+        body["reason"],
     )
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, DoubleType, StructType
 
 from exactsink.contract import Backend, ConfigError
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
-from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, resolved
+from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, quarantines, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.protocol.wire import dump_votes, load_votes
 from exactsink.spark.arrow_settings import BatchLimit
@@ -36,7 +36,10 @@ _VOTED = StructType().add("votes", BinaryType()).add("row_bytes", DoubleType())
 
 
 class OnePass:
-    """Frames of one schema, shaped for every sink. Making one analyzes, and may raise ConfigError; `write` runs."""
+    """Frames of one schema, shaped for every sink. Making one analyzes, and may raise ConfigError; `write` runs.
+
+    A quarantine among the sinks is not shaped: its rows are made in the tasks.
+    """
 
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
         check_one_frame(sinks)
@@ -44,6 +47,8 @@ class OnePass:
         self._epochs = _epoch_columns(frame, sinks)
         self._shapes: dict[str, _Shape] = {}
         for name, sink in sinks.items():
+            if name in quarantines(sinks):
+                continue
             try:
                 self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
@@ -78,8 +83,8 @@ class OnePass:
         wide = cut.select(*self._sent).select("*", *self._hashed)
         task = _Task(
             plan,
-            {name: self._sinks[name].for_tasks for name in plan.sinks},
-            {name: self._cuts.index(self._shapes[name]) for name in plan.sinks},
+            {name: self._sinks[name].for_tasks for name in {*plan.sinks, *plan.judged}},
+            {name: self._cuts.index(self._shapes[name]) for name in plan.read},
             [(cut.names, cut.where is not None) for cut in self._cuts],
         )
         rows = wide.mapInArrow(task, _VOTED).collect()

@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.quarantine import quarantine_schema
+from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import tasks_of
 from exactsink.spark.one_pass import OnePass
@@ -35,10 +36,12 @@ class Passes:
         self._route = route
         self._schema = frame.schema
         self.persists = route is not None and fan_out == "persist"
+        self._fed = [name for name in sinks if name not in quarantines(sinks)]
         if route is None:
-            self._passes = dict.fromkeys(sinks, OnePass(frame, sinks))
+            self._passes = dict.fromkeys(self._fed, OnePass(frame, sinks))
         else:
-            self._passes = {name: OnePass(cut, {name: sinks[name]}) for name, cut in self.frames(frame).items()}
+            _check_unshared(sinks)
+            self._passes = {name: OnePass(cut, self._with_quarantine(name)) for name, cut in self.frames(frame).items()}
 
     @property
     def routed(self) -> bool:
@@ -51,30 +54,51 @@ class Passes:
 
     def schemas(self) -> Mapping[str, pa.Schema]:
         """Return each sink's shaped frame as an Arrow schema."""
-        return {name: one_pass.schemas[name] for name, one_pass in self._passes.items()}
+        shaped = {name: one_pass.schemas[name] for name, one_pass in self._passes.items()}
+        return shaped | {name: quarantine_schema(self._sinks[name].backend) for name in quarantines(self._sinks)}
 
     def frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
         """Return each sink's frame of a batch."""
         if self._route is None:
-            return dict.fromkeys(self._sinks, frame)
+            return dict.fromkeys(self._fed, frame)
         frames = self._route(frame)
-        if set(frames) != set(self._sinks):
+        if set(frames) != set(self._fed):
             raise ConfigError(
                 f"the route gives frames for {', '.join(sorted(frames)) or 'no sink'}",
-                why=f"the job's sinks are {', '.join(sorted(self._sinks))}",
+                why=f"the job's sinks are {', '.join(sorted(self._fed))}",
                 next="give every sink of the job exactly one frame, under its name",
             )
-        return {name: frames[name] for name in self._sinks}
+        return {name: frames[name] for name in self._fed}
 
     def write(self, frames: Mapping[str, DataFrame], plan: EpochPlan) -> Sequence[Vote]:
         """Run the passes that the plan's sinks need; one winning attempt's votes per sink and partition."""
         if self._route is None:
-            name = next(iter(plan.sinks))
+            name = plan.read[0]
             return self._passes[name].write(frames[name], plan)
         votes: list[Vote] = []
-        for name, sink_plan in plan.sinks.items():
-            votes += self._passes[name].write(frames[name], replace(plan, sinks={name: sink_plan}))
+        for name in plan.read:
+            own = self._with_quarantine(name)
+            part = {sink: sink_plan for sink, sink_plan in plan.sinks.items() if sink in own}
+            judged = {sink: judging for sink, judging in plan.judged.items() if sink == name}
+            votes += self._passes[name].write(frames[name], replace(plan, sinks=part, judged=judged))
         return votes
+
+    def _with_quarantine(self, name: str) -> Mapping[str, Sink]:
+        """Return a sink, and the one that its bad rows go to."""
+        quarantine = self._sinks[name].quarantine
+        return {sink: self._sinks[sink] for sink in (name, quarantine) if sink is not None}
+
+
+def _check_unshared(sinks: Mapping[str, Sink]) -> None:
+    """Refuse one quarantine of two sinks with frames of their own: each pass has its own partitions 0, 1, ..."""
+    for name in quarantines(sinks):
+        judged = [sink.name for sink in sinks.values() if sink.quarantine == name]
+        if len(judged) > 1:
+            raise ConfigError(
+                f"sinks {', '.join(judged)} share quarantine {name}, and the route gives each a frame of its own",
+                why="each frame has partitions of its own numbers, and a quarantine's votes would meet under one",
+                next="give each of them a quarantine of its own",
+            )
 
 
 class BatchWrite:

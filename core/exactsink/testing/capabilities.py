@@ -23,6 +23,8 @@ Capability = Literal[
     "destroy_evidence",
     "foreign",
     "previous",
+    "validates_rows",
+    "unfit",
 ]
 
 CAPABILITIES: Mapping[Capability, str] = {
@@ -36,6 +38,8 @@ CAPABILITIES: Mapping[Capability, str] = {
     "destroy_evidence": "the target gives no destroy_evidence()",
     "foreign": "the target gives no foreign()",
     "previous": "the target gives no previous()",
+    "validates_rows": "its traits say that it can't judge rows without writing them (validates_rows)",
+    "unfit": "the target gives no unfit()",
 }
 """What a scenario may need, and why it is skipped where that is not there. Nothing else skips one."""
 

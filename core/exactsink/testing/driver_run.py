@@ -23,7 +23,8 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.quarantine import quarantine_schema
+from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.protocol.wire import dump_votes, load_votes
 from exactsink.testing.faults import Trigger
@@ -96,6 +97,7 @@ def _query(script: Script, trigger: Trigger | None) -> None:
     tasks = _Tasks(script, trigger)
     empty = pa.RecordBatch.from_pylist([], schema=script.batches[0][0].schema)
     schemas = {name: _columns(empty, sink).schema for name, sink in script.sinks.items()}
+    schemas |= {name: quarantine_schema(script.sinks[name].backend) for name in quarantines(script.sinks)}
     for number, partitions in enumerate(script.batches):
         if script.is_done(number):
             continue
@@ -174,7 +176,7 @@ class _Tasks:
 
 def _rows(batch: pa.RecordBatch, plan: EpochPlan, sinks: Mapping[str, Sink]) -> SinkRows:
     numbers = hashed(batch)
-    return {name: (_columns(batch, sinks[name]), numbers) for name in plan.sinks}
+    return {name: (_columns(batch, sinks[name]), numbers) for name in plan.read}
 
 
 def hashed(batch: pa.RecordBatch) -> pa.Array:

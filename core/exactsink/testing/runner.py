@@ -24,7 +24,7 @@ import pyarrow as pa
 from exactsink.testing.capabilities import Scenario, lacking
 from exactsink.testing.context import Broken, Context
 from exactsink.testing.processes import ended, start
-from exactsink.testing.scenarios import commits, marks, matrix, others, rows, standings, votes
+from exactsink.testing.scenarios import bad_rows, commits, marks, matrix, others, rows, standings, votes
 from exactsink.testing.target import ConformanceTarget
 
 __all__ = ["SCENARIOS", "Runner", "Result"]
@@ -32,7 +32,7 @@ __all__ = ["SCENARIOS", "Runner", "Result"]
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
     {
         scenario.name: scenario
-        for family in (matrix, rows, commits, votes, others, marks, standings)
+        for family in (matrix, rows, bad_rows, commits, votes, others, marks, standings)
         for scenario in family.SCENARIOS
     }
 )

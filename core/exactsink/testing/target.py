@@ -17,7 +17,7 @@ __all__ = ["HOOKS", "ROWS", "ConformanceTarget"]
 ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("amount", pa.float64())])
 """The rows that the kit writes. An id is used once in a scenario; there are three kinds."""
 
-HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous")
+HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous", "unfit")
 """What a target may give beside the two methods that it must give."""
 
 
@@ -90,6 +90,13 @@ class ConformanceTarget(ABC):
         """Put into the target what earlier releases of the backend had prepared, and give their committables.
 
         Their payloads are recorded, each with its version, and never made by today's code. No id comes twice.
+        """
+        raise NotImplementedError
+
+    def unfit(self, rows: pa.Table) -> pa.Table:
+        """Return these rows, as the writer gets them, changed so that the target can hold none of them.
+
+        Each is bad by itself, and no two are equal. Asked for where the traits say `validates_rows`.
         """
         raise NotImplementedError
 

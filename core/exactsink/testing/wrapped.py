@@ -25,6 +25,7 @@ from exactsink.contract import (
     Traits,
     Txn,
     Undecided,
+    Validator,
     Writer,
 )
 
@@ -57,8 +58,14 @@ class WrappedBackend(Backend):
     def shape(self, schema: pa.Schema) -> list[str] | None:
         return self.real.shape(schema)
 
+    def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return self.real.shape_in_task(rows)
+
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return self.real.writer(txn, schema, ticket)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return self.real.validator(schema, rules)
 
     def committer(self, ctx: JobContext) -> Committer:
         return self.real.committer(ctx)
@@ -91,6 +98,9 @@ class WrappedCommitter(Committer):
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         return self.real.open_epoch(epoch, schema, participants)
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        return self.real.row_rules(schema)
 
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
         self.real.check_votes(epoch, committables)

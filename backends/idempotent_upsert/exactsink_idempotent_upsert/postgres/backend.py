@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.postgres.direct import (
     DirectOptions,
@@ -24,6 +24,7 @@ from exactsink_idempotent_upsert.postgres.statements import ORDER
 from exactsink_idempotent_upsert.table import Table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.staged import StagedTicket
+from exactsink_postgres.validator import RowRules, TableValidator
 
 __all__ = ["PostgresUpserts"]
 
@@ -49,7 +50,8 @@ class PostgresUpserts(Backend):
     def traits(self) -> Traits:
         if self.table.guarded:
             return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)  # a failover may lose what was voted
+        # A failover may lose what was voted.
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         given = (DirectTicket if self.table.guarded else StagedTicket).load(ticket)
@@ -59,6 +61,9 @@ class PostgresUpserts(Backend):
         if isinstance(given, DirectTicket):
             return DirectUpsertWriter(self._own, self.table, txn, schema, given)
         return UpsertStagingWriter(self._own, txn, schema, ticket)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return TableValidator(RowRules.load(rules), schema)
 
     def committer(self, ctx: JobContext) -> Committer:
         return (DirectUpsertCommitter if self.table.guarded else UpsertStagingCommitter)(self._own, ctx, self.table)

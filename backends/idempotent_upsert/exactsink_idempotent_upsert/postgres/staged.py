@@ -6,6 +6,7 @@ Executors import this module: no SQLAlchemy here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -22,6 +23,7 @@ from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
 from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter, check_staged
 from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
+from exactsink_postgres.tables import Table as Found
 from exactsink_postgres.type_mapping import Column, matches
 
 __all__ = ["UpsertStagingCommitter", "UpsertStagingWriter"]
@@ -66,6 +68,13 @@ class UpsertStagingCommitter(StagingCommitter):
         keys = tuple(found[0].name for found in matches(self._table.keys, chosen.table.columns) if found)
         names = tuple(column.name for column in chosen.columns.values() if column not in chosen.beside)
         return Form(chosen.table, names, declared, unique=False, required=keys), columns
+
+    def _judged(self, table: Found, schema: pa.Schema) -> dict[str, Column]:
+        columns = super()._judged(table, held_in(self._table, schema))
+        return {
+            name: replace(column, not_null=column.not_null or name in self._table.keys)
+            for name, column in columns.items()
+        }
 
     def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)

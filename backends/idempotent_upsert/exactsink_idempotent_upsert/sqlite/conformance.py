@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
 
 from exactsink.contract import AnyPath, Backend, Committable, path_of
@@ -93,6 +94,9 @@ class StagedEvidence(ConformanceTarget):
     def remove_marker(self, folder: Path) -> None:
         """Let the target forget which epochs it has."""
         raise NotImplementedError
+
+    def unfit(self, rows: pa.Table) -> pa.Table:
+        return rows.set_column(0, rows.field("id"), pa.nulls(rows.num_rows, pa.int64()))
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the staged files, as a person may who takes them for rubbish."""

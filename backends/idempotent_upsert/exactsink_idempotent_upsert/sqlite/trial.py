@@ -196,13 +196,28 @@ class Trial:
                 self.check(batch.slice(number, 1))
             raise self._refused(batch, error) from error
 
+    def refusal(self, batch: pa.RecordBatch) -> str | None:
+        """Return what the table refuses a row with, whatever rows are beside it. Raises Fatal."""
+        try:
+            with self._copy:
+                self._copy.execute("BEGIN")
+                self._try_alone(batch)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            return self._refused(batch, error).what
+        except sqlite3.Error as error:  # a full disk, say, is no row's fault
+            raise self._refused(batch, error) from error
+        return None
+
     def close(self) -> None:
         self._copy.close()
 
     def _try(self, batch: pa.RecordBatch) -> None:
         if self._keeps:
             Changes(self._copy, self._table, "the target", batch.schema.names, _SAFE).apply([batch])
-            return
+        else:
+            self._try_alone(batch)
+
+    def _try_alone(self, batch: pa.RecordBatch) -> None:
         columns = [stored_values(batch.column(name)) for name in self._stored]
         if self._table.deletes:  # of a row that deletes, only the keys are ever used
             stays = pc.invert(batch.column(DELETED)).to_pylist()

@@ -38,6 +38,7 @@ def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
     except ValidationError as error:
         raise config_error(error, document, (), JobConfig) from None
     _check_after(config, document)
+    _check_quarantines(config, document)
     return config, document
 
 
@@ -53,6 +54,28 @@ def _check_after(config: JobConfig, document: Document) -> None:
         if name in all_before(after)[name]:
             why = "each waits for the other, so none of them would ever be committed"
             raise ConfigError(f"{place}: sink {name} comes after itself", why=why, next="take one `after` away")
+
+
+def _check_quarantines(config: JobConfig, document: Document) -> None:
+    """Refuse a quarantine that is none of this job's sinks, or more than that. Raises ConfigError."""
+    for name, section in config.sinks.items():
+        if section.quarantine is None:
+            continue
+        place, found = document.place(("sinks", name, "quarantine")), config.sinks.get(section.quarantine)
+        if found is None:
+            near = _nearest(section.quarantine, config.sinks)
+            raise ConfigError(
+                f"{place}: the job has no sink {section.quarantine}{near}",
+                next=f"make [sinks.{section.quarantine}], or name another sink of this job",
+            )
+        own = {"where", "columns", "distribution", "epoch_column", "quarantine"} & found.model_fields_set
+        if own:
+            raise ConfigError(
+                f"{place}: sink {section.quarantine} has {', '.join(sorted(own))}, and can't be a quarantine",
+                why="its rows are other sinks' bad ones, never rows of the frame: columns `id`, `sink`, `epoch`, "
+                "`reason` and `row`, in the partitions of those",
+                next=f"take that out of [sinks.{section.quarantine}], or make a sink of its own for bad rows",
+            )
 
 
 def config_error(

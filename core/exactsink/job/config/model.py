@@ -263,6 +263,13 @@ class SinkSection(_Section):
         default=None, examples=["epoch"]
     )
     """A BIGINT column that every row gets, with its epoch's number: readers cut all sinks at one epoch by it."""
+    on_bad_row: Literal["stop", "quarantine"] = "stop"
+    """What becomes of an epoch with a row that the target can't hold: `stop` writes none of it, and ends the job;
+    `quarantine` writes the row into the sink that `quarantine` names, and the others here, decided together."""
+    quarantine: str | None = None
+    """The sink of this job that gets the bad rows, as `id`, `sink`, `epoch`, `reason` and `row` (JSON)."""
+    quarantine_at_most: Annotated[int, Field(ge=1)] = 1000
+    """How many rows of an epoch may go there; one more stops the job, as with `stop`."""
 
     @field_validator("distribution")
     @classmethod
@@ -270,6 +277,14 @@ class SinkSection(_Section):
         if isinstance(value, str) and not _DISTRIBUTION.fullmatch(value):
             raise ValueError('a distribution is "none", a number of partitions, or "hash(column, ...)"')
         return value
+
+    @model_validator(mode="after")
+    def _quarantine_is_named(self) -> SinkSection:
+        if (self.on_bad_row == "quarantine") != (self.quarantine is not None):
+            raise ValueError('give on_bad_row = "quarantine" and quarantine = "SINK" together')
+        if self.quarantine is None and "quarantine_at_most" in self.model_fields_set:
+            raise ValueError("quarantine_at_most bounds the rows that go to a quarantine, and the sink has none")
+        return self
 
 
 class JobConfig(_Section):

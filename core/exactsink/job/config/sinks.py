@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import ValidationError
 
 from exactsink.contract import Backend, BackendOptions, ConfigError, Traits
@@ -10,6 +12,7 @@ from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document
 from exactsink.job.registry import Registry
 from exactsink.protocol.checked import broken, calling
+from exactsink.protocol.quarantine import quarantine_schema
 from exactsink.protocol.sinks import DeferredBackend, Sink
 
 __all__ = ["bind_sinks"]
@@ -19,10 +22,33 @@ def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dic
     """Make the job's sinks. Raises ConfigError for an unknown or broken backend, or options that it refuses."""
     try:
         sinks = {name: _bound(name, section, config, document, registry) for name, section in config.sinks.items()}
+        _check_quarantines(sinks, document)
     except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
         what, why, fix = map(document.scrubbed, (error.what, error.why, error.next))
         raise ConfigError(what, why=why, next=fix) from error.__cause__
     return sinks
+
+
+def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
+    """Refuse sinks whose rows can't be judged, and quarantines that show rows early. Raises ConfigError."""
+    for name, sink in sinks.items():
+        if sink.quarantine is None:
+            continue
+        place, quarantine = document.place(("sinks", name, "quarantine")), sinks[sink.quarantine]
+        if not sink.backend.traits.validates_rows:
+            raise ConfigError(
+                f"{place}: backend {sink.kind} ({sink.backend.strategy}) can't judge rows one by one",
+                why="which of them its target would refuse shows only when they are written",
+                next=f'set on_bad_row = "stop" in [sinks.{name}], and filter such rows before it; or choose another '
+                "strategy or backend",
+            )
+        if quarantine.backend.traits.visible_early:
+            raise ConfigError(
+                f"{place}: sink {sink.quarantine} ({quarantine.backend.strategy}) can't be a quarantine",
+                why="its rows show before the decision, and an abort removes none: a row could be in both sinks",
+                next="choose a strategy that waits for the decision (`exactsink backends`)",
+            )
+        quarantine_schema(quarantine.backend)
 
 
 def _bound(name: str, section: SinkSection, config: JobConfig, document: Document, registry: Registry) -> Sink:
@@ -62,6 +88,8 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
         epoch_budget_seconds=config.job.epoch_budget_seconds,
         file_mode=config.job.file_mode,
         epoch_column=section.epoch_column,
+        quarantine=section.quarantine,
+        quarantine_at_most=section.quarantine_at_most,
     )
 
 

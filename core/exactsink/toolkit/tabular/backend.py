@@ -20,6 +20,10 @@ class TabularBackend(Backend):
         """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError when SQL can't."""
         return shape(self.options, schema)
 
+    def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave texts and integers as they are: JSON's lines and Parquet need the JVM for others only."""
+        return super().shape_in_task(rows) if self.options.format == "csv" else rows
+
     def problems(self, schema: pa.Schema) -> list[Finding]:
         """Find what keeps rows of the shaped `schema` from being written as the options say."""
         return problems(self.options, schema)

@@ -1,0 +1,85 @@
+"""Which rows make no record, and rows of a quarantine as records. Executors import this module.
+
+What only brokers know stays with the writer: topics and partitions that are not there, and a topic's own
+`max.message.bytes`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.contract import BatchValidator, ConfigError, Fatal
+from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.records import Header, Records
+
+__all__ = ["RecordValidator", "made_records"]
+
+_SIZE = ("message.max.bytes", 1_000_000)
+_LAST_EPOCH = 2**63 - 1
+_OVERHEAD = 36
+"""Bytes that librdkafka adds to a record's key, value and headers before it holds it against message.max.bytes."""
+
+
+class RecordValidator(BatchValidator):
+    """Judges rows by what makes no record, and by the size that the client takes."""
+
+    def __init__(self, options: KafkaOptions, schema: pa.Schema) -> None:
+        name, default = _SIZE
+        # The longest number stands for each epoch's: whether a row is bad must not hang on the epoch's digits.
+        header = None if options.epoch_header is None else (options.epoch_header, str(_LAST_EPOCH).encode())
+        self._most = int(options.producer.get(name, default)) - _OVERHEAD
+        self._topic, self._header = options.topic, header
+        super().__init__(self._refusal, schema)
+
+    def _refusal(self, batch: pa.RecordBatch) -> str | None:
+        try:
+            records = Records(batch, self._topic, "no record", self._header)
+        except Fatal as refusal:
+            return refusal.what
+        sizes = pc.fill_null(pc.binary_length(records.values), 0).cast(pa.int64())
+        if records.keys is not None:
+            sizes = pc.add(sizes, pc.fill_null(pc.binary_length(records.keys), 0).cast(pa.int64()))
+        if records.headers is not None:
+            sizes = pc.add(sizes, pa.array([_size(headers or ()) for headers in records.headers], pa.int64()))
+        most = pc.max(sizes).as_py() or 0
+        if most > self._most:
+            return f"no record: it has {most} bytes, and {_SIZE[0]} leaves {self._most}"
+        return None
+
+
+def made_records(options: KafkaOptions, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of texts and integers as JSON records, as the JVM would make them. Raises ConfigError."""
+    unknown = [key for key in options.key if key not in rows.schema.names]
+    if options.value_format != "json" or unknown:
+        has = ", ".join(rows.schema.names)
+        raise ConfigError(
+            f"topic {options.topic or '*'} can't be a quarantine with these options",
+            why=f"its rows have the columns {has}" + (f", and no {unknown[0]}" if unknown else ""),
+            next='set value_format = "json"' + (f", and a key of {has}" if unknown else ""),
+        )
+    made = rows.to_pylist()
+    columns = {"value": [json.dumps(row) for row in made]}
+    if options.key:
+        columns = {"key": [_key(options.key, row) for row in made], **columns}
+    return pa.RecordBatch.from_pydict(columns, schema=pa.schema([(name, pa.string()) for name in columns]))
+
+
+def _key(names: Iterable[str], row: Mapping[str, Any]) -> str:
+    chosen = {name: row[name] for name in names}
+    return json.dumps(chosen) if len(chosen) > 1 else str(*chosen.values())
+
+
+def _size(headers: Iterable[Header]) -> int:
+    """Return the bytes of a record's headers, each with its lengths."""
+    parts = [part for name, value in headers for part in (len(name.encode()), len(value or b""))]
+    return sum(length + _varint(length) for length in parts)
+
+
+def _varint(number: int) -> int:
+    """Return how many bytes a length takes, of seven bits each, a sign among them."""
+    return max(1, -(-(2 * number).bit_length() // 7))

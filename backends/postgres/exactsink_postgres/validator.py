@@ -1,0 +1,57 @@
+"""Which rows a table can't hold, as far as its columns say so: what the server alone knows stays with the writer.
+
+That are CHECKs, unique keys, foreign keys, triggers, enums' labels, whether JSON is JSON, and columns whose texts the
+server's own input functions read. Executors import this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from exactsink.contract import BatchValidator, Fatal
+from exactsink.toolkit.json_columns import plain
+from exactsink_postgres.encoder import RowEncoder
+from exactsink_postgres.type_mapping import Column
+
+__all__ = ["RowRules", "TableValidator"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """The columns that rows go into, each with the name that it has in the rows."""
+
+    table: str
+    columns: dict[str, Column]
+
+    def dump(self) -> bytes:
+        return TypeAdapter(RowRules).dump_json(self)
+
+    @classmethod
+    def load(cls, rules: bytes) -> RowRules:
+        return TypeAdapter(RowRules).validate_json(rules)
+
+
+class TableValidator(BatchValidator):
+    """Judges rows by what the encoder refuses, and by NOT NULL."""
+
+    def __init__(self, rules: RowRules, schema: pa.Schema) -> None:
+        names = [name for name in schema.names if name in rules.columns]
+        judged = pa.schema([schema.field(name) for name in names])
+        self._encoder = RowEncoder(rules.table, judged, [rules.columns[name] for name in names])
+        self._names = names
+        self._rules = rules
+        super().__init__(self._refusal, schema)
+
+    def _refusal(self, batch: pa.RecordBatch) -> str | None:
+        for name in self._names:
+            column = self._rules.columns[name]
+            if column.not_null and plain(batch.column(name)).null_count:
+                return f"table {self._rules.table}, column {column.name}: it is NOT NULL, and the row has NULL"
+        try:
+            self._encoder.check(batch.select(self._names))
+        except Fatal as refusal:
+            return f"{refusal.what}: {refusal.why}"
+        return None

@@ -1,0 +1,156 @@
+"""Rows that a sink can't hold: they go to its quarantine, another sink of the job, in the same epoch.
+
+A row goes to exactly one of the two: a judge says which before the writer gets it. Both are counted and summed as any
+sink's rows are, and decided together. What judges looks at a row, and at rules that were read for it, so a replay of
+either sink's lost votes finds the same rows; where the rules have changed, its digest shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from exactsink.contract import Backend, ExactsinkError, Fatal, Retryable, Txn, Validator
+from exactsink.protocol.checked import broken, calling
+from exactsink.protocol.votes import EpochPlan, Judging, Vote
+from exactsink.toolkit.row_json import row_json, safe_text
+
+__all__ = ["QUARANTINE_ROWS", "Found", "Judge", "check_quarantined", "quarantine_schema", "quarantined"]
+
+QUARANTINE_ROWS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("sink", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("row", pa.string(), nullable=False),
+    ]
+)
+"""A quarantine's columns. `id` names the job, the sink, the epoch, the partition and the row's number there: it never
+comes twice, so a table can have it as its key. It is no part of what is summed: a replay may cut rows otherwise."""
+
+_MOST_REASON = 500
+
+_Rows = tuple[pa.RecordBatch, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How many rows of a sink were found bad, and why the first was."""
+
+    rows: int
+    reason: str
+
+
+def quarantine_schema(backend: Backend) -> pa.Schema:
+    """Return a quarantine's rows as its writer gets them. Raises ConfigError where it can't be a quarantine."""
+    return backend.shape_in_task(pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)).schema
+
+
+class Judge:
+    """One task's judge of one sink's rows. `txn` is the sink's own in this task."""
+
+    def __init__(self, txn: Txn, judging: Judging, backend: Backend) -> None:
+        self.quarantine = judging.quarantine
+        self.found = Found(0, "")
+        self._txn = txn
+        self._judging = judging
+        self._backend = backend
+        self._validator: Validator | None = None
+
+    def split(self, batch: pa.RecordBatch, hashes: pa.Array) -> tuple[_Rows, _Rows | None]:
+        """Return the rows for the sink and those for its quarantine, if any, each with their hashes.
+
+        Raises Fatal once there are more bad rows than may go to the quarantine.
+        """
+        reasons = self._judged(batch) if batch.num_rows else {}
+        if not reasons:
+            return (batch, hashes), None
+        good = pa.array([place not in reasons for place in range(batch.num_rows)])
+        return (batch.filter(good), hashes.filter(good)), self._bad(batch, hashes, reasons)
+
+    def close(self) -> None:
+        if self._validator is not None:
+            self._validator.close()
+
+    def _judged(self, batch: pa.RecordBatch) -> Mapping[int, str]:
+        reasons: dict[int, str] = {}
+        with calling(self._txn.sink, self._backend, "validator", in_task=True):
+            self._judge(batch, reasons)
+        return reasons
+
+    def _judge(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
+        if self._validator is None:
+            self._validator = self._backend.validator(batch.schema, self._judging.rules)
+        last = -1
+        for place, why in self._validator.bad_rows(batch):
+            if not last < place < batch.num_rows:
+                raise broken(self._txn.sink, self._backend, f"its validator names row {place} twice, or out of order")
+            last = place
+            reasons[place] = safe_text(why)[:_MOST_REASON]
+            self.found = Found(self.found.rows + 1, self.found.reason or reasons[place])
+            if self.found.rows > self._judging.at_most:
+                raise _too_many(self._txn.sink, self._judging, self.found)
+
+    def _bad(self, batch: pa.RecordBatch, hashes: pa.Array, reasons: Mapping[int, str]) -> _Rows:
+        txn, first = self._txn, self.found.rows - len(reasons) + 1
+        rows = [
+            {
+                "id": f"{txn.job}.{txn.sink}.e{txn.epoch}.p{txn.partition}.n{number}",
+                "sink": txn.sink,
+                "epoch": txn.epoch,
+                "reason": reason,
+                "row": row_json(batch.take(pa.array([place]))),
+            }
+            for number, (place, reason) in enumerate(reasons.items(), start=first)
+        ]
+        own = [_hash(txn.sink, hashes[place].as_py(), reason) for place, reason in reasons.items()]
+        return pa.RecordBatch.from_pylist(rows, schema=QUARANTINE_ROWS), pa.array(own, pa.int64())
+
+
+def quarantined(votes: Sequence[Vote]) -> Mapping[str, Found]:
+    """Return what tasks found bad, by sink; nothing of those that found nothing."""
+    found: dict[str, Found] = {}
+    for vote in votes:
+        if vote.quarantined:
+            before = found.get(vote.sink, Found(0, vote.reason))
+            found[vote.sink] = Found(before.rows + vote.quarantined, before.reason)
+    return found
+
+
+def check_quarantined(plan: EpochPlan, votes: Sequence[Vote]) -> None:
+    """Refuse an epoch with too many bad rows (Fatal), or in which a quarantine got other rows than were found bad."""
+    found = quarantined(votes)
+    for sink, judging in plan.judged.items():
+        if sink in found and found[sink].rows > judging.at_most:
+            raise _too_many(sink, judging, found[sink])
+    for name in {judging.quarantine for judging in plan.judged.values()} & plan.sinks.keys():
+        judged = [sink for sink, judging in plan.judged.items() if judging.quarantine == name]
+        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost votes: the decision has their rows and digest
+            continue
+        bad = sum(found[sink].rows for sink in judged if sink in found)
+        got = sum(vote.rows for vote in votes if vote.sink == name)
+        if bad != got:
+            raise Retryable(
+                f"epoch {plan.epoch} is refused before its decision: quarantine {name} got {got} rows",
+                why=f"{bad} rows of {', '.join(judged)} were found bad",
+                next="start the job again: the batch is written anew; if it stays, report it",
+            )
+
+
+def _hash(sink: str, row: int, reason: str) -> int:
+    """Hash a quarantined row: by its own hash, whose it is, and why it is there."""
+    digest = hashlib.blake2b(f"{sink}\0{row}\0{reason}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _too_many(sink: str, judging: Judging, found: Found) -> ExactsinkError:
+    return Fatal(
+        f"sink {sink}: more than {judging.at_most:,} rows of one epoch can't be written (quarantine_at_most)",
+        why=f"the first: {found.reason}; nothing of the epoch is decided",
+        next=f"fix the rows' source, the frame or the target; or, if they all belong into {judging.quarantine}, raise "
+        f"quarantine_at_most in [sinks.{sink}]; then start the job again",
+    )
