@@ -10,14 +10,14 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from exactsink.observe.logs import logs_json
+from exactsink.spark.versions import has_jvm, launch_jvm, launched_jvm
 
 __all__ = ["end_session", "kill_jvm", "reported", "start_jvm"]
 
@@ -48,25 +48,22 @@ def start_jvm(conf: SparkConf) -> None:
 
     Its errors are shown; its warnings with `-v`, the rest with `-vv`. A JVM that spark-submit started is left alone.
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
+    if "PYSPARK_GATEWAY_PORT" in os.environ or has_jvm():
         return
     reading, writing = os.pipe()
     printed = threading.Thread(target=_pass_on, args=(os.fdopen(reading, errors="replace"),), daemon=True)
     printed.start()
     try:
-        launched: Any = launch_gateway  # has no types
-        gateway = launched(conf, {"stderr": writing})
+        launch_jvm(conf, writing).printed = printed
     finally:
         os.close(writing)
-    gateway.proc.printed = printed
-    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def end_session(spark: SparkSession) -> None:
     """Stop the session, and wait until the JVM that this process started is gone."""
     with suppress(Py4JError, OSError):  # it is gone already
         spark.stop()
-    process = _process()
+    process = launched_jvm()
     if process is not None:
         with suppress(OSError):
             process.stdin.close()  # by which it ends
@@ -79,7 +76,7 @@ def end_session(spark: SparkSession) -> None:
 
 def kill_jvm() -> None:
     """End the JVM that this process started, now: by itself within seconds, else with SIGKILL."""
-    process = _process()
+    process = launched_jvm()
     if process is None:
         return
     process.terminate()
@@ -117,7 +114,3 @@ def _pass_on(printed: IO[str]) -> None:
 
 def _verbosity() -> int:
     return logging.getLogger("exactsink").getEffectiveLevel()
-
-
-def _process() -> Any:
-    return getattr(SparkContext._gateway, "proc", None)
