@@ -26,7 +26,8 @@ def rows_of(table: Path, select: str) -> list[tuple[object, ...]]:
 def test_job_of_init_killed_between_its_sinks(tmp_path: Path, drivers: Drivers, jvm: WarmJvm) -> None:
     init(str(tmp_path), "orders")
     for number in (2, 3):
-        (tmp_path / "incoming" / f"orders-{number}.csv").write_text(f"id,customer,amount\n{number}0,barbara,{number}.5\n")
+        rows = f"id,customer,amount\n{number}0,barbara,{number}.5\n"
+        (tmp_path / "incoming" / f"orders-{number}.csv").write_text(rows)
     job = tmp_path / "job.toml"
     drivers.killed(job, Fault("commit:table", "before", "kill", 1), first="commit:lake", jvm=jvm)
     assert len(rows_of(tmp_path / "orders.db", "SELECT id FROM orders")) < len(in_lake(tmp_path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from exactsink.contract import ConfigError
 __all__ = [
     "NEWEST",
     "OLDEST",
+    "OLDEST_OF_PYTHON_3_12",
     "analyzed_plan",
     "arrow_schema",
     "arrow_table",
@@ -38,17 +40,20 @@ __all__ = [
 
 OLDEST = (3, 5)
 NEWEST = (4, 3)
+OLDEST_OF_PYTHON_3_12 = (4, 0)
+"""Spark 3.5 imports distutils, which Python 3.12 has no more."""
 
 
 def check_version() -> None:
-    """Raise ConfigError when this process has a Spark that is not supported."""
+    """Raise ConfigError when this process has a Spark that is not supported, or not on its Python."""
+    oldest = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
     found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
-    if found is None or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
-        oldest, newest, next_one = (f"{major}.{minor}" for major, minor in (OLDEST, NEWEST, (NEWEST[0], NEWEST[1] + 1)))
+    if found is None or not oldest <= (int(found[1]), int(found[2])) <= NEWEST:
+        python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         raise ConfigError(
-            f"Spark {pyspark.__version__} is not supported",
-            why=f"this exactsink runs on Spark {oldest} to {newest}",
-            next=f"pip install 'pyspark>={oldest},<{next_one}'",
+            f"Spark {pyspark.__version__} is not supported on {python}",
+            why=f"on {python} this exactsink runs on Spark {_spelled(oldest)} to {_spelled(NEWEST)}",
+            next=f"pip install 'pyspark>={_spelled(oldest)},<{_spelled((NEWEST[0], NEWEST[1] + 1))}'",
         )
 
 
@@ -111,6 +116,10 @@ def has_jvm() -> bool:
 def launched_jvm() -> Any:
     """Return the process of the JVM that this process started, None when there is none."""
     return getattr(SparkContext._gateway, "proc", None)
+
+
+def _spelled(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _in_zone(kind: pa.DataType, zone: str | None) -> pa.DataType:
