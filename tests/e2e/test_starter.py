@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pyarrow.dataset as ds
 from exactsink.cli.init import init
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
-from tests.e2e.jobs import write_job, write_source
+from tests.e2e.jobs import LINES, write_job, write_source
 from tests.e2e.warm_jvm import WarmJvm
 
 
@@ -45,18 +47,25 @@ def in_lake(folder: Path) -> list[tuple[object, ...]]:
 
 def test_stateful_query_killed_when_it_had_committed(tmp_path: Path, drivers: Drivers, jvm: WarmJvm) -> None:
     write_source(tmp_path, 3)
-    (tmp_path / "counting.py").write_text("def by_kind(frame):\n    return frame.groupBy('kind').count()\n")
+    counted = "frame.groupBy('kind').count().selectExpr('*', 'map(kind, count) AS tags')"
+    (tmp_path / "counting.py").write_text(f"def by_kind(frame):\n    return {counted}\n")
     sink = """
 [sinks.counts]
 backend = "idempotent_upsert"
 url = "sqlite:///{folder}/counts.db"
 table = "counts"
 keys = ["kind"]
+columns = ["kind", "count"]
 create = true
 """
-    job = write_job(tmp_path, sink, 'transform = "counting:by_kind"\noutput_mode = "update"\n')
+    job = write_job(tmp_path, sink + LINES, 'transform = "counting:by_kind"\noutput_mode = "update"\n')
     drivers.killed(job, Fault("return", "before", "kill", 1), jvm=jvm)
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     drivers.whole(job, jvm=jvm)
     counts = rows_of(tmp_path / "counts.db", "SELECT kind, count FROM counts")
     assert counts == [("k0", 3 * 167), ("k1", 3 * 167), ("k2", 3 * 166)]
+    lines = [json.loads(line) for path in (tmp_path / "lines").glob("*.json") for line in path.read_text().splitlines()]
+    assert Counter((line["kind"], line["count"]) for line in lines) == Counter(
+        (f"k{kind}", batches * (167, 167, 166)[kind]) for kind in range(3) for batches in (1, 2, 3)
+    )
+    assert all(line["tags"] == {line["kind"]: line["count"]} for line in lines)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tests.matrix.cells import DEMO, PARTS, SPARKS, Cell, cells, javas, pythons
-from tests.matrix.environments import ROOT, Refused, built_wheel, environment, facts
+from tests.matrix.cells import DEMO, PARTS, ROOT, SPARKS, Cell, cells, javas, pythons
+from tests.matrix.environments import Refused, built_wheel, environment, facts
 from tests.matrix.servers import server_versions
 
 RESULT = ROOT / "docs" / "figures" / "matrix.json"
@@ -87,8 +87,7 @@ def _play(part: str, python: Path, settings: Mapping[str, str], folder: Path) ->
     place = tempfile.mkdtemp(dir=folder)
     command = [str(python), DEMO]
     if PARTS[part] != (DEMO,):
-        modules = [f"tests/e2e/{module}.py" for module in PARTS[part]]
-        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *modules]
+        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *PARTS[part]]
     with open(log, "w") as out:
         code = subprocess.run(
             command,
@@ -100,7 +99,7 @@ def _play(part: str, python: Path, settings: Mapping[str, str], folder: Path) ->
             timeout=_LONGEST,
             check=False,
         ).returncode
-    result = _counted(report) if report.exists() else {"passed": int(code == 0), "skipped": 0, "failed": []}
+    result = counted(report) if report.exists() else {"passed": int(code == 0), "skipped": 0, "failed": []}
     if code != 0 and not result["failed"]:
         result["failed"] = [f"exit code {code}"]
     if result["failed"]:
@@ -110,7 +109,8 @@ def _play(part: str, python: Path, settings: Mapping[str, str], folder: Path) ->
     return result
 
 
-def _counted(report: Path) -> dict[str, Any]:
+def counted(report: Path) -> dict[str, Any]:
+    """Return what a report of pytest's says: how many tests passed and were skipped, and which failed."""
     tests = list(ElementTree.parse(report).getroot().iter("testcase"))
     failed = [test.get("name") for test in tests if {child.tag for child in test} & {"failure", "error"}]
     skipped = sum(any(child.tag == "skipped" for child in test) for test in tests)

