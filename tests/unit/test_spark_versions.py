@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.unit.manual_job import Job
 
 from exactsink.contract import ConfigError
 from exactsink.spark import versions
@@ -57,10 +56,10 @@ def found(monkeypatch: pytest.MonkeyPatch, spark: str, python: tuple[int, ...]) 
     monkeypatch.setattr(versions, "sys", type("sys", (), {"version_info": made(python)}))
 
 
-def test_a_command_says_so_and_exits_2(job: Job) -> None:
+def test_a_command_says_so_before_it_reads_the_job_and_exits_2() -> None:
     code = "import sys, pyspark; pyspark.__version__ = '3.3.4'; from exactsink.cli.main import main as m; "
     code += "sys.exit(m(sys.argv[1:]))"
-    ended = subprocess.run([sys.executable, "-c", code, "run", job.file], capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", code, "run", "nowhere.toml"], capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.startswith("exactsink: Spark 3.3.4 is not supported")
     assert "Traceback" not in ended.stderr

@@ -26,7 +26,7 @@ def quoted_text(text: str) -> str:
     """Write a literal text.
 
     Quotes and backslashes go by their number: what a literal makes of them differs by version (two quotes are one from
-    Spark 4.0 on, and none before) and by `spark.sql.parser.escapedStringLiterals`.
+    Spark 4.1 on, and none before) and by `spark.sql.parser.escapedStringLiterals`.
     """
     parts = [f"char({ord(part)})" if part in "'\\" else f"'{part}'" for part in _ODD.split(text) if part]
     return parts[0] if len(parts) == 1 else f"concat({', '.join(parts)})" if parts else "''"
