@@ -55,7 +55,7 @@ def cells(whole: bool = True) -> Iterator[Cell]:
     for spark in SPARKS:
         yield Cell(spark, _WHOLE[spark], "17", tuple(PARTS))
         yield from (Cell(spark, _WHOLE[spark], java, first) for java in JAVAS if java != "17" and spark != OLDEST)
-        if whole or spark == SPARKS[1]:
+        if whole:
             yield from (Cell(spark, python, "17", first) for python in PYTHONS if python != _WHOLE[spark])
 
 
