@@ -11,7 +11,7 @@ PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 OF_S3 := tests/conformance/test_s3.py tests/integration/s3 tests/integration/files_s3 tests/e2e/test_object_store.py
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof soak browser promtool bench bench-peers bench-faults clean
+.PHONY: help setup demo lint check test proof soak matrix browser promtool bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -41,6 +41,10 @@ proof: lint browser promtool  ## Before a release: all of that, and the long tes
 
 soak: setup  ## A job of six sinks, killed and its servers restarted for SOAK_MINUTES (20); a file past 5 GB into S3
 	$(BIN)/pytest -m soak tests/soak tests/integration/test_s3_soak.py $(PYTEST_ARGS)
+
+matrix: setup  ## Every version of Spark, Python and Java that is here: hours; MATRIX_ARGS=--diagonal, --help
+	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
+	$(BIN)/python docs/generate.py
 
 browser: setup  # where the report is looked at; 300 MB, so not part of setup
 	@command -v chromium chromium-browser >/dev/null || \

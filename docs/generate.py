@@ -32,6 +32,7 @@ from exactsink.contract import errors
 from exactsink.job.config import model as config
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, metrics_table, points_table
+from exactsink.spark import versions
 
 __all__ = ["BLOCKS", "PAGES", "main", "stale", "with_figures"]
 
@@ -71,6 +72,36 @@ first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
 rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
 with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.
+"""
+_VERSIONS = """\
+# Supported versions
+
+exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer; on Python 3.12 or newer that is Spark {later}
+to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with `exactsink[spark]`. Another Spark is refused by
+its name when `exactsink.spark` is imported, so before a job starts: exit code 2, with the line for pip. Driver and
+executors must have the same version of Spark, of Python (3.N) and of exactsink; preflight compares the last.
+
+Spark {oldest} runs on Java 8, 11 or 17, Spark 4 on Java 17 or newer. exactsink adds nothing to that.
+
+## What differs
+
+| Spark | what |
+| --- | --- |
+| 3.5 | It has no VARIANT. |
+| 3.5 | It has no `spark.sql.execution.arrow.maxBytesPerBatch`: a task gets 10,000 rows at a time, however wide they \
+are. With rows of more than some 10 KB set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory grows. |
+| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) are none, not one: in a sink's `where` write `'it\\'s'`. |
+| 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
+tasks, where Spark 3.5 gives NULL. |
+
+## What was played
+
+`make matrix` plays these on one machine, each in an environment that pip made as a user's, with the newest pyarrow,
+pandas and numpy that it chooses there; 3.5.0 stands for the oldest of all. *starter, counting* is the job of `exactsink
+init` and a stateful query, with drivers killed; *kills* kills a job of six sinks at each point of the protocol, and the
+JVM of a stateful query; *cluster* kills executors of a `local-cluster`; *session* is one pass, routes, batch runs and
+Arrow's settings; *text files* compares JSON lines and CSV with Spark's own; *stops* is signals and `exactsink stop`;
+*demo* is `make demo`.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
@@ -193,7 +224,39 @@ def _spelled(annotation: object) -> str:
     return plain.get(typing.cast(type, annotation)) or typing.cast(type, annotation).__name__
 
 
+def versions_page() -> str:
+    """Return which Spark, Python and Java is supported, and what `make matrix` came to with each."""
+    oldest, newest, later = (
+        ".".join(map(str, v)) for v in (versions.OLDEST, versions.NEWEST, versions.OLDEST_OF_PYTHON_3_12)
+    )
+    text = _VERSIONS.format(oldest=oldest, newest=newest, later=later)
+    path = FIGURES / "matrix.json"
+    if not path.exists():
+        return text + "\nNot played yet.\n"
+    found = json.loads(path.read_bytes())
+    rows = [row for cell in found["cells"] for row in _cell_rows(cell)]
+    columns = ("Spark", "Python", "Java", "part", "tests passed", "what did not pass", "on")
+    servers = ((name, version) for name, version in found["servers"].items())
+    return (
+        f"{text}\n{_table(columns, rows)}\n## Servers\n\nThe tests run against these; where Debian has them, against "
+        f"Debian's.\n\n{_table(('server', 'version'), servers)}"
+    )
+
+
+def _cell_rows(cell: Mapping[str, typing.Any]) -> Iterator[Sequence[str]]:
+    """Yield a line for each part that was played in an environment; what was refused or is missing here is said."""
+    made = cell.get("versions", cell)
+    place = [made["spark"] if "spark" in made else made["pyspark"], made["python"], made["java"]]
+    for part, came in cell.get("parts", {}).items():
+        notes = [*came["failed"], *([f"{came['skipped']} skipped"] if came["skipped"] else [])]
+        yield *place, part, str(came["passed"]), "; ".join(notes) or "-", cell["at"][:10]
+    for why in ("refused", "skipped"):
+        if why in cell:
+            yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1]}", cell["at"][:10]
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "supported-versions.md": versions_page,
     "json.md": json_page,
     "config.md": config_page,
     "cli.md": cli_page,

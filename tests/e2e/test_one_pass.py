@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -17,6 +17,7 @@ from exactsink.job.history import JobHistory
 from exactsink.protocol.votes import sum_digests
 from exactsink.spark import Job
 from exactsink.spark.row_hash import row_hash
+from exactsink.spark.versions import arrow_table
 from tests.e2e.jobs import in_lake, write_job
 
 SINKS = "".join(
@@ -57,7 +58,7 @@ def test_a_row_has_one_digest_however_it_travels(spark: SparkSession, tmp_path: 
     assert len({digests["flat"], digests["some"], digests["few"]}) == 3
 
     written = {name: ds.dataset(str(tmp_path / name), format="parquet").to_table() for name in decision.sinks}
-    expected = sorted(rows.toArrow().to_pylist(), key=lambda row: row["id"])
+    expected = sorted(arrow_table(rows).to_pylist(), key=lambda row: row["id"])
     for name, kept in {"flat": expected, "same": expected, "struct": expected, "some": expected[::2]}.items():
         assert sorted(written[name].to_pylist(), key=lambda row: row["id"]) == kept
     assert sorted(written["few"].to_pylist(), key=lambda row: row["id"]) == [
@@ -116,6 +117,8 @@ def hashes(spark: SparkSession, schema: str, first: str, second: str) -> list[in
 @pytest.mark.parametrize(("schema", "first", "second"), PAIRS.values(), ids=PAIRS)
 def test_rows_that_differ_have_other_hashes(spark: SparkSession, schema: str, first: str, second: str) -> None:
     """Taken for the decided rows, a replay's other rows would be committed in their place."""
+    if "VARIANT" in schema and not hasattr(types, "VariantType"):
+        pytest.skip("Spark has variants from 4.0 on")
     one, other = hashes(spark, schema, first, second)
     assert one != other
 

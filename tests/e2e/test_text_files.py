@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from exactsink.contract import PreflightError
 from exactsink.spark import Job
+from exactsink.spark.versions import arrow_schema, arrow_table
 from exactsink.toolkit.spark_sql import EXACT_TIMES, text_map
 from exactsink.toolkit.tabular import TabularOptions
 from exactsink.toolkit.tabular.json_lines import json_lines
@@ -108,9 +108,9 @@ def test_json_lines_are_to_jsons(
     session.conf.set("spark.sql.jsonGenerator.ignoreNullFields", leave_out)
     frame = session.sql(f"SELECT {columns} FROM {f'VALUES {values} AS t(value)' if values else 'range(5)'}")
     frame = frame.toDF(*(f'c"\\{n}`' for n in range(len(frame.columns))))
-    shaped = shape(TabularOptions(path="/out", format="json"), to_arrow_schema(frame.schema, timezone=zone))
+    shaped = shape(TabularOptions(path="/out", format="json"), arrow_schema(frame))
     assert shaped is not None
-    batches = frame.selectExpr(*shaped).toArrow().to_batches(max_chunksize=2)
+    batches = arrow_table(frame.selectExpr(*shaped)).to_batches(max_chunksize=2)
     found = b"".join(bytes(json_lines(batch)) for batch in batches)
     lines = frame.selectExpr(f"to_json(struct(*), {text_map(EXACT_TIMES)})").collect()
     assert found.decode().split("\n") == [*(line for (line,) in lines), ""]

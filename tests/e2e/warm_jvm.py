@@ -71,7 +71,7 @@ class WarmJvm:
         if self._closed:
             return
         with self._gateway() as gateway:
-            left = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+            left = gateway.jvm.org.apache.spark.sql.SparkSession.getDefaultSession()
             if left.isDefined():
                 for query in left.get().streams().active():
                     query.stop()

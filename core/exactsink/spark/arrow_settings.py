@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from py4j.java_gateway import JVMView
 from pyspark.sql import DataFrame, SparkSession
+
+from exactsink.spark.versions import analyzed_plan, jvm_of
 
 __all__ = ["UNCHECKED", "BatchLimit", "advice"]
 
@@ -59,9 +60,8 @@ class BatchLimit:
 
 def _runs_python(frame: DataFrame) -> bool:
     """Return whether a frame's own plan may have a Python function in it; a generator may be one."""
-    jvm: JVMView = frame.sparkSession._jvm
-    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    plan = frame._jdf.queryExecution().analyzed()
+    pattern = jvm_of(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
+    plan = analyzed_plan(frame)
     return any(plan.containsPattern(kind) for kind in (pattern.PYTHON_UDF(), pattern.GENERATOR()))
 
 
@@ -70,8 +70,8 @@ def advice(session: SparkSession) -> str | None:
     context = session.sparkContext
     name, value = next(iter(UNCHECKED.items()))
     if (context.master or "").startswith("local"):
-        jvm: JVMView = session._jvm
-        checked, place = jvm.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED, "the driver's environment"
+        bounds = jvm_of(session).org.apache.arrow.memory.BoundsChecking
+        checked, place = bounds.BOUNDS_CHECKING_ENABLED, "the driver's environment"
     else:
         conf = context.getConf()
         options = [conf.get(f"spark.executor.{kind}JavaOptions", "") or "" for kind in ("default", "extra")]

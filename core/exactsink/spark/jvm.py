@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink.observe.logs import logs_json
 from exactsink.spark.errors import first_line
+from exactsink.spark.versions import has_jvm, launch_jvm, launched_jvm, use_jvm
 
 __all__ = ["end_session", "jvm_is_gone", "jvm_needed", "kill_jvm", "lost_jvm", "reported", "started_jvm"]
 
@@ -102,11 +102,11 @@ def started_jvm(conf: SparkConf) -> Iterator[None]:
     Raises ConfigError with its last words, Retryable if it was killed, and what `jvm_needed` does.
     """
     gateway = None
-    if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._gateway is None:
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and not has_jvm():
         gateway = _launched(conf)
     with jvm_needed():
         if gateway is not None:
-            SparkContext._ensure_initialized(gateway=gateway)
+            use_jvm(gateway)
         yield
     if gateway is not None:
         gateway.proc.printed.pass_on()
@@ -117,8 +117,7 @@ def _launched(conf: SparkConf) -> Any:
     printed = _Printed(os.fdopen(reading, errors="replace"))
     printed.start()
     try:
-        launched: Any = launch_gateway  # has no types
-        gateway = launched(conf, {"stdout": writing, "stderr": writing})
+        gateway = launch_jvm(conf, writing)
     except (PySparkException, Py4JError, OSError) as error:
         os.close(writing)
         raise _not_started(error, printed.last_words()) from error
@@ -145,7 +144,7 @@ def jvm_needed() -> Iterator[None]:
 
 def lost_jvm(error: Exception) -> Retryable:
     """Return the end of a run whose JVM is gone: nothing can be started in this process any more."""
-    process = _process()
+    process = launched_jvm()
     words = process.printed.last_words() if process is not None and jvm_is_gone() else ""
     if process is not None and process.poll() == -signal.SIGKILL:
         words = "; ".join(filter(None, [words, "SIGKILL ended it, as the kernel does where memory is short"]))
@@ -155,7 +154,7 @@ def lost_jvm(error: Exception) -> Retryable:
 
 def jvm_is_gone() -> bool:
     """Return whether the JVM that this process started has ended, or is about to."""
-    process = _process()
+    process = launched_jvm()
     if process is None:
         return False
     with suppress(subprocess.TimeoutExpired):
@@ -180,7 +179,7 @@ def end_session(spark: SparkSession) -> None:
     """Stop the session, and wait until the JVM that this process started is gone."""
     with suppress(Py4JError, OSError):  # it is gone already
         spark.stop()
-    process = _process()
+    process = launched_jvm()
     if process is not None:
         with suppress(OSError):
             process.stdin.close()  # by which it ends
@@ -193,7 +192,7 @@ def end_session(spark: SparkSession) -> None:
 
 def kill_jvm() -> None:
     """End the JVM that this process started, now: by itself within seconds, else with SIGKILL."""
-    process = _process()
+    process = launched_jvm()
     if process is None:
         return
     process.terminate()
@@ -228,7 +227,3 @@ def _show(at: int, line: str) -> None:
 
 def _verbosity() -> int:
     return logging.getLogger("exactsink").getEffectiveLevel()
-
-
-def _process() -> Any:
-    return getattr(SparkContext._gateway, "proc", None)

@@ -23,6 +23,7 @@ from exactsink.protocol.sinks import Sink
 from exactsink.spark.errors import needs_classic_session
 from exactsink.spark.preflight import passes_of, preflight
 from exactsink.spark.routes import BatchWrite, Passes, Route
+from exactsink.spark.versions import jvm_of, source_metrics
 from exactsink.toolkit.waiting import backoff
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Query:
         self._behind_of = self.epochs_done
         progress = self._streaming.lastProgress
         for source in progress["sources"] if progress else ():
-            metrics = source["metrics"] or {}
+            metrics = source_metrics(source)
             for name, of in _BEHIND.items():
                 with suppress(KeyError, ValueError):  # not of this source; or "null", where it does not know
                     fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
@@ -171,7 +172,7 @@ class Query:
     def _park(self, frame: DataFrame) -> None:
         """Let the query's own thread wait for the stop that interrupts it, and raise what Spark knows as a stop."""
         self._parked, self._in_batch = True, False
-        jvm: Any = frame.sparkSession.sparkContext._jvm
+        jvm = jvm_of(frame.sparkSession)
         with suppress(Py4JError):
             while True:
                 jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)

@@ -15,6 +15,7 @@ from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import tasks_of
 from exactsink.spark.one_pass import OnePass
+from exactsink.spark.versions import forget_checkpoint
 
 __all__ = ["BatchWrite", "Passes", "Route"]
 
@@ -133,7 +134,7 @@ class BatchWrite:
         """Let go of what was kept of the batch."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            kept._jdf.queryExecution().logical().rdd().unpersist(False)  # no call of Spark's lets go of a checkpoint
+            forget_checkpoint(kept)
 
     def _hold(self) -> None:
         frame = self._frame

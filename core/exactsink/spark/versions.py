@@ -1,15 +1,61 @@
-"""What differs between the versions of Spark that are supported: asked of pyspark itself, not of its number."""
+"""Which versions of Spark are supported, what differs between them, and what none of them has a public call for.
+
+Nothing else in exactsink uses what is not pyspark's public interface. What differs is asked of pyspark itself, not of
+its number.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+import pyspark
+from py4j.java_gateway import JVMView
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-__all__ = ["arrow_schema", "arrow_table"]
+from exactsink.contract import ConfigError
+
+__all__ = [
+    "NEWEST",
+    "OLDEST",
+    "OLDEST_OF_PYTHON_3_12",
+    "analyzed_plan",
+    "arrow_schema",
+    "arrow_table",
+    "check_version",
+    "forget_checkpoint",
+    "has_jvm",
+    "jvm_of",
+    "launch_jvm",
+    "launched_jvm",
+    "use_jvm",
+    "source_metrics",
+]
+
+OLDEST = (3, 5)
+NEWEST = (4, 3)
+OLDEST_OF_PYTHON_3_12 = (4, 0)
+"""Spark 3.5 imports distutils, which Python 3.12 has no more."""
+
+
+def check_version() -> None:
+    """Raise ConfigError when this process has a Spark that is not supported, or not on its Python."""
+    oldest = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
+    found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
+    if found is None or not oldest <= (int(found[1]), int(found[2])) <= NEWEST:
+        python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise ConfigError(
+            f"Spark {pyspark.__version__} is not supported on {python}",
+            why=f"on {python} this exactsink runs on Spark {_spelled(oldest)} to {_spelled(NEWEST)}",
+            next=f"pip install 'pyspark>={_spelled(oldest)},<{_spelled((NEWEST[0], NEWEST[1] + 1))}'",
+        )
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
@@ -31,6 +77,53 @@ def arrow_table(frame: DataFrame) -> pa.Table:
         return frame.toArrow()
     collected: Any = frame  # 3.5 has it under a private name only
     return pa.Table.from_batches(collected._collect_as_arrow(), schema=arrow_schema(frame))
+
+
+def source_metrics(source: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what a source reports of itself in a query's progress; 3.5 leaves out that there is nothing."""
+    metrics: Mapping[str, str] | None = source.get("metrics")
+    return metrics or {}
+
+
+def jvm_of(session: SparkSession) -> JVMView:
+    """Return the session's JVM, to call classes in it."""
+    jvm: JVMView = session.sparkContext._jvm
+    return jvm
+
+
+def analyzed_plan(frame: DataFrame) -> Any:
+    """Return the frame's own plan in the JVM."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def forget_checkpoint(frame: DataFrame) -> None:
+    """Let go of the rows of a frame that `localCheckpoint` gave; no call of Spark's does."""
+    frame._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+def launch_jvm(conf: SparkConf, output: int) -> Any:
+    """Start a JVM that prints into `output`; return the gateway to it, whose `proc` is its process."""
+    launched: Any = launch_gateway  # has no types
+    return launched(conf, {"stdout": output, "stderr": output})
+
+
+def use_jvm(gateway: Any) -> None:
+    """Let this process's session be in the JVM behind a gateway."""
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def has_jvm() -> bool:
+    """Return whether this process has a JVM already."""
+    return SparkContext._gateway is not None
+
+
+def launched_jvm() -> Any:
+    """Return the process of the JVM that this process started, None when there is none."""
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def _spelled(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _in_zone(kind: pa.DataType, zone: str | None) -> pa.DataType:

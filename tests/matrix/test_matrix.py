@@ -1,0 +1,35 @@
+"""The matrix leaves out nothing that it names, and a test that failed in a combination is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.matrix.__main__ import counted
+from tests.matrix.cells import JAVAS, PARTS, PYTHONS, ROOT, SPARKS, cells
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_each_version_is_played_and_each_spark_plays_all(whole: bool) -> None:
+    made = list(cells(whole))
+    assert {cell.python for cell in made} == set(PYTHONS)
+    assert {cell.java for cell in made} == set(JAVAS)
+    assert {cell.spark for cell in made if cell.parts == tuple(PARTS)} == set(SPARKS)
+    assert len({(cell.spark, cell.python, cell.java) for cell in made}) == len(made)
+    assert not whole or len({(cell.spark, cell.python) for cell in made}) == len(SPARKS) * len(PYTHONS)
+
+
+def test_all_parts_are_there() -> None:
+    assert [path for part in PARTS.values() for path in part if not (ROOT / path).exists()] == []
+
+
+def test_what_failed_is_counted_and_named(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    cases = ["", "<skipped/>", "<failure/>", "<error/>"]
+    report.write_text(
+        "<testsuites><testsuite>"
+        + "".join(f'<testcase name="t{n}">{inner}</testcase>' for n, inner in enumerate(cases))
+        + "</testsuite></testsuites>"
+    )
+    assert counted(report) == {"passed": 1, "skipped": 1, "failed": ["t2", "t3"]}
