@@ -38,8 +38,8 @@ MOST_LINES_OF_TESTS = (
     40_500  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
     # databases for upserts (2,500), signals, metrics and security (1,200),
     # what an operator sees and does: status, indoubt, recover (beside sinks that are away), verify, the soak (3,200)
-    # a first day: its mistakes, paths, starts and progress (1,050), bad rows (900), versions and sources of Spark (800),
-    # pages (300), plugins (700)
+    # a first day: its mistakes, paths, starts (1,050), bad rows (900), versions and sources of Spark (800),
+    # pages (300), plugins (700), schema, check and SQL (500)
 )
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {

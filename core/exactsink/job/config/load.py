@@ -63,7 +63,7 @@ def _check_quarantines(config: JobConfig, document: Document) -> None:
             continue
         place, found = document.place(("sinks", name, "quarantine")), config.sinks.get(section.quarantine)
         if found is None:
-            near = _nearest(section.quarantine, config.sinks)
+            near = nearest(section.quarantine, config.sinks)
             raise ConfigError(
                 f"{place}: the job has no sink {section.quarantine}{near}",
                 next=f"make [sinks.{section.quarantine}], or name another sink of this job",
