@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from py4j.java_gateway import JVMView
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 __all__ = ["UNCHECKED", "BatchLimit", "advice"]
 
@@ -66,7 +67,12 @@ def _runs_python(frame: DataFrame) -> bool:
 
 
 def advice(session: SparkSession) -> str | None:
-    """Return what would make the session's Python tasks faster, and can only be said before its JVMs start."""
+    """Return what would make the session's Python tasks faster, and can only be said before its JVMs start.
+
+    None in Spark Connect: its server's settings are not the client's to see.
+    """
+    if is_remote():
+        return None
     context = session.sparkContext
     name, value = next(iter(UNCHECKED.items()))
     if (context.master or "").startswith("local"):

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError, Retryable
+from exactsink.spark.kafka_source import source_error
 
 __all__ = ["first_line", "needs_classic_session", "refuse_connect", "task_error", "tasks_of"]
 
@@ -34,6 +35,8 @@ def tasks_of(epoch: int) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
+        if (asked := source_error(error)) is not None:
+            raise asked from error
         why = task_error(error)
         raise Retryable(f"the tasks of epoch {epoch} failed", why=why, next="start the job again") from error
 

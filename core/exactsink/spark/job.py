@@ -79,7 +79,6 @@ class Job:
         Returns when every row is durable and visible in every sink. Runs have a history each: they come in any order,
         and several at a time. Raises as `start` does; after any error, calling again is safe.
         """
-        refuse_connect("write")
         if frame.isStreaming:
             raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
         self._observe()

@@ -17,6 +17,7 @@ from exactsink.job.config.model import SourceSection
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
+from exactsink.spark.kafka_source import no_package, with_isolation
 from exactsink.spark.modules import load_transform, search_in
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
@@ -74,6 +75,8 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
     try:
         return transform(_loaded(config.source, spark))
     except AnalysisException as error:
+        if config.source.format == "kafka" and "data source: kafka" in str(error):
+            raise no_package(spark) from error
         raise ConfigError(
             "Spark refuses the source or its transform", why=first_line(error), next="fix [source] or the transform"
         ) from error
@@ -83,7 +86,7 @@ def _loaded(source: SourceSection, spark: SparkSession) -> DataFrame:
     reader = spark.readStream.format(source.format)
     if source.schema_ is not None:
         reader = reader.schema(source.schema_)
-    for key, value in source.options.items():
+    for key, value in with_isolation(source).items():
         reader = reader.option(key, _spelled(value))
     return reader.load(source.path) if source.path else reader.load()
 
