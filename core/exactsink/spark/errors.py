@@ -26,7 +26,8 @@ def task_error(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     found = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Retryable")) and ":" in line]
     named = [line for line in found if not line.startswith(("org.apache.spark", "pyspark."))]
-    return (named or found or lines[:1])[-1][:500]
+    caused = [line for line in lines if line.startswith("Caused by: ")]  # by the JVM's own part of the task
+    return (named or caused or found or lines[:1])[-1][:500]
 
 
 @contextmanager

@@ -21,6 +21,8 @@ __all__ = ["no_package", "own_targets", "source_error", "with_isolation"]
 _ISOLATION = "kafka.isolation.level"
 _LOST = re.compile(r"Some data may have been lost|KAFKA_DATA_LOSS")
 """What Spark's Kafka source says of rows that are gone."""
+_GROWN = re.compile(r"Trigger\.AvailableNow should provide the same topic partitions")
+"""What it says of a topic that has grown since a batch was planned that is still to run: again, at every start."""
 _GONE = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 """What Kafka's Java client says of a topic that is."""
 
@@ -48,7 +50,7 @@ def no_package(spark: SparkSession) -> ConfigError:
 
 
 def source_error(error: Exception) -> Fatal | Retryable | None:
-    """Return what Kafka's lack of rows or of a topic asks of a person; None for any other error."""
+    """Return what an error of Spark's Kafka source asks of a person; None for any other error."""
     lines = [line.strip()[:500] for line in str(error).splitlines()]
     lost = next(filter(_LOST.search, lines), None)
     if lost is not None:
@@ -58,10 +60,17 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
             next='if they are gone for good: options = { failOnDataLoss = "false", ... } in [source] goes on with what '
             "is left, and no sink ever gets them; if the topic was made again: a new checkpoint, and `exactsink adopt`",
         )
+    if any(map(_GROWN.search, lines)):
+        return Fatal(
+            "the topic has more partitions than when the batch was planned that is still to run",
+            why="Spark's Kafka source can't finish such a batch with the trigger available_now",
+            next='trigger = "1 second" in [job] until that epoch is complete (exactsink status), then exactsink stop; '
+            "after that available_now works again",
+        )
     gone = next((line for line in lines if _GONE in line), None)
     if gone is not None:
         return Retryable(
-            "Kafka has no such topic or partition any more as the source reads", why=gone, next="kafka-topics.sh --list"
+            "Kafka has not the topic, or a partition of it, that the source reads", why=gone, next="kafka-topics.sh --list"
         )
     return None
 
