@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import chain
 
@@ -13,6 +14,8 @@ EXACT_TIMES: Mapping[str, str] = {
 }
 """Options of to_json and to_csv: by default they cut times to milliseconds, and old zones' offsets to minutes."""
 
+_ODD = re.compile(r"(['\\])")
+
 
 def quoted_name(name: str) -> str:
     """Quote a column's name."""
@@ -20,8 +23,13 @@ def quoted_name(name: str) -> str:
 
 
 def quoted_text(text: str) -> str:
-    """Quote a literal text."""
-    return "'" + text.replace("'", "''") + "'"
+    """Write a literal text.
+
+    Quotes and backslashes go by their number: what a literal makes of them differs by version (two quotes are one from
+    Spark 4.0 on, and none before) and by `spark.sql.parser.escapedStringLiterals`.
+    """
+    parts = [f"char({ord(part)})" if part in "'\\" else f"'{part}'" for part in _ODD.split(text) if part]
+    return parts[0] if len(parts) == 1 else f"concat({', '.join(parts)})" if parts else "''"
 
 
 def text_map(options: Mapping[str, str]) -> str:
