@@ -67,7 +67,7 @@ class Piped:
     source: str
     target: str
 
-    def job(self, rows: int = 200, trigger: str = "available_now", more: str = "", job: str = "", **of: str) -> Path:
+    def job(self, rows: int = 200, trigger: str = "available_now", more: str = "", **of: str) -> Path:
         """Write the job's file: epochs of at most so many rows, `more` options of the source."""
         text = _JOB.format(
             bootstrap=self.broker.bootstrap,
@@ -77,7 +77,7 @@ class Piped:
             rows=rows,
             more=more,
         )
-        head = f'transform = "tests.e2e.kafka_source:carried"\ntrigger = "{trigger}"\n{job}'
+        head = f'transform = "tests.e2e.kafka_source:carried"\ntrigger = "{trigger}"\nrestarts = 0\n'
         return write_job(self.folder, text, head, "", SPARK)
 
     def fill(self, keys: Sequence[str], partitions: Sequence[int] = (0, 1), **client: object) -> None:

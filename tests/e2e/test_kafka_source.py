@@ -165,7 +165,7 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
     code, said = runs.run(pipe.job())
     assert (code, "lacks rows that the checkpoint has still to read" in said) == (1, True), said
     pipe.broker.delete_topic(pipe.source)
-    code, said = runs.run(pipe.job(job="restarts = 0\n"))
+    code, said = runs.run(job)
     assert (code, "Kafka has not the topic" in said) == (75, True), said
     assert pipe.written().total() == 300
 

@@ -49,9 +49,10 @@ def refuse_connect(what: str) -> None:
 
 
 def needs_classic_session(what: str) -> ConfigError:
-    """Return the error of a call that Spark Connect can't serve."""
+    """Return the error of a stream that Spark Connect can't serve."""
     return ConfigError(
         what,
-        why="Spark Connect runs foreachBatch on the server, without the query's id",
-        next="run the job in a classic session (spark-submit, or exactsink run)",
+        why="Spark Connect runs foreachBatch in a process of its server, which knows neither its query nor that query's "
+        "run: an older run could not be told from a newer one",
+        next="run the stream in a classic session (spark-submit, or exactsink run); Job.write works over Spark Connect",
     )

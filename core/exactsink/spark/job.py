@@ -68,6 +68,7 @@ class Job:
 
     def foreach_batch(self, route: Route | None = None) -> Query:
         """Return the function for a hand-made query; it claims the job in its first call of every query run."""
+        refuse_connect("foreach_batch")
         self._observe()
         self.end_query()
         self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config))
