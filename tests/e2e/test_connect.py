@@ -61,7 +61,7 @@ def test_a_batch_run_is_written_once_whenever_its_client_is_killed_and_streams_a
     server: Server, tmp_path: Path
 ) -> None:
     job = write_job(tmp_path, SINKS, source="")
-    for point, rows in (("write", 0), ("vote", 0), ("decide", 0), ("commit:lake", PARTICIPANTS)):
+    for point, rows in (("open_epoch", 0), ("vote", 0), ("decide", 0), ("commit:lake", PARTICIPANTS)):
         code, said = server.run(str(job), point)
         assert code == KILLED, said
         assert in_lake(tmp_path) == ids(rows), point

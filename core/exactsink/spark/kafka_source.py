@@ -70,7 +70,9 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
     gone = next((line for line in lines if _GONE in line), None)
     if gone is not None:
         return Retryable(
-            "Kafka has not the topic, or a partition of it, that the source reads", why=gone, next="kafka-topics.sh --list"
+            "Kafka has not the topic, or a partition of it, that the source reads",
+            why=gone,
+            next="kafka-topics.sh --list",
         )
     return None
 
