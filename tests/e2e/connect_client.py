@@ -42,7 +42,7 @@ def write_run(path: str, spark: SparkSession, point: str = "") -> None:
 
 
 def to_both(frame: DataFrame) -> Mapping[str, DataFrame]:
-    """Give both sinks the same frame: a job's route."""
+    """Return for both sinks the same frame: a job's route."""
     return {"lake": frame, "table": frame}
 
 

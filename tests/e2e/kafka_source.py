@@ -60,7 +60,7 @@ def carried(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Piped:
-    """A job's folder, its source's topic and its sink's, which is the name of the sink and of the offsets' group, too."""
+    """A job's folder, its source's topic and its sink's, which names the sink and the group of the offsets, too."""
 
     folder: Path
     broker: Kafka

@@ -52,7 +52,7 @@ def needs_classic_session(what: str) -> ConfigError:
     """Return the error of a stream that Spark Connect can't serve."""
     return ConfigError(
         what,
-        why="Spark Connect runs foreachBatch in a process of its server, which knows neither its query nor that query's "
-        "run: an older run could not be told from a newer one",
+        why="Spark Connect runs foreachBatch in a process of its server, which knows neither its query nor that "
+        "query's run: an older run could not be distinguished from a newer one",
         next="run the stream in a classic session (spark-submit, or exactsink run); Job.write works over Spark Connect",
     )

@@ -72,7 +72,7 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
         return Retryable(
             "Kafka has not the topic, or a partition of it, that the source reads",
             why=gone,
-            next="kafka-topics.sh --list",
+            next="see what there is: kafka-topics.sh --bootstrap-server ... --list",
         )
     return None
 

@@ -219,7 +219,7 @@ class SourceSection(_Section):
     path: str | None = Field(default=None, repr=False)
     """What the reader's `load` gets: a folder, for file sources. A relative one is taken from the job file's folder."""
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)  # may hold secrets
-    """The source's own options."""
+    """The source's own options. For `kafka`, `kafka.isolation.level` is `read_committed` unless it is said here."""
 
     @field_validator("path")
     @classmethod
