@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 from pyspark.sql import DataFrame
 
 from tests.e2e.jobs import SPARK, Row, write_job
@@ -95,6 +95,13 @@ class Piped:
             lambda: len(admin.list_topics(self.source, timeout=30).topics[self.source].partitions) == partitions,
             f"{self.source} to have {partitions} partitions",
         )
+
+    def compact(self) -> None:
+        """Let the broker compact the source from now on."""
+        entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, self.source, incremental_configs=[entry])
+        admin = self.broker.admin()
+        admin.incremental_alter_configs([topic])[topic].result(30)
 
     def read(self) -> Counter[Row]:
         """Return every committed record of the source that is there now."""

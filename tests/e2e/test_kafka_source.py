@@ -104,9 +104,8 @@ def test_killed_at_every_point(pipe: Piped, runs: Drivers) -> None:
 @pytest.mark.proof
 def test_a_compacted_topic_with_tombstones_and_transactions(tmp_path: Path, runs: Drivers) -> None:
     """What was read stays, what a replay no longer finds was in no sink; aborted rows never come, open ones later."""
-    compacted = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.0"}
     with own_kafka({"log.cleaner.backoff.ms": "100"}) as broker:
-        pipe = piped(tmp_path, broker, **compacted)
+        pipe = piped(tmp_path, broker, segment_ms="100", min_cleanable_dirty_ratio="0.0")
         job = pipe.job(150)
 
         def in_transaction(keys: list[str], end: str) -> Producer:
@@ -131,6 +130,7 @@ def test_a_compacted_topic_with_tombstones_and_transactions(tmp_path: Path, runs
         assert decided == pipe.in_lake()
         assert not decided - first
 
+        pipe.compact()
         wait_until(lambda: pipe.read().total() < first.total() - 100, "the topic to be compacted")
         runs.whole(job)
         replayed = pipe.written()
