@@ -80,12 +80,3 @@ def test_a_route_has_its_frames_from_one_computation(server: Server, tmp_path: P
     code, said = server.run(str(job), "")
     assert code == 0, said
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(PARTICIPANTS)
-
-
-def test_a_streams_function_runs_at_the_server_and_knows_nothing_of_its_query(server: Server, tmp_path: Path) -> None:
-    """That is the reason of the refusal: once this fails, Spark has changed."""
-    code, said = server.run(str(tmp_path / "seen"), "look")
-    assert code == 0, said
-    found = re.search(r"client (\d+): batch 0 in process (\d+) knows \[\]", said)
-    assert found is not None, said
-    assert found[1] != found[2]

@@ -157,7 +157,8 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
 
     def lose(before: int) -> None:
         places = [TopicPartition(pipe.source, number, before) for number in (0, 1)]
-        for answer in pipe.broker.admin().delete_records(places).values():
+        admin = pipe.broker.admin()  # kept until the answers are there
+        for answer in admin.delete_records(places).values():
             answer.result(30)
 
     lose(150)  # in the middle of the batch that is still to run
