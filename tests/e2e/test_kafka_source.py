@@ -109,7 +109,8 @@ def test_a_compacted_topic_with_tombstones_and_transactions(tmp_path: Path, runs
         job = pipe.job(150)
 
         def in_transaction(keys: list[str], end: str) -> Producer:
-            producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{pipe.source}-{end}"})
+            settings = {"transactional.id": f"{pipe.source}-{end}", "transaction.timeout.ms": 900_000}
+            producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
             producer.init_transactions(30)
             producer.begin_transaction()
             for number, key in enumerate(keys):
