@@ -26,13 +26,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 class ForkServer:
     """A process that forks driver runs, which become children of this one. It ends with its input."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = sys.executable) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.driver_run", "--serve"],
+            [python, "-m", "tests.e2e.driver_run", "--serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "PYSPARK_PYTHON": python},
             cwd=ROOT,
             start_new_session=True,
             text=True,
@@ -94,18 +94,20 @@ class Driver(Process):
 
 
 class Drivers:
-    """One test's driver runs, all of which end with it, also with a failed one."""
+    """One test's driver runs, all of which end with it, also with a failed one; on `jvm` unless one is named."""
 
-    def __init__(self, folder: Path, stack: ExitStack, server: ForkServer) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, server: ForkServer, jvm: WarmJvm | None = None) -> None:
         self._folder = folder
         self._stack = stack
         self._server = server
+        self._jvm = jvm
         self._count = 0
 
     def start(self, job: Path, *faults: Fault, **how: Any) -> Driver:
         """Start a driver run, `how` as Driver takes it; its faults' marks and its log are its own."""
         self._count += 1
-        driver = Driver(self._server, job, faults, self._folder / f"driver-{self._count}", **how)
+        name = self._folder / f"driver-{self._count}"
+        driver = Driver(self._server, job, faults, name, **{"jvm": self._jvm, **how})
         self._stack.callback(driver.end)
         return driver
 

@@ -12,6 +12,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from exactsink.spark.arrow_settings import UNCHECKED
 from tests.e2e.processes import Process
+from tests.servers.spark_versions import spark_home
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _CONF = ("--conf", "spark.python.daemon.module=tests.e2e.python_daemon")
@@ -20,15 +21,19 @@ _CONF = ("--conf", "spark.python.daemon.module=tests.e2e.python_daemon")
 class WarmJvm:
     """A `spark-submit pyspark-shell` of the tests' own, with further `options` of spark-submit.
 
+    `python` is an interpreter with another Spark (tests/servers/spark_versions.py), whose drivers have it, too.
     It ends with its input, so also when the tests are killed.
     """
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, python: Path | None = None) -> None:
         self._closed = False
         folder.mkdir(parents=True, exist_ok=True)
         info = folder / "gateway"
         environment = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_LOCAL_DIRS": str(folder), **UNCHECKED}
-        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
+        if python is not None:
+            environment["PYSPARK_PYTHON"] = str(python)
+        home = SPARK_HOME if python is None else spark_home(python)
+        command = [str(home / "bin" / "spark-submit"), "--conf", f"spark.local.dir={folder}", *_CONF]
         self._process = Process([*command, *options, "pyspark-shell"], folder / "jvm.log", environment)
         try:
             self._process.until(info.exists, "reporting its port")

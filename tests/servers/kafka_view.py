@@ -105,6 +105,11 @@ class Kafka:
         highs = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)  # first: what comes after it holds nothing back
         return any(end < highs[number] for number, end in self._ends(topic, IsolationLevel.READ_COMMITTED).items())
 
+    def ends(self, topic: str) -> dict[int, int]:
+        """Return where each partition ends for readers of what is committed."""
+        self.settle()
+        return self._ends(topic, IsolationLevel.READ_COMMITTED)
+
     def _ends(self, topic: str, isolation: IsolationLevel) -> dict[int, int]:
         admin = self.admin()
         partitions = admin.list_topics(topic, timeout=_ANSWER).topics[topic].partitions

@@ -13,7 +13,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-__all__ = ["python_with_spark"]
+__all__ = ["python_with_spark", "spark_home"]
 
 _FETCHED_WITHIN = 580  # seconds: below pytest's own time limit
 
@@ -37,6 +37,11 @@ def python_with_spark(version: str, *more: str) -> Path:
         if not interpreter.exists():
             _make(interpreter, folder / "packages")
     return interpreter / "bin" / "python"
+
+
+def spark_home(python: Path) -> Path:
+    """Return the SPARK_HOME of such an interpreter's Spark."""
+    return python.parents[2] / "packages" / "pyspark"
 
 
 def _short(*texts: str) -> str:

@@ -158,3 +158,19 @@ def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeyp
     monkeypatch.setattr(FakeDriver, "epoch", lambda self: None)
     query(frame("third"), 0)
     assert query.failure is None
+
+
+def test_the_lag_is_reported_of_each_progress_also_where_spark_has_it_after_the_epoch(job: ManualJob) -> None:
+    heard: list[Any] = []
+    passes: Any = SimpleNamespace()
+    query = Query(load_config(job.file)[0], {}, Events("job", (heard.append,)), None, passes)
+    query.epochs_done = 1
+
+    def progress(at: str, behind: str) -> Any:
+        source = {"description": "Kafka", "metrics": {"maxOffsetsBehindLatest": behind}}
+        return SimpleNamespace(lastProgress={"timestamp": at, "sources": [source]})
+
+    for at, behind in (("1", "50"), ("1", "50"), ("2", "0"), ("3", "null")):
+        query._streaming = progress(at, behind)
+        query.report_behind()
+    assert [event.fields["behind"] for event in heard] == [50, 0]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from exactsink.spark.versions import analyzed_plan, jvm_of
 
@@ -66,7 +67,12 @@ def _runs_python(frame: DataFrame) -> bool:
 
 
 def advice(session: SparkSession) -> str | None:
-    """Return what would make the session's Python tasks faster, and can only be said before its JVMs start."""
+    """Return what would make the session's Python tasks faster, and can only be said before its JVMs start.
+
+    None in Spark Connect: its server's settings are not the client's to see.
+    """
+    if is_remote():
+        return None
     context = session.sparkContext
     name, value = next(iter(UNCHECKED.items()))
     if (context.master or "").startswith("local"):

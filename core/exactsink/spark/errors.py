@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError, Retryable
+from exactsink.spark.kafka_source import source_error
 
 __all__ = ["first_line", "needs_classic_session", "refuse_connect", "task_error", "tasks_of"]
 
@@ -45,6 +46,8 @@ def tasks_of(epoch: int) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
+        if (asked := source_error(error)) is not None:
+            raise asked from error
         why = task_error(error)
         raise Retryable(f"the tasks of epoch {epoch} failed", why=why, next="start the job again") from error
 
@@ -56,9 +59,10 @@ def refuse_connect(what: str) -> None:
 
 
 def needs_classic_session(what: str) -> ConfigError:
-    """Return the error of a call that Spark Connect can't serve."""
+    """Return the error of a stream that Spark Connect can't serve."""
     return ConfigError(
         what,
-        why="Spark Connect runs foreachBatch on the server, without the query's id",
-        next="run the job in a classic session (spark-submit, or exactsink run)",
+        why="Spark Connect runs foreachBatch in a process of its server, which knows neither its query nor that "
+        "query's run: an older run could not be distinguished from a newer one",
+        next="run the stream in a classic session (spark-submit, or exactsink run); Job.write works over Spark Connect",
     )

@@ -68,6 +68,7 @@ class Job:
 
     def foreach_batch(self, route: Route | None = None) -> Query:
         """Return the function for a hand-made query; it claims the job in its first call of every query run."""
+        refuse_connect("foreach_batch")
         self._observe()
         self.end_query()
         self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config))
@@ -79,7 +80,6 @@ class Job:
         Returns when every row is durable and visible in every sink. Runs have a history each: they come in any order,
         and several at a time. Raises as `start` does; after any error, calling again is safe.
         """
-        refuse_connect("write")
         if frame.isStreaming:
             raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
         self._observe()

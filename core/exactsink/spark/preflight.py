@@ -29,6 +29,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, committer_of, resolved
 from exactsink.spark.arrow_settings import advice
 from exactsink.spark.errors import task_error
+from exactsink.spark.kafka_source import own_targets
 from exactsink.spark.routes import Passes, Route
 
 __all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]
@@ -96,6 +97,8 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     passes = passes_of(config, sinks, frame, route)
     schemas = passes.schemas()
     findings = {name: _ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
+    for name, finding in own_targets(config.source, sinks):
+        findings[name] = [*findings[name], finding]
     journal = list(JobHistory.of(config).check())
     refusals = [PreflightError(f.message, next=f.fix) for f in journal if f.severity == "error"]
     try:

@@ -75,7 +75,7 @@ class Query:
         self._runs = threading.Lock()
         self._last_epoch: int | None = None
         self._in_batch = self._ending = self._parked = False
-        self._behind_of = 0
+        self._behind_at: str | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Return this attribute of Spark's query."""
@@ -113,12 +113,12 @@ class Query:
         return self._parked or not self.status["isTriggerActive"]
 
     def report_behind(self) -> None:
-        """Report how far the last batch was behind its sources, where Spark says it. Once for each batch."""
-        if self._streaming is None or self._behind_of == self.epochs_done:
+        """Report how far the query is behind its sources, where Spark says it. Once for each progress of Spark's."""
+        progress = self._streaming.lastProgress if self._streaming is not None else None
+        if progress is None or progress["timestamp"] == self._behind_at:
             return
-        self._behind_of = self.epochs_done
-        progress = self._streaming.lastProgress
-        for source in progress["sources"] if progress else ():
+        self._behind_at = progress["timestamp"]
+        for source in progress["sources"]:
             metrics = source_metrics(source)
             for name, of in _BEHIND.items():
                 with suppress(KeyError, ValueError):  # not of this source; or "null", where it does not know

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError
 from exactsink.protocol.quarantine import quarantine_schema
@@ -133,7 +134,7 @@ class BatchWrite:
     def close(self) -> None:
         """Let go of what was kept of the batch."""
         kept, self._kept = self._kept, None
-        if kept is not None:
+        if kept is not None and not is_remote():  # there it goes with the client's last reference
             forget_checkpoint(kept)
 
     def _hold(self) -> None:

@@ -20,6 +20,7 @@ from exactsink.job.config.wanted import nearest
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import started_jvm
+from exactsink.spark.kafka_source import with_isolation
 from exactsink.spark.modules import load_transform, search_in
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
@@ -104,7 +105,7 @@ def _loaded(source: SourceSection, spark: SparkSession) -> DataFrame:
     reader = spark.readStream.format(source.format)
     if source.schema_ is not None:
         reader = reader.schema(source.schema_)
-    for key, value in source.options.items():
+    for key, value in with_isolation(source).items():
         reader = reader.option(key, _spelled(value))
     return reader.load(source.path) if source.path else reader.load()
 

@@ -9,11 +9,12 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
-from exactsink.contract import ConfigError, Retryable
+from exactsink.contract import ConfigError, Fatal, Retryable
 from exactsink.job.stop import Stop
 from exactsink.spark.errors import first_line
 from exactsink.spark.job import Job
 from exactsink.spark.jvm import jvm_is_gone, lost_jvm
+from exactsink.spark.kafka_source import source_error
 from exactsink.spark.query import Query
 from exactsink.toolkit.waiting import backoff
 
@@ -84,8 +85,11 @@ def _cause(failure: BaseException | None, error: Exception) -> Retryable:
         return _refused_by_system(failure)
     if failure is not None:
         raise failure
+    asked = source_error(error)
+    if isinstance(asked, Fatal):
+        raise asked from error
     if isinstance(error, AnalysisException):
         raise ConfigError(
             "Spark refuses the query", why=first_line(error), next="fix the job's file or its transform"
         ) from error
-    return Retryable("the query failed outside of exactsink", why=first_line(error))
+    return asked or Retryable("the query failed outside of exactsink", why=first_line(error))
