@@ -10,8 +10,8 @@ import signal
 import subprocess
 from datetime import datetime, timedelta
 
-from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException  # before 3.3: airflow.exceptions
 
 A_PERSON_HAS_TO_LOOK = range(1, 7)
 """Exit codes after which another try alone won't help: docs/reference/exit-codes.md."""

@@ -44,7 +44,7 @@ def test_the_dag_tries_again_what_may_go_through_and_ends_the_driver_alone(
     failed, airflow, dags = type("Failed", (Exception,), {}), type("Again", (Exception,), {}), MagicMock()
     sdk = ModuleType("airflow.sdk")
     vars(sdk).update(DAG=dags, BaseOperator=type("BaseOperator", (), {"__init__": lambda self, *, task_id: None}))
-    errors = ModuleType("airflow.exceptions")
+    errors = ModuleType("airflow.sdk.exceptions")
     vars(errors).update(AirflowFailException=failed, AirflowException=airflow)
     for module in (ModuleType("airflow"), sdk, errors):
         monkeypatch.setitem(sys.modules, module.__name__, module)
