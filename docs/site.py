@@ -16,6 +16,7 @@ __all__ = ["on_config", "on_files", "on_page_markdown"]
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
+    "../README.md": "at-a-glance.md",
     "../ARCHITECTURE.md": "architecture.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
@@ -30,7 +31,7 @@ _FENCE = re.compile(r"^(?P<fence> *```\w+) (?:file=(?P<file>\S+)|\S.*)$", re.MUL
 
 def on_config(config: Any) -> Any:
     """Take the order of the pages from the start page: a heading is a section, a line its pages."""
-    nav: list[Any] = [{"Start": "README.md"}]
+    nav: list[Any] = [{"Contents": "README.md"}]
     path = [nav]
     for line in (ROOT / "docs" / "README.md").read_text(encoding="utf-8").splitlines():
         if (heading := _HEADING.fullmatch(line)) and len(heading["level"]) > 1:
@@ -50,7 +51,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Bring in the pages beside docs/, and a list of the decisions."""
     for source, target in BESIDE.items():
         text = (ROOT / "docs" / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, target, content=text.replace("](docs/", "](")))
+        files.append(File.generated(config, target, content=_without_docs(text)))
     lines = [f"- [{_h1(page)}]({page.name})" for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))]
     text = "# Decisions\n\nWhy it is as it is: a page for each question that had more than one answer.\n\n"
     files.append(File.generated(config, DECISIONS, content=text + "\n".join(lines) + "\n"))
@@ -64,6 +65,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for source, target in BESIDE.items():
         text = text.replace(f"]({up}{source}", f"]({up}{target}")
     return re.sub(r"\]\(((?:\.\./)?)decisions\)", rf"](\1{DECISIONS})", text)
+
+
+def _without_docs(text: str) -> str:
+    """Let a page's links lead where they lead once it is in docs/."""
+    for source, target in BESIDE.items():
+        text = text.replace(f"]({source.removeprefix('../')}", f"]({target}")
+    return text.replace("](docs/README.md)", "](README.md)").replace("](docs/", "](")
 
 
 def _title(text: str) -> str:

@@ -92,6 +92,12 @@ def test_links_of_a_page_lead_to_files(page: str) -> None:
     assert gone == []
 
 
+def test_rows_of_tables_are_whole() -> None:
+    """A line break within a cell ends the table there, for every reader of Markdown."""
+    lines = [(page.name, line) for page in pages() for line in page.read_text(encoding="utf-8").splitlines()]
+    assert [(name, line) for name, line in lines if line.startswith("| ") and not line.endswith(" |")] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     linked = {found["path"] for found in _LINK.finditer(index)}
