@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 import pytest
 from tests.servers.waiting import wait_until
 
-from exactsink.contract import ConfigError, ExactsinkError, Retryable, errors
+from exactsink.contract import ConfigError, ExactsinkError, errors
 from exactsink.job.config import load_config
 from exactsink.job.config.model import JobSection
 from exactsink.spark.session import refuse_cluster_mode
@@ -26,7 +26,7 @@ ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and i
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
 UNIT = (DEPLOY / "exactsink@.service").read_text()
 MANIFEST = (DEPLOY / "kubernetes.yaml").read_text()
-WANT_A_PERSON = {kind.exit_code for kind in ERRORS if not issubclass(kind, Retryable)}
+WANT_A_PERSON = {kind.exit_code for kind in ERRORS if kind.exit_code < errors.EXIT_BUG}
 STOP_WITHIN = JobSection(name="orders", checkpoint="/chk").stop_within_seconds
 
 
