@@ -11,7 +11,7 @@ PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 OF_S3 := tests/conformance/test_s3.py tests/integration/s3 tests/integration/files_s3 tests/e2e/test_object_store.py
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo lint check test proof soak matrix browser promtool bench bench-peers bench-faults clean
+.PHONY: help setup demo docs lint check test proof soak matrix browser promtool bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -21,6 +21,11 @@ setup: $(VENV)/.ready  ## Make the virtual environment, and install Python and J
 
 demo: setup  ## Stream a year of flights into Parquet and SQLite, killing the driver five times, and reconcile
 	@$(BIN)/python examples/flights/demo.py
+
+docs: setup  ## Make the documentation a site, below build/site; links and anchors are checked
+	@$(BIN)/python -c 'import material' 2>/dev/null || $(BIN)/python -m pip install --quiet --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
 
 lint: setup  ## Lint, types and import rules
 	$(BIN)/ruff check .
@@ -35,7 +40,7 @@ check: lint  ## The quick loop: the above, unit and contract tests, simulation
 test: lint  ## Before a push: the above, real servers, the conformance kit, Spark, and what the docs show
 	$(PYTEST_ALL) -m "not proof and not soak" $(PYTEST_ARGS)
 
-proof: lint browser promtool  ## Before a release: all of that, and the long tests marked proof; S3's once more on MinIO
+proof: lint docs browser promtool  ## Before a release: all of that, and the long tests marked proof; S3's once more on MinIO
 	$(PYTEST_ALL) -m "not soak" $(PYTEST_ARGS)
 	EXACTSINK_TESTS_S3=minio $(BIN)/pytest -n 2 --dist loadgroup -m "not soak" $(OF_S3) $(PYTEST_ARGS)
 

@@ -468,7 +468,9 @@ def _prose(text: str) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n\n", "<br>") for cell in line) + " |\n" for line in lines
+    )
 
 
 if __name__ == "__main__":

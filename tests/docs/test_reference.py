@@ -6,26 +6,35 @@ import importlib.util
 import json
 import re
 import shutil
+import sys
+from html import escape
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from exactsink.bench.report import to_json
+from exactsink.protocol.events import POINTS
 from tests.docs.pages import ROOT, pages
 from tests.unit.report_sample import SAMPLE
 
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("exactsink_docs_generate", ROOT / "docs" / "generate.py")
+def loaded(name: str) -> ModuleType:
+    """Import a script of docs/."""
+    spec = importlib.util.spec_from_file_location(f"exactsink_docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    return loaded("generate")
 
 
 def test_the_reference_is_what_the_code_says(generate: ModuleType) -> None:
@@ -83,8 +92,38 @@ def test_links_of_a_page_lead_to_files(page: str) -> None:
     assert gone == []
 
 
+def test_rows_of_tables_are_whole() -> None:
+    """A line break within a cell ends the table there, for every reader of Markdown."""
+    lines = [(page.name, line) for page in pages() for line in page.read_text(encoding="utf-8").splitlines()]
+    assert [(name, line) for name, line in lines if line.startswith("| ") and not line.endswith(" |")] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     linked = {found["path"] for found in _LINK.finditer(index)}
     known = {str(page.relative_to(ROOT / "docs")) for page in pages() if page.is_relative_to(ROOT / "docs")}
     assert known - linked == {"README.md"}
+
+
+def test_anchors_of_links_stand_in_their_pages() -> None:
+    """GitHub's rule, which the site follows: lower case, no punctuation, dashes for spaces."""
+
+    def anchors(page: Path) -> set[str]:
+        heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+    gone = []
+    for page in pages():
+        for found in _LINK.finditer(page.read_text(encoding="utf-8")):
+            if found["anchor"] and found["anchor"][1:] not in anchors(page.parent / found["path"]):
+                gone.append(f"{page.name}: {found['path']}{found['anchor']}")
+    assert gone == []
+
+
+def test_pictures_are_as_the_script_draws_them_and_have_every_point() -> None:
+    draw = loaded("draw")
+    assert {path.name: path.read_text() for path in draw.FOLDER.iterdir()} == {
+        name: picture() for name, picture in draw.PICTURES.items()
+    }, "run: python docs/draw.py"
+    drawn = (draw.FOLDER / "epoch.svg").read_text()
+    assert [point for point in POINTS if f">{escape(point)}</text>" not in drawn] == []

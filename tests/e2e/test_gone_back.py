@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
@@ -222,3 +223,25 @@ def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(
     assert main(["rebase", str(path), "--run", "tuesday", "--sink", "lake=birth", "--yes"]) == 0
     assert Job.from_toml(path).write(spark.range(7, 9), run="tuesday").rows == {"lake": 2}
     assert in_lake(tmp_path) == Counter(range(9))
+
+
+def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(spark: SparkSession, folder: Path) -> None:
+    """Of docs/how-to/change-a-job.md: columns, conditions, folders, cores, and how much of the source is a batch."""
+    path = folder / "job.toml"
+    for old, new in (
+        ('columns = ["id", "kind", "amount"]', 'columns = ["id", "amount"]\nwhere = "id % 2 = 0"'),
+        ('partition_by = ["kind"]', "distribution = 3"),
+        ("maxFilesPerTrigger = 1", "maxFilesPerTrigger = 2"),
+        ("[sinks.lake]", "[sinks.wide]\nbackend = 'files'\npath = 'wide'\nepoch_column = 'epoch'\n\n[sinks.lake]"),
+    ):
+        path.write_text(path.read_text().replace(old, new))
+    write_source(folder, 5)
+    run(spark, path)
+    assert in_lake(folder) == ids(5)
+    assert in_table(folder) == ids(3) + Counter(n for n in ids(5) - ids(3) if n % 2 == 0)
+    wide = ds.dataset(str(folder / "wide"), format="parquet").to_table(columns=["id", "epoch"])
+    assert (Counter(wide["id"].to_pylist()), set(wide["epoch"].to_pylist())) == (ids(5) - ids(3), {3})
+    assert len(list((folder / "wide").glob("*.parquet"))) == 3
+    shutil.rmtree(folder / "wide")
+    for batch in (3, 4):
+        (folder / "source" / f"{batch}.json").unlink()

@@ -97,6 +97,10 @@ class OperatedJob:
         trigger = FaultTrigger(fault, self.folder / f"{self._marks}.fired") if fault else None
         return start(lambda: self._drive(batches, trigger, run))
 
+    def refused(self) -> int:
+        """Be a driver that is refused, in this process; return its exit code."""
+        return self._drive(0, None, None)
+
     def killed(self, point: str, edge: str, epoch: int, *, run: str | None = None) -> None:
         """Run a driver that is killed there; a minute later nobody takes it for alive. A batch run writes batch 9."""
         batches = epoch + 2 if run is None else 9

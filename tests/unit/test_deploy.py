@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import MagicMock
 
 import pytest
+from tests.servers.waiting import wait_until
 
-from exactsink.contract import ConfigError, Fatal, Fenced, InDoubtError, Refused
+from exactsink.contract import ConfigError, ExactsinkError, errors
 from exactsink.job.config import load_config
 from exactsink.job.config.model import JobSection
 from exactsink.spark.session import refuse_cluster_mode
 
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ExactsinkError)]
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
 UNIT = (DEPLOY / "exactsink@.service").read_text()
 MANIFEST = (DEPLOY / "kubernetes.yaml").read_text()
+WANT_A_PERSON = {kind.exit_code for kind in ERRORS if kind.exit_code < errors.EXIT_BUG}
 STOP_WITHIN = JobSection(name="orders", checkpoint="/chk").stop_within_seconds
 
 
@@ -25,8 +34,36 @@ def test_the_unit_lets_the_driver_end_its_epoch_and_waits_for_a_person_after_cod
     said = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.MULTILINE))
     assert (said["KillMode"], said["KillSignal"], said["Restart"]) == ("mixed", "SIGTERM", "on-failure")
     assert float(said["TimeoutStopSec"]) > STOP_WITHIN
-    wanted = {kind.exit_code for kind in (ConfigError, Fatal, Fenced, InDoubtError, Refused)}
-    assert set(map(int, said["RestartPreventExitStatus"].split())) == wanted
+    assert set(map(int, said["RestartPreventExitStatus"].split())) == WANT_A_PERSON
+
+
+def test_the_dag_tries_again_what_may_go_through_and_ends_the_driver_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow is too heavy to install here; what the DAG uses of it is stood in for."""
+    failed, airflow, dags = type("Failed", (Exception,), {}), type("Again", (Exception,), {}), MagicMock()
+    sdk = ModuleType("airflow.sdk")
+    vars(sdk).update(DAG=dags, BaseOperator=type("BaseOperator", (), {"__init__": lambda self, *, task_id: None}))
+    errors = ModuleType("airflow.sdk.exceptions")
+    vars(errors).update(AirflowFailException=failed, AirflowException=airflow)
+    for module in (ModuleType("airflow"), sdk, errors):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    names = runpy.run_path(str(DEPLOY / "airflow_dag.py"))
+    assert dags.call_args.kwargs["max_active_runs"] == 1
+    assert set(names["A_PERSON_HAS_TO_LOOK"]) == WANT_A_PERSON
+    for code in (0, 1, 5, 6, 70, 75, 130, 143):
+        expected = failed if code in WANT_A_PERSON else airflow
+        with pytest.raises(expected) if code else nullcontext():
+            names["Exactsink"](task_id="run", command=["sh", "-c", f"exit {code}"]).execute({})
+    ready = tmp_path / "ready"
+    script = f"trap 'exit 0' TERM; touch {ready}; for n in $(seq 600); do sleep 0.1; done; exit 9"
+    running = names["Exactsink"](task_id="run", command=["sh", "-c", script])
+    with ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(running.execute, {})
+        wait_until(lambda: ready.exists() and running._driver is not None, "the driver")
+        assert os.getpgid(running._driver.pid) != os.getpgid(0), "a signal to the worker's group reaches no JVM"
+        running.on_kill()
+        assert ran.result() is None
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is in Debian's package systemd")
