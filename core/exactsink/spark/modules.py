@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.spark.routes import Route
+from exactsink.spark.sql_transform import SqlTransform
 
 __all__ = ["load_route", "load_transform", "search_in"]
 
@@ -30,7 +31,9 @@ def search_in(folders: Sequence[str]) -> None:
 
 
 def load_transform(config: JobConfig) -> Callable[[DataFrame], DataFrame]:
-    """Import `[job] transform`; the identity when there is none. Raises ConfigError."""
+    """Import `[job] transform`, or take `[transform]`; the identity when there is neither. Raises ConfigError."""
+    if config.transform is not None:
+        return SqlTransform(config.transform.key, config.transform.query())
     if config.job.transform is None:
         return lambda frame: frame
     transform: Callable[[DataFrame], DataFrame] = _loaded("transform", config.job.transform, config.job.modules)

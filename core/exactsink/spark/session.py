@@ -18,6 +18,7 @@ from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
 from exactsink.spark.modules import load_transform, search_in
+from exactsink.spark.sql_transform import session_of_its_own
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
 
@@ -72,7 +73,7 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
         raise ConfigError("the job has no [source]", next="add one, or start the job from your own program: Job.start")
     transform = load_transform(config)
     try:
-        return transform(_loaded(config.source, spark))
+        return transform(_loaded(config.source, spark if config.transform is None else session_of_its_own(spark)))
     except AnalysisException as error:
         raise ConfigError(
             "Spark refuses the source or its transform", why=first_line(error), next="fix [source] or the transform"

@@ -38,6 +38,7 @@ __all__ = [
     "SinkSection",
     "SourceSection",
     "SparkSection",
+    "TransformSection",
 ]
 
 JOURNAL_IN_A_DATABASE = '[job] journal = "postgresql+psycopg://..."'
@@ -70,7 +71,7 @@ class JobSection(_Section):
     Default: `<checkpoint>.exactsink/staging`.
     """
     transform: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
-    """`module:function`, which takes the source's frame and gives the sinks' frame."""
+    """`module:function`, which takes the source's frame and gives the sinks' frame. For SQL: `[transform]`."""
     route: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
@@ -227,6 +228,41 @@ class SourceSection(_Section):
         return value if not value or _SCHEME.match(value) else absolute_path(value, info.context)
 
 
+class TransformSection(_Section):
+    """`[transform]`: the sinks' frame as a query over the source's, which is named `source`. One of the two keys."""
+
+    sql: Annotated[str, Field(pattern=r"\S")] | None = None
+    """A query in Spark's SQL: `SELECT id, upper(name) AS name FROM source WHERE amount > 0`."""
+    sql_file: Annotated[str, Field(min_length=1)] | None = None
+    """A file that holds the query; a relative path is taken from the job file's folder."""
+
+    @field_validator("sql_file")
+    @classmethod
+    def _from_the_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else absolute_path(value, info.context)
+
+    @model_validator(mode="after")
+    def _one_query(self) -> TransformSection:
+        if (self.sql is None) == (self.sql_file is None):
+            raise ValueError("give the query as sql, or its file as sql_file: one of the two")
+        return self
+
+    @property
+    def key(self) -> str:
+        """What the query is given as, for messages."""
+        return "[transform] sql" if self.sql_file is None else f"[transform] sql_file {self.sql_file}"
+
+    def query(self) -> str:
+        """Return the query. Raises ConfigError for a file that can't be read."""
+        if self.sql_file is None:
+            return self.sql or ""
+        try:
+            return Path(self.sql_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"{self.key} can't be read", why=why or "", next="correct [transform] sql_file") from None
+
+
 class SinkSection(_Section):
     """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
 
@@ -259,9 +295,16 @@ class JobConfig(_Section):
     job: JobSection
     spark: SparkSection = SparkSection()
     source: SourceSection | None = None
+    transform: TransformSection | None = None
     observe: ObserveSection = ObserveSection()
     sinks: Mapping[_Name, SinkSection] = Field(min_length=1)
     options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
+
+    @model_validator(mode="after")
+    def _one_transform(self) -> JobConfig:
+        if self.transform is not None and self.job.transform is not None:
+            raise ValueError("[transform] and [job] transform: one of them; Python can run SQL, too: spark.sql")
+        return self
 
     @property
     def checkpoint(self) -> AnyPath:
