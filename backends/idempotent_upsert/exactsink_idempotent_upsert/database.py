@@ -190,8 +190,8 @@ class Database(ABC):
         """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
 
     @abstractmethod
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
-        """Find what keeps such rows from being upserted. Changes nothing."""
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Find what keeps such rows from being upserted, or without a schema rows of any columns. Changes nothing."""
 
     @abstractmethod
     def unstorable(self, batch: pa.RecordBatch) -> str | None:

@@ -90,7 +90,10 @@ class PostgresCommitter(Committer):
         self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
         self._read: tuple[Marks, Mark | None] | None = None  # the mark that was read last, and where
 
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        return self.check(None, participants)
+
+    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
             return list(findings(self._options, self._ctx, session, schema, participants))
 

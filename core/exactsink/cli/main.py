@@ -21,6 +21,7 @@ from exactsink import __version__
 from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
 from exactsink.cli import barrier as barrier_command
+from exactsink.cli import check_driver
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import journal as journal_command
@@ -88,11 +89,12 @@ def stop(job: str, within: float | None) -> None:
 
 @cli.command()
 @_job_file
+@click.option("--no-spark", is_flag=True, help="Look at what the driver alone can see, within 5 s; list the rest.")
 @_as_json
-def check(job: str, as_json: bool) -> None:
+def check(job: str, no_spark: bool, as_json: bool) -> None:
     """Check a job's config, sinks and targets without writing a row."""
     with answering(as_json) as answer:
-        _spark_command("check").check(job, answer)
+        (check_driver if no_spark else _spark_command("check")).check(job, answer)
 
 
 @cli.command()

@@ -31,7 +31,7 @@ from exactsink.protocol.journal.records import BoundSink, Expected
 from exactsink.protocol.marks import Marks, difference, expected_of, is_at, is_part
 from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, lacking_sinks
 
-__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look", "word_of"]
+__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "late", "look", "word_of"]
 
 ASKED_SECONDS = 1.5
 """How long each sink has to answer, all of them side by side."""
@@ -144,7 +144,7 @@ def assess(
     listed = (answer.listed for answer in answers.values() if isinstance(answer, _Answer))
     log = log if knows_all(log, chain.from_iterable(listed)) else whole()
     done = source_done or not log.decision_is_open
-    views = {name: _view(sink, log, answers.get(name, _late(sink, seconds)), done) for name, sink in sinks.items()}
+    views = {name: _view(sink, log, answers.get(name, late(sink, seconds)), done) for name, sink in sinks.items()}
     return [*_held_back(sinks, views), *_former(sinks, log, source_done=source_done)]
 
 
@@ -209,11 +209,12 @@ def _proves(sink: Sink, log: Log, mark: Mark | None) -> bool:
     return not _decided(sink, log) or (known is not None and is_at(mark, known.now))
 
 
-def _late(sink: Sink, seconds: float) -> ExactsinkError:
+def late(sink: Sink, seconds: float, command: str = "status") -> Retryable:
+    """Return the error of a sink that has not answered; `command` is the one to look again with."""
     return Retryable(
         f"sink {sink.name} has not answered within {seconds:g} s",
         why=f"{sink.backend.target} is down, hangs, or can't be reached from here",
-        next="bring it back, then look again: exactsink status JOB.toml",
+        next=f"bring it back, then look again: exactsink {command} JOB.toml",
     )
 
 

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
+from exactsink.job.modules import search_in
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import start_jvm
-from exactsink.spark.modules import load_transform, search_in
+from exactsink.spark.modules import load_transform
 from exactsink.spark.sql_transform import session_of_its_own
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]

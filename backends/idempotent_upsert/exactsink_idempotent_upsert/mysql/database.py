@@ -151,7 +151,7 @@ class MysqlDatabase(Database):
             cursor.execute(self.counting(column, first, Statements(self.table).name))
             return dict(cursor.fetchall())
 
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.mysql.preflight import table_findings
 
         with closing(self.connect()) as connection:

@@ -132,7 +132,7 @@ class SqliteDatabase(Database):
             query = self.counting(column, first, f"main.{self.quoted(self.table.name)}")
             return dict(connection.execute(query).fetchall())
 
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.sqlite.preflight import file_findings
 
         return file_findings(self.path, self.table, schema, self.connect)
