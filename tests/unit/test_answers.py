@@ -17,6 +17,7 @@ from exactsink.cli import run as run_module
 from exactsink.cli.answers import Adopted, Checked, Ran, Recovered, Verified
 from exactsink.contract import Event, Fatal, Finding
 from exactsink.job.config import load_config
+from exactsink.operate.preflight import Found
 
 Command = Callable[..., Ended]
 
@@ -55,9 +56,7 @@ def test_an_error_is_in_the_answer_too(job: Job, command: Command, name: str) ->
 def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Leave out of `run` and `check` what only Spark can do."""
     config, _ = load_config(job.file)
-    found = SimpleNamespace(
-        findings={"lake": [Finding("warning", "slow", "make it fast")]}, journal=[], refusals=[], errors=[]
-    )
+    found = Found({"lake": [Finding("warning", "slow", "make it fast")]})
     fake = SimpleNamespace(
         config=config,
         sinks={"lake": job.sink},
@@ -101,6 +100,6 @@ def test_run_answers_with_the_epochs_that_it_finished(
 def test_check_answers_with_findings_and_refusals(job: Job, command: Command, without_spark: SimpleNamespace) -> None:
     checked = _answer(Checked, command("check", job.file, "--json"))
     assert (checked.guarantee, checked.sinks["lake"].findings[0].fix) == ("exactly once", "make it fast")
-    without_spark.found.errors.append(object())
+    without_spark.found.findings["lake"].append(Finding("error", "closed", "open it"))
     ended = command("check", job.file, "--json")
     assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (5, "PreflightError")

@@ -28,6 +28,7 @@ from exactsink.cli import journal as journal_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import runs as runs_command
+from exactsink.cli import schema as schema_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
 from exactsink.cli import verify as verify_command
@@ -271,6 +272,13 @@ def init(folder: str, name: str, plugin: str | None, road: str) -> None:
         init_command.init(folder, name)
     else:
         init_plugin(folder, plugin, road)
+
+
+@cli.command()
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there; to stdout else.")
+def schema(output: str | None) -> None:
+    """Print the JSON schema of a job's file, by which editors complete and check it."""
+    schema_command.schema(output)
 
 
 @cli.command()

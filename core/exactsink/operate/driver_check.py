@@ -178,7 +178,7 @@ def _not_looked_at(
     if filtered:
         yield f"`where` of {', '.join(filtered)}"
     given = (config.job.transform, config.job.route, config.transform and config.transform.key)
-    yield from (f"{name}, beyond that it is there" for name in given if name)
+    yield from (f"what {name} does" for name in given if name)
 
 
 def _unmarked(history: _History, away: Mapping[str, ExactsinkError]) -> Iterator[str]:

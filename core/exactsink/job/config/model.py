@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -52,6 +53,10 @@ _DURATION = r"^\d+ (second|minute|hour|day)s?$"
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
+
+_Names = Annotated[
+    tuple[str, ...], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+]
 
 
 class _Section(BaseModel):
@@ -276,7 +281,7 @@ class SinkSection(_Section):
     """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
     """The most partitions, and so participants, that an epoch may have."""
-    after: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    after: Annotated[_Names, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
     epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """A BIGINT column that every row gets, with its epoch's number: readers cut all sinks at one epoch by it."""
