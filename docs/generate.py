@@ -6,6 +6,7 @@ Pages also have figures, between two comments, from `docs/figures`: `--figures F
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -173,6 +174,8 @@ def _spelled(annotation: object) -> str:
         return f"object of {_spelled(inner[1])}"
     if origin is not None:
         return f"list of {_spelled(inner[0])}"
+    if dataclasses.is_dataclass(annotation):
+        return f"{{{', '.join(field.name for field in dataclasses.fields(annotation))}}}"
     if isinstance(annotation, type) and annotation.__name__.startswith("_"):
         fields = typing.cast("type[BaseModel]", annotation).model_fields
         return f"{{{', '.join(fields)}}}"
