@@ -74,13 +74,15 @@ def _sink(name: str, registry: Registry) -> _Schema:
 
 def _table(model: type[BaseModel]) -> _Schema:
     made, said = model.model_json_schema(), attribute_docstrings(model)
-    keys = {field.alias or name: said.get(name) for name, field in model.model_fields.items()}
     properties = {key: _filled(_plain(part)) for key, part in made["properties"].items()}
+    for name, field in model.model_fields.items():
+        if (text := said.get(name) or field.description) is not None:
+            properties[field.alias or name]["description"] = text
     return {
         "type": "object",
         "description": prose(inspect.getdoc(model) or ""),
         "required": made.get("required", []),
-        "properties": {key: part | {"description": keys[key]} for key, part in properties.items()},
+        "properties": properties,
         "additionalProperties": False,
     }
 
