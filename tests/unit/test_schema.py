@@ -64,7 +64,7 @@ def validator(registry: Registry) -> Draft202012Validator:
 def _of_pages() -> Iterator[tuple[str, str]]:
     for page in pages():
         for step in steps(page):
-            if step.language == "toml" and "[job]" in step.text:
+            if step.language == "toml" and "[job]" in step.text and "[sinks." in step.text:
                 yield step.place, step.text
     yield "examples/flights", (ROOT / "examples/flights/job.toml").read_text()
 
