@@ -209,11 +209,6 @@ class Database(ABC):
         """Make what a task tries its rows on; `names` are their columns."""
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
 
-    def counting(self, column: str, first: int, table: str) -> str:
-        """Return the query of `by_epoch`; `table` is quoted."""
-        name = self.quoted(column)
-        return f"SELECT {name}, COUNT(*) FROM {table} WHERE {name} >= {first} OR {name} IS NULL GROUP BY {name}"
-
     def quoted(self, name: str) -> str:
         """Quote an identifier."""
         return '"' + name.replace('"', '""') + '"'
