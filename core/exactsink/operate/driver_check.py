@@ -66,7 +66,7 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     calls = {name: partial(ask_sink, config.job.name, sink, columns.get(name)) for name, sink in sinks.items()}
     history_call = partial(_look_at_history, config, sinks, seconds * _SHARE)
     answers = ask_all({**calls, _JOURNAL: history_call}, seconds)
-    history = answers.get(_JOURNAL, _late_journal(config, seconds))
+    history = answers[_JOURNAL] if _JOURNAL in answers else _late_journal(config, seconds)
     if isinstance(history, ExactsinkError):
         history = _History([history], [])
     given = {name: answers.get(name, late(sink, seconds, "check")) for name, sink in sinks.items()}

@@ -23,7 +23,7 @@ __all__ = ["Found", "ask_sink", "look_at_journal", "promise_refusals"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Each sink's findings, what else refuses the job, and warnings of the journal's place and of the job itself.
+    """Each sink's findings, what else refuses the job, and warnings of the journal's place.
 
     `away` are the errors of sinks that gave no answer.
     """
@@ -31,7 +31,6 @@ class Found:
     findings: Mapping[str, Sequence[Finding]]
     refusals: Sequence[ExactsinkError] = ()
     journal: Sequence[Finding] = ()
-    job: Sequence[Finding] = ()
     away: Mapping[str, ExactsinkError] = field(default_factory=dict)
 
     @property
