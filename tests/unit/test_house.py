@@ -24,7 +24,7 @@ NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
 MOST_FILES = {"files": 24, "idempotent_upsert": 46, "kafka": 23, "postgres": 23}
-MOST_LINES = {"files": 2500, "idempotent_upsert": 3180, "kafka": 2720, "postgres": 2450}
+MOST_LINES = {"files": 2500, "idempotent_upsert": 3200, "kafka": 2720, "postgres": 2450}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
@@ -35,7 +35,7 @@ MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 450, "kafka": 400, "p
 # idempotent_upsert: 20 for looking at each database's table before the rows' columns are known
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
-    37_300  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
+    37_600  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
     # databases for upserts (2,500), signals, metrics and security (1,200),
     # what an operator sees and does: status, indoubt, recover (beside sinks that are away), verify, the soak (3,200),
     # before a job runs: check without Spark, the schema of its file, SQL (600)
@@ -80,8 +80,8 @@ def is_preflight(path: Path) -> bool:
 def test_contract_and_protocol_are_small() -> None:
     """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
     JSON, file modes and the order of sinks; 320 for assess and audit, rows that are given up, damaged entries,
-    and recoveries that set sinks aside; 140 for answers of plugins that are checked."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4450
+    and recoveries that set sinks aside; 150 for answers of plugins that are checked, and a look without columns."""
+    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4470
 
 
 @pytest.mark.parametrize("name", BACKENDS)
