@@ -31,7 +31,7 @@ MOST_LINES = {"files": 2500, "idempotent_upsert": 3200, "kafka": 2720, "postgres
 # assess and audit: 180 there, 150 in each of the others
 # files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction,
 # 300 for SFTP, 90 for votes that name only their own files
-MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 450, "kafka": 400, "postgres": 410}
+MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 455, "kafka": 400, "postgres": 410}
 # idempotent_upsert: 20 for looking at each database's table before the rows' columns are known
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
