@@ -6,14 +6,13 @@ Pages also have figures, between two comments, from `docs/figures`: `--figures F
 
 from __future__ import annotations
 
-import ast
+import dataclasses
 import inspect
 import json
 import re
 import shutil
 import signal
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from exactsink.cli.answers import ANSWERS
 from exactsink.cli.fields import kind_fields
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
-from exactsink.job.config import model as config
+from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, metrics_table, points_table
 from exactsink.spark import versions
@@ -41,13 +40,6 @@ FIGURES = Path(__file__).parent / "figures"
 _PAGES_WITH_FIGURES = (Path(__file__).parents[1] / "README.md", Path(__file__).parent / "how-to/choose-a-backend.md")
 _BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
-_SECTIONS: Mapping[str, type[BaseModel]] = {
-    "[job]": config.JobSection,
-    "[spark]": config.SparkSection,
-    "[source]": config.SourceSection,
-    "[observe]": config.ObserveSection,
-    "[sinks.NAME]": config.SinkSection,
-}
 _CONFIG = """\
 # A job's file
 
@@ -114,7 +106,7 @@ _CODES = {  # who ends so, beside the errors
 def config_page() -> str:
     """Return every key of a job's file, and of every installed backend."""
     parts = [_CONFIG]
-    parts += [_section(f"`{title}`", model) for title, model in _SECTIONS.items()]
+    parts += [_section(f"`[{title}]`", model) for title, model in sections().items()]
     parts.append(
         "## Options of the backends\n\nThey stand in the sink's own table, `[sinks.NAME]`, beside the keys above.\n"
     )
@@ -131,7 +123,7 @@ def cli_page() -> str:
     parts = [f"# The command line\n\n{cli.help}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
     for name, command in sorted(_commands(cli)):
         usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
-        parts.append(f"## `exactsink {name}`\n\n{_prose(command.help or '')}\n")
+        parts.append(f"## `exactsink {name}`\n\n{prose(command.help or '')}\n")
         parts.append(_options(command, f"{usage} [OPTIONS]"))
     parts.append("How a command ends: [exit codes](exit-codes.md).\n")
     return "\n".join(parts)
@@ -199,7 +191,7 @@ def json_page() -> str:
     for model in ANSWERS:
         rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
         parts.append(
-            f"## {model.__name__}\n\n{_prose(inspect.getdoc(model) or '')}\n\n{_table(('field', 'type'), rows)}"
+            f"## {model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n{_table(('field', 'type'), rows)}"
         )
     rows = [(f"`{kind}`", ", ".join(f"`{name}`" for name in names)) for kind, names in kind_fields().items()]
     parts.append(f"## Records\n\n{_RECORDS}\n" + _table(("kind", "fields beside `seq`, `at` and `kind`"), rows))
@@ -217,6 +209,8 @@ def _spelled(annotation: object) -> str:
         return f"object of {_spelled(inner[1])}"
     if origin is not None:
         return f"list of {_spelled(inner[0])}"
+    if dataclasses.is_dataclass(annotation):
+        return f"{{{', '.join(field.name for field in dataclasses.fields(annotation))}}}"
     if isinstance(annotation, type) and annotation.__name__.startswith("_"):
         fields = typing.cast("type[BaseModel]", annotation).model_fields
         return f"{{{', '.join(fields)}}}"
@@ -381,7 +375,7 @@ def _is(path: Path, text: str) -> bool:
 
 
 def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
-    reported = _attribute_docstrings(model)
+    reported = attribute_docstrings(model)
     rows = []
     for name, field in model.model_fields.items():
         key = field.alias or name
@@ -389,22 +383,8 @@ def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
         if text is None:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
         rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))
-    doc = _prose(inspect.getdoc(model) or "")
+    doc = prose(inspect.getdoc(model) or "")
     return f"{level} {title}\n\n{doc}\n\n" + _table(("key", "type", "default", "what it says"), rows)
-
-
-def _attribute_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
-    """Find the string below each field: what pydantic itself does not keep."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(body, ast.ClassDef)
-    inherited = (base for base in model.__bases__ if issubclass(base, BaseModel) and base is not BaseModel)
-    found = {name: text for base in inherited for name, text in _attribute_docstrings(base).items()}
-    for statement, after in zip(body.body, body.body[1:], strict=False):
-        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
-            continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found[statement.target.id] = _prose(inspect.cleandoc(str(after.value.value)))
-    return found
 
 
 def _kind(annotation: object) -> str:
@@ -458,12 +438,7 @@ def _tree(kind: type[errors.ExactsinkError]) -> Iterator[type[errors.ExactsinkEr
 
 
 def _first(kind: type) -> str:
-    return _prose(inspect.getdoc(kind) or "")
-
-
-def _prose(text: str) -> str:
-    """Take the source's line breaks out of paragraphs."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return prose(inspect.getdoc(kind) or "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

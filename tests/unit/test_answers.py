@@ -19,6 +19,7 @@ from exactsink.cli.answers import Adopted, Checked, Ran, Recovered, Verified
 from exactsink.contract import Event, Fatal, Finding
 from exactsink.job.config import load_config
 from exactsink.job.stop import Stop
+from exactsink.operate.preflight import Found
 
 Command = Callable[..., Ended]
 
@@ -58,9 +59,7 @@ def without_spark(job: Job, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Leave out of `run` and `check` what only Spark can do."""
     config, _ = load_config(job.file)
     reported: list[tuple[str, dict[str, Any]]] = []
-    found = SimpleNamespace(
-        findings={"lake": [Finding("warning", "slow", "make it fast")]}, journal=[], refusals=[], errors=[]
-    )
+    found = Found({"lake": [Finding("warning", "slow", "make it fast")]})
     fake = SimpleNamespace(
         config=config,
         sinks={"lake": job.sink},
@@ -133,6 +132,6 @@ def test_a_run_that_is_cut_off_says_once_what_it_did(
 def test_check_answers_with_findings_and_refusals(job: Job, command: Command, without_spark: SimpleNamespace) -> None:
     checked = _answer(Checked, command("check", job.file, "--json"))
     assert (checked.guarantee, checked.sinks["lake"].findings[0].fix) == ("exactly once", "make it fast")
-    without_spark.found.errors.append(object())
+    without_spark.found.findings["lake"].append(Finding("error", "closed", "open it"))
     ended = command("check", job.file, "--json")
     assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (5, "PreflightError")

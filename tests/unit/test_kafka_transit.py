@@ -13,7 +13,7 @@ from kafka.protocol.admin.transactions import ListTransactionsRequest
 from tests.unit.test_kafka_decision import ID, VOTE, Scripted, committed, session
 
 from exactsink.contract import Committed, Finding, JobContext, PreflightError, Retryable
-from exactsink.spark.preflight import Preflight
+from exactsink.operate.preflight import Found
 from exactsink_kafka import preflight
 from exactsink_kafka.messages import Cluster, Described, OpenProducer
 from exactsink_kafka.options import KafkaOptions
@@ -63,7 +63,7 @@ def test_what_no_restart_of_a_broker_fixes_is_a_finding_beside_what_it_would(mon
     found = looked(monkeypatch, preflight.Topic("orders", 6, 1, 1, (1,)), 2)
     assert ["have no leader" in finding.message for finding in found] == [True, False]
     with pytest.raises(PreflightError, match="have no leader"):
-        Preflight(None, {"orders": found}, []).refuse()  # type: ignore[arg-type]
+        Found({"orders": found}).refuse()
     assert looked(monkeypatch, preflight.Topic("orders", 6, 3, 3)) == []
 
 

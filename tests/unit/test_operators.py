@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -266,7 +267,8 @@ def test_init_writes_a_job_that_loads_and_never_overwrites(tmp_path: Path, comma
     assert (ended.code, "next: exactsink check" in ended.out) == (0, True)
     config, _ = load_config(folder / "job.toml")
     assert config.job.name == "my-orders"
-    assert (folder / "my_orders_transform.py").exists()
+    assert (folder / "job.toml").read_text().partition("\n")[0] == "#:schema ./job.schema.json"
+    assert json.loads((folder / "job.schema.json").read_text())["properties"]["job"]
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     ended = command("init", str(folder))
     assert (ended.code, "job.toml exists already: init never overwrites" in ended.err) == (2, True)

@@ -360,6 +360,23 @@ def test_batch_runs_are_listed_with_how_far_each_is(tmp_path: Path, journal: str
     assert (ended.code, "job shop has no batch run 'begun'" in ended.err) == (2, True)
 
 
+def test_a_recovered_batch_run_is_complete_once_every_sink_is_committed(tmp_path: Path, command: Command) -> None:
+    def state() -> str:
+        [run] = command("runs", shop.file, "--json").body
+        return str(run["state"])
+
+    shop = Shop(tmp_path, run="day")
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    shop.close_table()
+    shop.epochs(0)
+    assert (command("recover", shop.file, "--run", "day").code, state()) == (1, "in doubt")
+    shop.sql("DROP TRIGGER closed")
+    for _ in range(2):
+        assert (command("recover", shop.file, "--run", "day").code, state()) == (0, "complete")
+    kinds = [line["kind"] for line in command("history", shop.file, "--run", "day", "--json").body]
+    assert kinds.count("complete") == 1
+
+
 def test_heartbeat_and_driver_are_said(in_doubt: Shop, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     at = time.time()
     in_doubt.heartbeat(0.0)

@@ -56,6 +56,9 @@ class FilesCommitter(Committer):
         yield from self._problems(schema)
         yield from self._place.problems(self._ctx)
 
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        yield from self._place.problems(self._ctx)
+
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the folders. They are durable when it returns, whoever made them."""
         if not self._made:

@@ -190,8 +190,8 @@ class Database(ABC):
         """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
 
     @abstractmethod
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
-        """Find what keeps such rows from being upserted. Changes nothing."""
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Find what keeps such rows from being upserted, or without a schema rows of any columns. Changes nothing."""
 
     @abstractmethod
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
@@ -208,11 +208,6 @@ class Database(ABC):
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
         """Make what a task tries its rows on; `names` are their columns."""
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
-
-    def counting(self, column: str, first: int, table: str) -> str:
-        """Return the query of `by_epoch`; `table` is quoted."""
-        name = self.quoted(column)
-        return f"SELECT {name}, COUNT(*) FROM {table} WHERE {name} >= {first} OR {name} IS NULL GROUP BY {name}"
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""

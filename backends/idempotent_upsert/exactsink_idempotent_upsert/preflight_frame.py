@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pyarrow as pa
 
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = ["frame_findings"]
+__all__ = ["frame_findings", "keys_there"]
+
+
+def keys_there(table: Table, there: Collection[str], fold: Callable[[str], str] = str.lower) -> Iterator[Finding]:
+    """Find keys that are no columns of the table, for rows that are not known yet; `fold` as below."""
+    known = set(map(fold, there))
+    for key in table.keys:
+        if fold(key) not in known:
+            message = f"`keys` names column {key}, table {table.name} has {', '.join(there)}"
+            yield Finding("error", message, f"add {key} to table {table.name}, or correct `keys`")
 
 
 def frame_findings(
     table: Table,
-    schema: pa.Schema,
+    schema: pa.Schema | None,
     product: str,
     column_type: Callable[[pa.DataType], str | None],
     fold: Callable[[str], str] = str.lower,
 ) -> Iterator[Finding]:
-    """Find what keeps a frame out of any table of this product, whose types `column_type` names.
+    """Find what keeps a frame out of any table of this product, whose types `column_type` names; silent without one.
 
     `fold` makes one of the names that are one column to it.
     """
+    if schema is None:
+        return
     single = {"order_by": table.order_by, "version": table.version}
     named = {"keys": table.keys, "update_columns": table.update_columns or ()}
     for option, names in (named | {option: (name,) for option, name in single.items() if name is not None}).items():

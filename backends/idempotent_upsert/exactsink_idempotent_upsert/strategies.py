@@ -59,7 +59,10 @@ class UpsertApplier(Applier):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def check(self, schema: pa.Schema) -> Iterable[Finding]:
+    def check_target(self) -> Iterable[Finding]:
+        return self.check(None)
+
+    def check(self, schema: pa.Schema | None) -> Iterable[Finding]:
         with self._database.explained("look at the table"):
             return list(self._database.findings(schema))
 
@@ -167,7 +170,10 @@ class DirectCommitter(MarkerCommitter):
         super().__init__(ctx, UpsertApplier(database))
         self._database = database
 
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        return self.check(None, participants)
+
+    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._database.explained("look at the table"):
             found = list(self._database.findings(schema))
             owner = None if found else self._database.last_owner()

@@ -64,7 +64,10 @@ class KafkaCommitter(Committer):
         self._topics: Mapping[str, Topic] | None = None  # as they were when the mark was read, for the next epoch
         self._cluster: Cluster | None = None
 
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        return self.check(None, participants)
+
+    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._doing("check the target", ""):
             found = list(findings(self._options, self._ctx, self._wire, schema))
             return sorted([*found, *self._marks.findings()], key=lambda finding: finding.severity != "error")

@@ -36,11 +36,12 @@ Settings = Mapping[str, str]
 
 
 def findings(
-    options: KafkaOptions, ctx: JobContext, wire: Wire, schema: pa.Schema, *, patience_seconds: float = 10.0
+    options: KafkaOptions, ctx: JobContext, wire: Wire, schema: pa.Schema | None, *, patience_seconds: float = 10.0
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
 
-    Changes nothing, save that a new cluster makes its own topics for transactions and groups when it is first asked.
+    Without a `schema` it is silent on what hangs on columns. Changes nothing, save that a new cluster makes its own
+    topics for transactions and groups when it is first asked.
     What our user may not ask for is a warning. Raises ConfigError for settings that librdkafka does not take and PEM
     files that can't be read here, Fatal for TLS and logins that don't fit, Retryable when the brokers don't answer, or
     when nothing but brokers that are down, or elections, keep rows from being written.
@@ -73,7 +74,7 @@ class Topic:
     may: frozenset[str] = frozenset()
 
 
-def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Schema) -> Iterator[Finding]:
+def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Schema | None) -> Iterator[Finding]:
     """Look at the topic, at the brokers' settings, and at the topic that decides transactions."""
     topic, configs = checks.options.topic, None
     if topic is None:
@@ -134,7 +135,7 @@ class Checks:
         message = f"{self._fixes.principal} may not ask for {what}"
         return Finding("warning", message, self._fixes.allow("DescribeConfigs", *resource))
 
-    def topic(self, topic: Topic, configs: Settings | None, schema: pa.Schema) -> Iterator[Finding]:
+    def topic(self, topic: Topic, configs: Settings | None, schema: pa.Schema | None) -> Iterator[Finding]:
         """Whether rows can be written to the topic and stay there; `configs` are None when our user may not ask."""
         name, missing = topic.name, [need for need in _NEEDS if need.upper() not in topic.may]
         if missing:
@@ -146,6 +147,7 @@ class Checks:
         yield from self.partitions(topic, 1 if configs is None else int(configs["min.insync.replicas"]))
         if configs is not None:
             yield from self.copies(topic, configs)
+        if configs is not None and schema is not None:
             yield from self._cleanup(name, configs, schema)
 
     def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:

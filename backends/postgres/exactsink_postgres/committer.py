@@ -26,7 +26,7 @@ from exactsink.contract import (
     Txn,
     Undecided,
 )
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_postgres.blocks import held_by
 from exactsink_postgres.errors import AGAIN, shown
 from exactsink_postgres.locks import TAG, Waiting, end_session
@@ -94,7 +94,10 @@ class PostgresCommitter(Committer):
         self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
         self._read: tuple[Marks, Mark | None] | None = None  # the mark that was read last, and where
 
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        return self.check(None, participants)
+
+    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
             found = list(findings(self._options, self._ctx, session, schema, participants))
             if self._ctx.quarantine is not None:
@@ -132,10 +135,8 @@ class PostgresCommitter(Committer):
         column, table = self._ctx.epoch_column, self._options.name
         if column is None:
             return {}
-        name = quoted(column)
-        query = f"SELECT {name}, count(*) FROM {table.sql} WHERE {name} >= %s OR {name} IS NULL GROUP BY 1"
         with self._using(f"count the rows of table {table} by {column}") as session:
-            counted = dict(session.run(query, min(epochs)).fetchall())
+            counted = dict(session.run(counted_by(quoted(column), table.sql, min(epochs))).fetchall())
         return Audit.by_column(column, counted, epochs, at_most=self._overwrites)
 
     def mark(self) -> Mark | None:

@@ -59,13 +59,14 @@ def findings(
     options: PostgresOptions,
     ctx: JobContext,
     connection: psycopg.Connection,
-    schema: pa.Schema,
+    schema: pa.Schema | None,
     participants: int | None,
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the table, or the sink from its guarantee; errors first, in a fixed order.
 
     Changes nothing and holds no lock: it runs before the claim and the sweep. `connection` is in autocommit.
-    `participants` is the most that an epoch can have, None when nothing bounds it. What a server can't be asked is a
+    `participants` is the most that an epoch can have, None when nothing bounds it. Without a `schema` it is silent on
+    columns. What a server can't be asked is a
     warning. Raises Retryable when the session is lost.
     """
     two_phase = options.strategy == "two_phase"

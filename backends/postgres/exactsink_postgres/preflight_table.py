@@ -115,9 +115,9 @@ _UNJUDGED = """
 
 
 def table_findings(
-    options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, schema: pa.Schema
+    options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, schema: pa.Schema | None
 ) -> Iterator[Finding]:
-    """Find what keeps rows of `schema` out of the sink's table."""
+    """Find what keeps rows of `schema` out of the sink's table; without one, rows of whatever columns."""
     name, staged = options.name, options.strategy == "staged"
     table = read_table(connection, name)
     [at] = ask(connection, _SPACE, space=table.schema if table else name.schema)
@@ -160,10 +160,11 @@ def table_findings(
             yield Finding("warning", message + "that it refuses stops the job then", fix)
 
 
-def _absent(options: PostgresOptions, schema: pa.Schema, space: str) -> Iterator[Finding]:
+def _absent(options: PostgresOptions, schema: pa.Schema | None, space: str) -> Iterator[Finding]:
     """Return how the table is made."""
+    ways = ["create = true in the config"]
     try:
-        ways = [f"{create_table(options.name, schema)};", "create = true in the config"]
+        ways = [f"{create_table(options.name, schema)};", *ways] if schema is not None else ways
     except Fatal as error:
         yield Finding("error", error.what, error.next)
         return
@@ -250,12 +251,13 @@ def _unfit(connection: psycopg.Connection, table: Table, role: str) -> Iterator[
 
 
 def _rights(
-    options: PostgresOptions, connection: psycopg.Connection, table: Table, schema: pa.Schema, role: str
+    options: PostgresOptions, connection: psycopg.Connection, table: Table, schema: pa.Schema | None, role: str
 ) -> Iterator[Finding]:
     """Find the privileges that the strategy's statements lack."""
-    names = [found[0].name for found in matches(schema.names, table.columns) if len(found) == 1]
+    known = [column.name for column in table.columns] if schema is None else schema.names
+    names = [found[0].name for found in matches(known, table.columns) if len(found) == 1]
     closed = [name for name in table.closed if name in names]
-    if closed:
+    if closed and (schema is not None or len(closed) == len(names)):
         columns = f" ({', '.join(map(quoted, closed))})" if len(closed) < len(names) else ""
         message = f"role {role} may not insert into table {table}{columns}"
         yield Finding("error", message, grant(f"INSERT{columns}", table.sql, role))
@@ -269,8 +271,10 @@ def _rights(
         yield Finding("error", message, grant("USAGE", f"SEQUENCE {row['sequence']}", role))
 
 
-def _columns(options: PostgresOptions, table: Table, schema: pa.Schema, role: str) -> Iterator[Finding]:
+def _columns(options: PostgresOptions, table: Table, schema: pa.Schema | None, role: str) -> Iterator[Finding]:
     """Hold the rows' columns against the table's; say what add_columns will do, or why it can't."""
+    if schema is None:
+        return
     adds = options.on_schema_change == "add_columns"
     yield from problems(table, schema, add_columns=adds)
     statements: list[str] = []

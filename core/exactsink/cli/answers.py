@@ -6,18 +6,20 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from exactsink.contract import EXIT_BUG, ExactsinkError
+from exactsink.contract import EXIT_BUG, ExactsinkError, Finding
+from exactsink.job.guarantees import Guarantee
 from exactsink.operate.recovery import Recovery
 
 __all__ = [
     "ANSWERS",
     "Adopted",
     "Checked",
+    "CheckedSink",
     "Problem",
     "Ran",
     "Recovered",
@@ -90,32 +92,25 @@ class Ran(_Answer):
     error: Problem | None
 
 
-class _Found(_Answer):
-    severity: str
-    message: str
-    fix: str
+@dataclass(frozen=True, slots=True)
+class CheckedSink(Guarantee):
+    """What `check` says of one sink: its promise, and what was found of it."""
 
-
-class _CheckedSink(_Answer):
-    sink: str
-    backend: str
-    strategy: str
-    guarantee: str
-    target: str
-    visible: str
-    needs: str
-    in_doubt: str
-    alternatives: Sequence[str]
-    findings: Sequence[_Found]
+    findings: Sequence[Finding]
 
 
 class Checked(_Answer):
-    """`exactsink check --json`: the job's guarantee, that of each sink, and what preflight found of it."""
+    """`exactsink check --json`: the job's guarantee, that of each sink, and what preflight found of it.
+
+    `findings` are the job's own, beside the `error`; `not_looked_at` is what `--no-spark` leaves open.
+    """
 
     job: str | None = None
     guarantee: str | None = None
-    sinks: dict[str, _CheckedSink] = {}
-    journal: Sequence[_Found] = ()
+    sinks: dict[str, CheckedSink] = {}
+    findings: Sequence[Finding] = ()
+    journal: Sequence[Finding] = ()
+    not_looked_at: Sequence[str] = ()
     error: Problem | None
 
 

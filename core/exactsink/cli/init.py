@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from exactsink.cli.schema import schema_text
 from exactsink.contract import ConfigError
 
 __all__ = ["init", "write_new"]
 
 _JOB = """\
+#:schema ./job.schema.json
 # `exactsink check job.toml` looks at everything without writing a row, `exactsink run job.toml` runs the job.
 [job]
 name = "{name}"
 checkpoint = "checkpoint"             # the journal stands beside it, in checkpoint.exactsink
-transform = "{module}:transform"
 
 [spark]
 master = "local[2]"
@@ -24,6 +25,9 @@ format = "csv"
 schema = "id BIGINT, customer STRING, amount DOUBLE"
 path = "incoming"
 options = {{ header = true, maxFilesPerTrigger = 1 }}
+
+[transform]                           # or a function of Python's: [job] transform = "module:function"
+sql = "SELECT * FROM source WHERE amount > 0"
 
 [sinks.lake]                          # a data lake of Parquet files
 backend = "files"
@@ -36,23 +40,15 @@ table = "orders"
 keys = ["id"]
 create = true
 """
-_TRANSFORM = '''\
-"""What happens to the source's rows before they go to the sinks."""
-
-
-def transform(frame):
-    return frame.where("amount > 0")
-'''
 _ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
 
 
 def init(folder: str, name: str) -> None:
     """Write a job's files into a folder. Never overwrites: raises ConfigError when one of them stands already."""
     place = Path(folder).absolute()
-    module = f"{name.replace('-', '_')}_transform"
     files = {
-        place / "job.toml": _JOB.format(name=name, module=module),
-        place / f"{module}.py": _TRANSFORM,
+        place / "job.toml": _JOB.format(name=name),
+        place / "job.schema.json": schema_text(),
         place / "incoming" / "orders-1.csv": _ROWS,
     }
     write_new(files, "exactsink init ANOTHER_FOLDER")

@@ -21,12 +21,14 @@ from exactsink import __version__
 from exactsink.cli import adopt as adopt_command
 from exactsink.cli import backends as backends_command
 from exactsink.cli import barrier as barrier_command
+from exactsink.cli import check_driver
 from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
 from exactsink.cli import journal as journal_command
 from exactsink.cli import rebase as rebase_command
 from exactsink.cli import recover as recover_command
 from exactsink.cli import runs as runs_command
+from exactsink.cli import schema as schema_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
 from exactsink.cli import verify as verify_command
@@ -92,11 +94,12 @@ def stop(job: str, run: str | None, within: float | None) -> None:
 
 @cli.command()
 @_job_file
+@click.option("--no-spark", is_flag=True, help="Look at what the driver alone can see, within 5 s; list the rest.")
 @_as_json
-def check(job: str, as_json: bool) -> None:
+def check(job: str, no_spark: bool, as_json: bool) -> None:
     """Check a job's config, sinks and targets without writing a row."""
     with answering(as_json) as answer:
-        _spark_command("check").check(job, answer)
+        (check_driver if no_spark else _spark_command("check")).check(job, answer)
 
 
 @cli.command()
@@ -273,6 +276,13 @@ def init(folder: str, name: str, plugin: str | None, road: str) -> None:
         init_command.init(folder, name)
     else:
         init_plugin(folder, plugin, road)
+
+
+@cli.command()
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there; to stdout else.")
+def schema(output: str | None) -> None:
+    """Print the JSON schema of a job's file, by which editors complete and check it."""
+    schema_command.schema(output)
 
 
 @cli.command()

@@ -142,6 +142,13 @@ class Committer(ABC):
         `schema` is the shaped frame; `participants` is the most that an epoch can have, None when nothing bounds it.
         """
 
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        """Look at what `check` does but for the rows' columns: the frame is not known yet. Changes nothing.
+
+        Called by `exactsink check --no-spark`, which reads mark and participants, too: this one finds nothing else.
+        """
+        return ()
+
     @abstractmethod
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""

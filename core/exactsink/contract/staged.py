@@ -119,6 +119,10 @@ class Applier(ABC):
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
         """Look before the first row whether the target can take such rows. Changes nothing."""
 
+    def check_target(self) -> Iterable[Finding]:
+        """Look at what `check` does but for the rows' columns, which are not known yet. Changes nothing."""
+        return ()
+
     @abstractmethod
     def open_epoch(self, schema: pa.Schema) -> None:
         """Make the target and the marker's table when the options say so. Idempotent."""
@@ -271,6 +275,10 @@ class StagedCommitter(MarkerCommitter):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._check_folder()
         yield from self._applier.check(schema)
+
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        yield from self._check_folder()
+        yield from self._applier.check_target()
 
     def _check_folder(self) -> Iterator[Finding]:
         if isinstance(self._folder, ObjectPath):

@@ -7,6 +7,7 @@ import json
 from contextlib import AbstractContextManager
 
 from exactsink.contract import AnyPath, LineageError, file_names, storage_errors
+from exactsink.protocol.journal.journal import other_query
 from exactsink.protocol.journal.log import Log
 
 __all__ = ["Checkpoint"]
@@ -29,6 +30,20 @@ class Checkpoint:
             except FileNotFoundError:
                 return None
         return str(metadata["id"])
+
+    def check_bound(self, log: Log) -> None:
+        """Refuse a checkpoint that is not the one that the journal belongs to, or is gone. Raises LineageError."""
+        query_id = self.query_id()
+        if not log.query_id or query_id == log.query_id:
+            return
+        if query_id is not None:
+            raise other_query(log.query_id, query_id)
+        raise LineageError(
+            f"the journal belongs to query {log.query_id}, and its checkpoint {self._folder} is gone",
+            why="a new checkpoint starts at epoch 0 again, and its epochs would be skipped or written twice",
+            next="bring the checkpoint back; or `exactsink adopt JOB.toml`, which lets the epochs go on with a new "
+            "one; or give the job a new name and checkpoint",
+        )
 
     def fingerprint(self, batch: int) -> str:
         """Hash the offsets that a batch reads: Spark writes that file once, so equal means the same input."""

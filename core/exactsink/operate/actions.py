@@ -17,12 +17,13 @@ from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import driver_name
 from exactsink.operate.plan import planned, planned_sweep
-from exactsink.operate.recovery import Recovery, votes_lost
+from exactsink.operate.recovery import Recovery
+from exactsink.operate.refusals import votes_lost
 from exactsink.operate.views import assess
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, other_journal
-from exactsink.protocol.journal.records import Action, Clean, Expected, Identity, Settled
+from exactsink.protocol.journal.records import Action, Clean, Complete, Expected, Identity, Settled
 from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.protocol.sweep import Sweep
@@ -75,7 +76,8 @@ class Operator:
         """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
 
         A sink that gives no answer is set aside, and then nothing is swept; `left` of the result says so, and which
-        votes are lost: only the job has their rows. `sweep_tokens` are foreign tokens whose work goes too; an empty
+        votes are lost: only the job has their rows. A batch run whose sinks are all committed is complete then.
+        `sweep_tokens` are foreign tokens whose work goes too; an empty
         journal is claimed only to sweep those. Idempotent. Raises Fenced while a driver may live, unless `take_over`.
         """
         log = self._journal.read()
@@ -84,6 +86,8 @@ class Operator:
             return self._recover_unclaimed(sweep_tokens, reason)
         with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
             recovery = self._recovery(start)
+            if self._history.run is not None and recovery.epoch is not None and recovery.left() is None:
+                self._complete_run(recovery.epoch)
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
             left = [sink.sink for sink in recovery.settled if sink.left]
             but = f", but for {', '.join(left)}" if left else swept
@@ -268,10 +272,16 @@ class Operator:
         with closing(coordinator):
             start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside)
             if start.lost and not sets_aside:
-                raise votes_lost(start.lost)
+                assert journal.log.decision is not None
+                raise votes_lost(journal.log.decision.epoch, start.lost, "")
             yield start
             if self._history.run is None:  # a run's sinks never change
                 coordinator.leave()
+
+    def _complete_run(self, epoch: int) -> None:
+        """Record that every sink has committed a batch run: from then on a call returns its result."""
+        if not self._journal.log.is_complete:
+            self._journal.keep(Complete(epoch))
 
     def _done(self) -> Callable[[int], bool]:
         journal, checkpoint = self._journal, self._checkpoint

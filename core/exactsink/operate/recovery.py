@@ -10,16 +10,16 @@ from exactsink.contract import (
     Committed,
     ExactsinkError,
     Fatal,
-    InDoubtError,
     Lost,
     Outcome,
     Retryable,
     Unknown,
 )
+from exactsink.operate.refusals import votes_lost
 from exactsink.protocol.journal.records import Settled
 from exactsink.protocol.reach import OutcomeUnknown, Start
 
-__all__ = ["Recovery", "votes_lost"]
+__all__ = ["Recovery"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Recovery:
         unsettled = [sink.sink for sink in self.settled if sink.left and not sink.lost]
         why = "; ".join(f"{name}: {_cause(error)}" for name, error in aside.items())
         if lost:
-            return votes_lost(lost, why)
+            assert self.epoch is not None
+            return votes_lost(self.epoch, lost, why)
         if not aside:
             return None
         later = all(isinstance(error, Retryable | OSError) for error in aside.values())
@@ -54,15 +55,6 @@ class Recovery:
             why=why,
             next=f"once {', '.join(aside)} can be reached: the same command again, or exactsink run JOB.toml",
         )
-
-
-def votes_lost(lost: Mapping[str, int], why: str = "") -> InDoubtError:
-    """Return the error of votes that the store proves lost, by sink."""
-    return InDoubtError(
-        f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
-        why="; ".join(filter(None, ("the store proves that they never became visible", why))),
-        next="start the job: exactsink run JOB.toml (for a batch run: call write again)",
-    )
 
 
 def _settled(name: str, start: Start) -> Settled:

@@ -10,7 +10,9 @@ from exactsink.operate.indoubt import Doubt
 from exactsink.protocol.commit import SinkCommit
 from exactsink.protocol.journal.log import Log
 
-__all__ = ["GIVEN_UP", "Word", "check_journal", "failure_of", "is_decided", "is_foreign", "nothing_left"]
+__all__ = [
+    *("GIVEN_UP", "Word", "check_journal", "failure_of", "is_decided", "is_foreign", "nothing_left", "votes_lost"),
+]
 
 GIVEN_UP = "given-up"
 
@@ -44,12 +46,18 @@ def failure_of(sink: str, results: Mapping[str, SinkCommit]) -> Exception | None
     lost = [outcome for outcome in result.outcomes if isinstance(outcome, Lost)]
     if not lost:
         return None
+    return votes_lost(result.committables[0].txn.epoch, {sink: len(lost)}, lost[0].evidence)
+
+
+def votes_lost(epoch: int, lost: Mapping[str, int], why: str) -> InDoubtError:
+    """Return the error of votes that the store proves lost, by sink."""
+    named = next(iter(lost)) if len(lost) == 1 else "NAME"
     return InDoubtError(
-        f"{len(lost)} votes of {sink} are lost, and only the job has their rows",
-        why=lost[0].evidence,
+        f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
+        why=why or "the store proves that they never became visible",
         next="start the job, which writes them again: exactsink run JOB.toml (for a batch run: call write again); or, "
-        f"where its source can't: exactsink indoubt resolve JOB.toml --epoch {result.committables[0].txn.epoch} "
-        f"--sink {sink} --as {GIVEN_UP} --reason '...'",
+        f"where its source can't: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {named} "
+        f"--as {GIVEN_UP} --reason '...'",
     )
 
 

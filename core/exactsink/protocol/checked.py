@@ -99,6 +99,10 @@ class CheckedCommitter(Committer):
         with self._calling("check"):
             return self._all("check", self._made.check(schema, participants), Finding)
 
+    def check_target(self, participants: int | None) -> Sequence[Finding]:
+        with self._calling("check_target"):
+            return self._all("check_target", self._made.check_target(participants), Finding)
+
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._calling("open_epoch"):
             return self._one("open_epoch", self._made.open_epoch(epoch, schema, participants), bytes)

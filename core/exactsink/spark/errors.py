@@ -21,12 +21,14 @@ _NAMED = re.compile(r"[^:]*(Error|Exception|Retryable):")
 _SPARKS_OWN = ("org.apache.spark", "pyspark.")
 
 
-def first_line(error: Exception) -> str:
-    """Return what Spark says, without the call, the plan and the stack around it."""
+def first_line(error: Exception, *, place: bool = False) -> str:
+    """Return what Spark says, without the call, the plan and the stack around it; with `place`, where in a query."""
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         lines = [lines[1].removeprefix(": ")]  # of a Java error that pyspark has no name for
-    return _PLACE.sub("", lines[0]) if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[0] if place else _PLACE.sub("", lines[0])
 
 
 def task_error(error: Exception) -> str:

@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import exactsink
-from exactsink.contract import ExactsinkError, Finding, PreflightError
+from exactsink.contract import PreflightError
 from exactsink.job.config import JobConfig
-from exactsink.job.guarantees import check_guarantee, check_order
-from exactsink.job.history import JobHistory
+from exactsink.operate.preflight import Found, ask_sink, look_at_journal, promise_refusals
 from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
-from exactsink.protocol.sinks import Sink, committer_of, resolved
+from exactsink.protocol.sinks import Sink, resolved
 from exactsink.spark.arrow_settings import advice
 from exactsink.spark.errors import task_error
 from exactsink.spark.kafka_source import own_targets
@@ -40,31 +39,15 @@ _INSTALL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Preflight:
-    """What was found: how frames reach the sinks, each sink's findings, and what else refuses the job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight(Found):
+    """What was found, and how frames reach the sinks.
 
-    `advice` is a setting that would make it faster, None where it is set. `journal` is what was found of its place.
+    `advice` is a setting that would make it faster, None where it is set.
     """
 
     passes: Passes
-    findings: Mapping[str, Sequence[Finding]]
-    refusals: Sequence[PreflightError]
     advice: str | None = None
-    journal: Sequence[Finding] = ()
-
-    @property
-    def errors(self) -> Sequence[tuple[str, Finding]]:
-        """The findings that stop the job, each with its sink."""
-        return [(sink, f) for sink, found in self.findings.items() for f in found if f.severity == "error"]
-
-    def refuse(self) -> None:
-        """Raise PreflightError with all that would stop the job, and the statements that fix it."""
-        for refusal in self.refusals:
-            raise refusal
-        if self.errors:
-            lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in self.errors]
-            raise PreflightError("\n".join(lines), next="fix that, then `exactsink check JOB.toml`")
 
     def report_to(self, events: Events, sinks: Mapping[str, Sink]) -> None:
         """Report the warnings, and what each sink promises."""
@@ -96,36 +79,18 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     """Look at everything; what can't be looked at raises. Writes no row and changes no target."""
     passes = passes_of(config, sinks, frame, route)
     schemas = passes.schemas()
-    findings = {name: _ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
+    findings = {name: ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
     for name, finding in own_targets(config.source, sinks):
         findings[name] = [*findings[name], finding]
-    journal = list(JobHistory.of(config).check())
-    refusals = [PreflightError(f.message, next=f.fix) for f in journal if f.severity == "error"]
-    try:
-        check_order(sinks)
-        check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
-    except PreflightError as refusal:
-        refusals.append(refusal)
-    warnings = [finding for finding in journal if finding.severity != "error"]
-    result = Preflight(passes, findings, refusals, advice(frame.sparkSession), warnings)
+    unfit, warnings = look_at_journal(config)
+    refusals = [*unfit, *promise_refusals(config, sinks)]
+    result = Preflight(findings, refusals, warnings, passes=passes, advice=advice(frame.sparkSession))
     if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
         try:
             _try_executors(frame.sparkSession, sinks)
         except PreflightError as refusal:
             refusals.append(refusal)
     return result
-
-
-def _ask_sink(job: str, sink: Sink, schema: pa.Schema) -> Sequence[Finding]:
-    committer = committer_of(sink, job)
-    try:
-        return list(committer.check(schema, sink.max_participants))
-    except ExactsinkError as error:
-        if f"sink {sink.name}" in error.what:
-            raise
-        raise type(error)(f"sink {sink.name}: {error.what}", why=error.why, next=error.next) from error
-    finally:
-        committer.close()
 
 
 def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:

@@ -242,14 +242,7 @@ class Query:
             self._started(query_id)
             return
         with closing(self._history.journal(backoff)) as journal:
-            bound = journal.read().query_id
-        if bound:
-            raise LineageError(
-                f"the journal belongs to query {bound}, and its checkpoint {self._config.checkpoint} is gone",
-                why="a new checkpoint starts at epoch 0 again, and its epochs would be skipped or written twice",
-                next="bring the checkpoint back; or `exactsink adopt JOB.toml`, which lets the epochs go on with a new "
-                "one; or give the job a new name and checkpoint",
-            )
+            self._checkpoint.check_bound(journal.read())
 
     def _started(self, query_id: str) -> Driver:
         """Claim the job with a new driver, in place of the last one."""

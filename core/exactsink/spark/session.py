@@ -17,11 +17,13 @@ from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
 from exactsink.job.config.wanted import nearest
+from exactsink.job.modules import search_in
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import started_jvm
 from exactsink.spark.kafka_source import with_isolation
-from exactsink.spark.modules import load_transform, search_in
+from exactsink.spark.modules import load_transform
+from exactsink.spark.versions import session_of_its_own
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
 
@@ -78,7 +80,7 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
         raise ConfigError("the job has no [source]", next="add one, or start the job from your own program: Job.start")
     transform = load_transform(config)
     try:
-        return transform(_loaded(config.source, spark))
+        return transform(_loaded(config.source, spark if config.transform is None else session_of_its_own(spark)))
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         raise _refused_source(config.source, error) from error
     except Py4JJavaError as error:

@@ -29,14 +29,16 @@ __all__ = [
     "analyzed_plan",
     "arrow_schema",
     "arrow_table",
+    "check_query",
     "check_version",
     "forget_checkpoint",
     "has_jvm",
     "jvm_of",
     "launch_jvm",
     "launched_jvm",
-    "use_jvm",
+    "session_of_its_own",
     "source_metrics",
+    "use_jvm",
 ]
 
 OLDEST = (3, 5)
@@ -99,6 +101,18 @@ def analyzed_plan(frame: DataFrame) -> Any:
 def forget_checkpoint(frame: DataFrame) -> None:
     """Let go of the rows of a frame that `localCheckpoint` gave; no call of Spark's does."""
     frame._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+def session_of_its_own(spark: SparkSession) -> SparkSession:
+    """Return a session with this one's settings, functions and views, in which a new view is seen by nobody else."""
+    cloned: Any = spark
+    return SparkSession(spark.sparkContext, cloned._jsparkSession.cloneSession())
+
+
+def check_query(session: SparkSession, query: str) -> None:
+    """Raise Spark's ParseException unless this is a query: a command is none. Runs nothing."""
+    parsing: Any = session
+    parsing._jsparkSession.sessionState().sqlParser().parseQuery(query)
 
 
 def launch_jvm(conf: SparkConf, output: int) -> Any:

@@ -96,6 +96,9 @@ class WrappedCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         return self.real.check(schema, participants)
 
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        return self.real.check_target(participants)
+
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         return self.real.open_epoch(epoch, schema, participants)
 
@@ -147,6 +150,9 @@ class WrappedApplier(Applier):
 
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
         return self.real.check(schema)
+
+    def check_target(self) -> Iterable[Finding]:
+        return self.real.check_target()
 
     def open_epoch(self, schema: pa.Schema) -> None:
         self.real.open_epoch(schema)

@@ -6,7 +6,7 @@ second of them finds it changed and rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, O
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
 from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
-from exactsink_idempotent_upsert.preflight_frame import frame_findings
+from exactsink_idempotent_upsert.preflight_frame import frame_findings, keys_there
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]
@@ -77,7 +77,7 @@ class GenericDatabase(Database):
         with self._engine().connect() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(name))}
 
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         found = list(frame_findings(self.table, schema, "SQL", lambda kind: str(column_type(kind) or "") or None))
         yield from found
         if found:
@@ -89,17 +89,23 @@ class GenericDatabase(Database):
                     yield Finding("error", f"table {table.name} does not exist", "make it, or set create = true")
                 return
             there = {name.lower() for name in columns_of(connection, table)}
-        missing = [name for name in table.stored(schema.names) if name.lower() not in there]
-        for name in missing:
-            yield Finding("error", f"table {table.name} has no column {name}", "add it to the table")
-        if not missing:
-            yield from self._tried(schema)
+        if schema is None:
+            yield from keys_there(table, there)
+        else:
+            yield from self._fits(schema, there)
         yield Finding(
             "warning",
             f"what columns and constraints of table {table.name} refuse stops the job after the decision:"
             f" {self.address} is known by its SQL only",
             "filter or cast such rows before this sink, and give the keys a UNIQUE constraint",
         )
+
+    def _fits(self, schema: pa.Schema, there: Collection[str]) -> Iterator[Finding]:
+        missing = [name for name in self.table.stored(schema.names) if name.lower() not in there]
+        for name in missing:
+            yield Finding("error", f"table {self.table.name} has no column {name}", "add it to the table")
+        if not missing:
+            yield from self._tried(schema)
 
     def _tried(self, schema: pa.Schema) -> Iterator[Finding]:
         """Run the statements of an epoch on no row, and roll back: the database itself has the last word."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.toolkit.sql import counted_by
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,
@@ -148,10 +149,10 @@ class MysqlDatabase(Database):
 
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(self.counting(column, first, Statements(self.table).name))
+            cursor.execute(counted_by(quoted(column), Statements(self.table).name, first))
             return dict(cursor.fetchall())
 
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.mysql.preflight import table_findings
 
         with closing(self.connect()) as connection:

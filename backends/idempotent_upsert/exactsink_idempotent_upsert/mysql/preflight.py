@@ -11,7 +11,7 @@ from exactsink.contract import Finding
 from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
 from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type
-from exactsink_idempotent_upsert.preflight_frame import frame_findings
+from exactsink_idempotent_upsert.preflight_frame import frame_findings, keys_there
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["table_findings"]
@@ -35,22 +35,24 @@ _TAKEN = {
 """Types of columns that keep all of a value, by the type that a table made here would have."""
 
 
-def table_findings(table: Table, schema: pa.Schema, catalog: Catalog) -> Iterator[Finding]:
-    """Find what keeps such rows from being upserted. Changes nothing."""
+def table_findings(table: Table, schema: pa.Schema | None, catalog: Catalog) -> Iterator[Finding]:
+    """Find what keeps such rows from being upserted, or without a schema rows of any columns. Changes nothing."""
     first = [*frame_findings(table, schema, "MariaDB and MySQL", column_type), *_expression_problems(table)]
     if first:
         yield from first
         return  # what follows would repeat it in other words
-    stored = pa.schema([schema.field(name) for name in table.stored(schema.names)])
+    stored = None if schema is None else pa.schema([schema.field(name) for name in table.stored(schema.names)])
     statements = Statements(table)
     if catalog.packet < _LEAST_PACKET:
         yield Finding("error", f"the server takes packets of {catalog.packet} bytes only", "raise max_allowed_packet")
     if catalog.columns:
         yield from _table_problems(table, stored, catalog, statements)
     elif not table.create:
-        kinds = {field.name: column_type(field.type, key=field.name in table.keys) or "" for field in stored}
-        made = statements.created_for(kinds, catalog.exact_collation)
-        yield Finding("error", f"table {table.name} does not exist", f"set create = true, or run: {made};")
+        fix = "set create = true"
+        if stored is not None:
+            kinds = {field.name: column_type(field.type, key=field.name in table.keys) or "" for field in stored}
+            fix = f"{fix}, or run: {statements.created_for(kinds, catalog.exact_collation)};"
+        yield Finding("error", f"table {table.name} does not exist", fix)
 
 
 def _expression_problems(table: Table) -> Iterator[Finding]:
@@ -63,7 +65,9 @@ def _expression_problems(table: Table) -> Iterator[Finding]:
         yield Finding("error", message, "let none of them read a column that another one sets")
 
 
-def _table_problems(table: Table, schema: pa.Schema, catalog: Catalog, statements: Statements) -> Iterator[Finding]:
+def _table_problems(
+    table: Table, schema: pa.Schema | None, catalog: Catalog, statements: Statements
+) -> Iterator[Finding]:
     kind, engine, transactions = catalog.engine or ("", None, None)
     if kind != "BASE TABLE":
         yield Finding("error", f"{table.name} is no table but a {kind.lower()}", "name a table in `table`")
@@ -71,7 +75,10 @@ def _table_problems(table: Table, schema: pa.Schema, catalog: Catalog, statement
     if transactions != "YES":
         message = f"table {table.name} is of engine {engine}, which has no transactions"
         yield Finding("error", message, f"ALTER TABLE {statements.name} ENGINE=InnoDB;")
-    yield from _column_problems(table, schema, catalog, statements)
+    if schema is None:
+        yield from keys_there(table, [column.name for column in catalog.columns.values()])
+    else:
+        yield from _column_problems(table, schema, catalog, statements)
     if not catalog.meets(table.keys):
         message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}, whole"
         yield Finding("error", message, statements.with_unique_keys())

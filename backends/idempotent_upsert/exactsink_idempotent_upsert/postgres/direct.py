@@ -195,9 +195,10 @@ class DirectUpsertCommitter(PostgresCommitter):
         super().__init__(options, ctx)
         self._table = table
 
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         ctx, table, name = self._ctx, self._table, self._options.name
-        found = [reworded(finding) for finding in super().check(held_in(table, schema), participants)]
+        stored = None if schema is None else held_in(table, schema)
+        found = [reworded(finding) for finding in super().check(stored, participants)]
         if not any(finding.severity == "error" for finding in found):
             with self._using(f"check table {name}") as session:
                 found += key_findings(session, self._options, table, schema)

@@ -51,13 +51,14 @@ def reworded(finding: Finding) -> Finding:
 
 
 def key_findings(
-    connection: psycopg.Connection, options: PostgresOptions, table: Table, schema: pa.Schema
+    connection: psycopg.Connection, options: PostgresOptions, table: Table, schema: pa.Schema | None
 ) -> Iterator[Finding]:
     """Find what an upsert needs beside what an insert does. Raises psycopg's errors."""
+    brought = () if schema is None else schema.names
     for option, names in (("keys", table.keys), ("order_by", (table.order_by,)), ("version", (table.version,))):
         for name in names:
-            if name is not None and name not in schema.names:
-                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
+            if name is not None and schema is not None and name not in brought:
+                message = f"`{option}` names column {name}, the rows have {', '.join(brought)}"
                 yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
     there = read_table(connection, options.name)
     if there is None:
@@ -79,9 +80,9 @@ def key_findings(
         yield Finding("warning", message, "keep the row, with a column that says it is gone")
 
 
-def direct_findings(connection: psycopg.Connection, space: str, schema: pa.Schema) -> Iterator[Finding]:
+def direct_findings(connection: psycopg.Connection, space: str, schema: pa.Schema | None) -> Iterator[Finding]:
     """Find what strategy direct needs beside what an upsert does. Raises psycopg's errors."""
-    for name in schema.names:
+    for name in () if schema is None else schema.names:
         if name.lower() in GUARD:
             message = f"the rows have a column {name}, which strategy direct keeps itself"
             yield Finding("error", message, f"rename it: withColumnRenamed({name!r}, ...)")

@@ -52,8 +52,8 @@ class UpsertStagingCommitter(StagingCommitter):
         super().__init__(options, ctx)
         self._table = table
 
-    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        stored = held_in(self._table, schema)
+    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
+        stored = None if schema is None else held_in(self._table, schema)
         found = [reworded(finding) for finding in super().check(stored, participants)]
         if any(finding.severity == "error" for finding in found):
             return found

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,
@@ -129,10 +130,10 @@ class SqliteDatabase(Database):
 
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         with closing(self.connect()) as connection:
-            query = self.counting(column, first, f"main.{self.quoted(self.table.name)}")
+            query = counted_by(quoted(column), quoted("main", self.table.name), first)
             return dict(connection.execute(query).fetchall())
 
-    def findings(self, schema: pa.Schema) -> Iterator[Finding]:
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         from exactsink_idempotent_upsert.sqlite.preflight import file_findings
 
         return file_findings(self.path, self.table, schema, self.connect)

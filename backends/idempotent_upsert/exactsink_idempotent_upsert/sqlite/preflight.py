@@ -13,7 +13,7 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.preflight_frame import frame_findings
+from exactsink_idempotent_upsert.preflight_frame import frame_findings, keys_there
 from exactsink_idempotent_upsert.sqlite.preflight_late import late_findings
 from exactsink_idempotent_upsert.sqlite.statements import Statements
 from exactsink_idempotent_upsert.sqlite.trial import filled_columns, silent_unique
@@ -32,15 +32,17 @@ _COLUMNS = """
 
 
 def file_findings(
-    path: Path, table: Table, schema: pa.Schema, connect: Callable[[], sqlite3.Connection]
+    path: Path, table: Table, schema: pa.Schema | None, connect: Callable[[], sqlite3.Connection]
 ) -> Iterator[Finding]:
-    """Find what keeps such rows from being upserted. Changes nothing, and never creates the file."""
+    """Find what keeps such rows from being upserted, or without a schema rows of any columns.
+
+    Changes nothing, and never creates the file.
+    """
     first = [*frame_findings(table, schema, "SQLite", column_type, ascii_lower), *_place_problems(path)]
     if first:
         yield from first
         return  # what follows would repeat it in other words
     columns: list[tuple[str, str, bool]] = []
-    stored = pa.schema([schema.field(name) for name in table.stored(schema.names)])
     if path.exists():
         with closing(connect()) as connection:
             try:
@@ -50,11 +52,15 @@ def file_findings(
             except sqlite3.DatabaseError as error:
                 yield Finding("error", f"{path} is not a SQLite database: {error}", "name another file in `url`")
                 return
-            if columns:
+            if columns and schema is None:
+                yield from _target_problems(table, connection, [name for name, _, _ in columns])
+            elif columns and schema is not None:
+                stored = pa.schema([schema.field(name) for name in table.stored(schema.names)])
                 yield from _table_problems(table, stored, connection, columns)
     if not columns and not table.create:
         message = f"table {table.name} does not exist in {path}"
-        yield Finding("error", message, f"set create = true, or run: {Statements(table).created_for(schema)};")
+        made = "" if schema is None else f", or run: {Statements(table).created_for(schema)};"
+        yield Finding("error", message, f"set create = true{made}")
 
 
 def _place_problems(path: Path) -> Iterator[Finding]:
@@ -68,6 +74,15 @@ def _place_problems(path: Path) -> Iterator[Finding]:
         yield Finding("error", f"{path} is a folder", "name a file in `url`")
     elif path.exists() and not os.access(path, os.R_OK | os.W_OK):
         yield Finding("error", f"{path} is not writable", f"chmod u+rw {path}, or run the driver as its owner")
+
+
+def _target_problems(table: Table, connection: sqlite3.Connection, there: Sequence[str]) -> Iterator[Finding]:
+    """Find what keeps rows of any columns out of the table."""
+    lacking = list(keys_there(table, there, ascii_lower))
+    yield from lacking
+    if not lacking:
+        yield from _statement_problems(table, connection, table.keys)
+        yield from late_findings(table, connection, there)
 
 
 def _table_problems(

@@ -39,6 +39,7 @@ __all__ = [
     "SinkSection",
     "SourceSection",
     "SparkSection",
+    "TransformSection",
 ]
 
 JOURNAL_IN_A_DATABASE = '[job] journal = "postgresql+psycopg://..."'
@@ -69,6 +70,10 @@ _Settings = Annotated[
 ]
 _Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
+_Names = Annotated[
+    tuple[str, ...], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+]
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,7 +92,7 @@ class JobSection(_Section):
     Default: `<checkpoint>.exactsink/staging`.
     """
     transform: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:clean"])
-    """`module:function`, which takes the source's frame and gives the sinks' frame."""
+    """`module:function`, which takes the source's frame and gives the sinks' frame. For SQL: `[transform]`."""
     route: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:by_kind"])
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
@@ -244,6 +249,41 @@ class SourceSection(_Section):
         return f"file://{path}" if value.lower().startswith("file:") else path  # not Hadoop's default file system
 
 
+class TransformSection(_Section):
+    """`[transform]`: the sinks' frame as a query over the source's, which is named `source`. One of the two keys."""
+
+    sql: Annotated[str, Field(pattern=r"\S")] | None = None
+    """A query in Spark's SQL: `SELECT id, upper(name) AS name FROM source WHERE amount > 0`."""
+    sql_file: Annotated[str, Field(min_length=1)] | None = None
+    """A file that holds the query; a relative path is taken from the job file's folder."""
+
+    @field_validator("sql_file")
+    @classmethod
+    def _from_the_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else absolute_path(value, info.context)
+
+    @model_validator(mode="after")
+    def _one_query(self) -> TransformSection:
+        if (self.sql is None) == (self.sql_file is None):
+            raise ValueError("give the query as sql, or its file as sql_file: one of the two")
+        return self
+
+    @property
+    def key(self) -> str:
+        """What the query is given as, for messages."""
+        return "[transform] sql" if self.sql_file is None else f"[transform] sql_file {self.sql_file}"
+
+    def query(self) -> str:
+        """Return the query. Raises ConfigError for a file that can't be read."""
+        if self.sql_file is None:
+            return self.sql or ""
+        try:
+            return Path(self.sql_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"{self.key} can't be read", why=why or "", next="correct [transform] sql_file") from None
+
+
 class SinkSection(_Section):
     """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
 
@@ -257,7 +297,7 @@ class SinkSection(_Section):
     """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
     """The most partitions, and so participants, that an epoch may have."""
-    after: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    after: Annotated[_Names, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
     epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         default=None, examples=["epoch"]
@@ -293,9 +333,16 @@ class JobConfig(_Section):
     job: JobSection
     spark: SparkSection = SparkSection()
     source: SourceSection | None = None
+    transform: TransformSection | None = None
     observe: ObserveSection = ObserveSection()
     sinks: Mapping[_Name, SinkSection] = Field(min_length=1)
     options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
+
+    @model_validator(mode="after")
+    def _one_transform(self) -> JobConfig:
+        if self.transform is not None and self.job.transform is not None:
+            raise ValueError("[transform] and [job] transform: one of them; Python can run SQL, too: spark.sql")
+        return self
 
     @property
     def checkpoint(self) -> AnyPath:

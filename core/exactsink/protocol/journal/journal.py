@@ -160,7 +160,7 @@ class Journal:
         for attempt in range(_ATTEMPTS * 4):
             log = self.read()
             if log.query_id and log.query_id != query_id:
-                raise _other_query(log.query_id, query_id)
+                raise other_query(log.query_id, query_id)
             token = uuid.uuid4().hex[:12]
             claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage or token, identity=identity)
             if log.claims:
@@ -362,7 +362,7 @@ def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:
     )
 
 
-def _other_query(bound: str, query_id: str) -> LineageError:
+def other_query(bound: str, query_id: str) -> LineageError:
     return LineageError(
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",

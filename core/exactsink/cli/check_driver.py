@@ -1,0 +1,71 @@
+"""`exactsink check --no-spark`: what the driver alone can see of a job. And how a check prints what it found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from exactsink.cli.answers import CheckedSink
+from exactsink.cli.opened import Opened
+from exactsink.cli.table import guarantees_of, print_guarantees
+from exactsink.contract import ExactsinkError, Finding, PreflightError
+from exactsink.job.guarantees import job_guarantee
+from exactsink.job.registry import Registry, installed_plugins
+from exactsink.operate.driver_check import check_from_driver
+from exactsink.operate.preflight import Found
+from exactsink.protocol.sinks import Sink
+
+__all__ = ["check", "report"]
+
+
+def check(path: str, answer: dict[str, Any]) -> None:
+    """Print every sink and finding, and what is not looked at. Raises what would stop the job."""
+    opened = Opened.of(path)
+    answer["job"] = opened.config.job.name
+    found = check_from_driver(opened.config, opened.sinks)
+    report(path, opened.sinks, found, answer, found.not_looked_at)
+
+
+def report(
+    path: str, sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any], not_looked_at: Iterable[str] = ()
+) -> None:
+    """Print what a check found, and raise what would stop the job."""
+    registry = Registry(installed_plugins())
+    count = len(found.errors)
+    what = "1 finding would stop the job" if count == 1 else f"{count} findings would stop the job"
+    fix = f"fix {'it' if count == 1 else 'them'}, then `exactsink run {path}`"
+    refusal = found.refusal(PreflightError(what, next=fix))
+    others = [_finding(other) for other in found.refusals if other is not refusal]
+    by_sink = {name: [*found.findings[name], *map(_finding, _away(found, name))] for name in sinks}
+    answer["guarantee"] = job_guarantee(sinks.values())
+    answer["sinks"] = {
+        promise.sink: asdict(CheckedSink(**asdict(promise), findings=by_sink[promise.sink]))
+        for promise in guarantees_of(sinks, registry)
+    }
+    answer["journal"] = [asdict(finding) for finding in found.journal]
+    answer["findings"] = [asdict(finding) for finding in others]
+    answer["not_looked_at"] = list(not_looked_at)
+    print_guarantees(sinks, registry, sys.stdout)
+    _print("", [*others, *found.journal])
+    for name, findings in by_sink.items():
+        _print(f"sink {name}: ", findings)
+    for unseen in not_looked_at:
+        print(f"not looked at without Spark: {unseen}")
+    if refusal is not None:
+        raise refusal
+
+
+def _away(found: Found, sink: str) -> Sequence[ExactsinkError]:
+    return [found.away[sink]] if sink in found.away else []
+
+
+def _finding(error: ExactsinkError) -> Finding:
+    """Return an error as what stands in a list."""
+    return Finding("error", ": ".join(filter(None, (error.what, error.why))), error.next)
+
+
+def _print(place: str, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        print(f"{finding.severity}: {place}{finding.message}\n  fix: {finding.fix}")

@@ -1,0 +1,29 @@
+"""`exactsink schema`: the JSON schema of a job's file, with the options of the backends that are installed here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from exactsink.contract import ConfigError
+from exactsink.job.config.schema import job_schema
+from exactsink.job.registry import Registry, installed_plugins
+
+__all__ = ["schema", "schema_text"]
+
+
+def schema(output: str | None) -> None:
+    """Print the schema, or write it to a file in the place of what it held. Raises ConfigError where it can't."""
+    if output is None:
+        print(schema_text(), end="")
+        return
+    try:
+        Path(output).write_text(schema_text(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output} can't be written", why=str(error.strerror), next="name another file") from None
+    print(f"wrote {output}\n  next: #:schema {output} as the first line of a job's file beside it")
+
+
+def schema_text() -> str:
+    """Return the schema as the file holds it."""
+    return json.dumps(job_schema(Registry(installed_plugins())), indent=1, ensure_ascii=False) + "\n"

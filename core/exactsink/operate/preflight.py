@@ -1,0 +1,86 @@
+"""Look before the first row whether every sink can give what the job asks for: all that needs no Spark.
+
+`run` and `check` ask with each sink's columns, once Spark has analyzed the frames; `check --no-spark` with what is
+known of them without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable
+from exactsink.job.config import JobConfig
+from exactsink.job.guarantees import check_guarantee, check_order
+from exactsink.job.history import JobHistory
+from exactsink.protocol.sinks import Sink, committer_of
+
+__all__ = ["Found", "ask_sink", "look_at_journal", "promise_refusals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Each sink's findings, what else refuses the job, and warnings of the journal's place.
+
+    `away` are the errors of sinks that gave no answer.
+    """
+
+    findings: Mapping[str, Sequence[Finding]]
+    refusals: Sequence[ExactsinkError] = ()
+    journal: Sequence[Finding] = ()
+    away: Mapping[str, ExactsinkError] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> Sequence[tuple[str, Finding]]:
+        """The findings that stop the job, each with its sink."""
+        return [(sink, f) for sink, found in self.findings.items() for f in found if f.severity == "error"]
+
+    def refuse(self) -> None:
+        """Raise what would stop the job, with all findings and the statements that fix them."""
+        lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in self.errors]
+        refusal = self.refusal(PreflightError("\n".join(lines), next="fix that, then `exactsink check JOB.toml`"))
+        if refusal is not None:
+            raise refusal
+
+    def refusal(self, by_findings: PreflightError) -> ExactsinkError | None:
+        """Return what would stop the job, the gravest: what a person has to fix before what may pass by itself.
+
+        `by_findings` is what the findings raise.
+        """
+        all_of = [*self.refusals, *self.away.values()]
+        grave = [error for error in all_of if not isinstance(error, Retryable)]
+        ordered = [*grave, *([by_findings] if self.errors else []), *all_of]
+        return ordered[0] if ordered else None
+
+
+def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding]:
+    """Ask a sink's target; without a schema, for all that hangs on no column. Changes nothing."""
+    try:
+        with closing(committer_of(sink, job)) as committer:
+            if schema is None:
+                return list(committer.check_target(sink.max_participants))
+            return list(committer.check(schema, sink.max_participants))
+    except ExactsinkError as error:
+        if f"sink {sink.name}" in error.what:
+            raise
+        raise type(error)(f"sink {sink.name}: {error.what}", why=error.why, next=error.next) from error
+
+
+def look_at_journal(config: JobConfig) -> tuple[Sequence[PreflightError], Sequence[Finding]]:
+    """Return why the journal's place can't hold one, and warnings."""
+    found = list(JobHistory.of(config).check())
+    refusals = [PreflightError(f.message, next=f.fix) for f in found if f.severity == "error"]
+    return refusals, [finding for finding in found if finding.severity != "error"]
+
+
+def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[PreflightError]:
+    """Return why the sinks together can't give what the job asks for."""
+    try:
+        check_order(sinks)
+        check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
+    except PreflightError as refusal:
+        return [refusal]
+    return []

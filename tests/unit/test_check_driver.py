@@ -1,0 +1,177 @@
+"""`check --no-spark`: what a start would refuse is refused, what hangs is named, and what is not seen is said."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.unit.conftest import Ended
+from tests.unit.manual_job import FOREIGN, Job
+from tests.unit.two_sinks import Shop
+
+from exactsink.cli import check_driver
+from exactsink.cli.answers import Checked
+from exactsink.job.config import load_config
+from exactsink.job.source_columns import source_columns
+from exactsink.operate.driver_check import check_from_driver
+
+Check = Callable[..., Ended]
+SOURCE = '[source]\nformat = "csv"\nschema = "{}"\npath = "{}"\n{}\n[sinks.lake]'
+
+
+@pytest.fixture
+def check(command: Check, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """A busy machine is no target that hangs: it may take a minute."""
+    monkeypatch.setattr(check_driver, "check_from_driver", partial(check_from_driver, seconds=60))
+    return partial(command, "check", "--no-spark", "--json")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """A job whose epoch 0 is in both sinks, and done in Spark's checkpoint."""
+    made = Shop(tmp_path)
+    made.epochs(0)
+    (tmp_path / "chk" / "commits").mkdir(parents=True)
+    (tmp_path / "chk" / "commits" / "0").touch()
+    (tmp_path / "chk" / "metadata").write_text('{"id": "query-1"}')
+    return made
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """The port of a server that accepts, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_healthy_job_is_looked_at_without_spark(shop: Shop, check: Check) -> None:
+    program = "import sys; from exactsink.cli.main import main; code = main(sys.argv[1:]);"
+    program += "sys.exit(code or 99 * any(name in sys.modules for name in ('pyspark', 'py4j')))"
+    subprocess.run([sys.executable, "-c", program, "check", "--no-spark", shop.file], check=True)
+    checked = Checked.model_validate_json(check(shop.file).out)
+    assert (checked.error, checked.guarantee, checked.findings) == (None, "exactly once", [])
+    assert "types of the columns of lake, table" in checked.not_looked_at
+
+
+def test_what_hangs_is_named_and_hides_no_other(tmp_path: Path, command: Check, mute: int) -> None:
+    """Also where the journal's database is what hangs; the command's own time is the bound, and it ends by itself."""
+    job = Shop(tmp_path, f'journal = "postgresql+psycopg://u@127.0.0.1:{mute}/shop?connect_timeout=600"')
+    (tmp_path / "lake").write_text("in the way")
+    hangs = (
+        f'[sinks.db]\nbackend = "postgres"\nconninfo = "host=127.0.0.1 port={mute} connect_timeout=600"\ntable = "t"\n'
+    )
+    job.edit("[sinks.table]", f"{hangs}[sinks.table]")
+    ended = command("check", "--no-spark", "--json", job.file)
+    checked = Checked.model_validate_json(ended.out)
+    assert checked.sinks["db"].findings[0].message.startswith("sink db has not answered within 4 s")
+    assert "lake" in checked.sinks["lake"].findings[0].message
+    assert ["the journal has not answered" in found.message for found in checked.findings] == [True]
+    assert (ended.code, checked.error is not None and checked.error.kind) == (5, "PreflightError")
+
+    (tmp_path / "lake").unlink()
+    ended = command("check", "--no-spark", job.file)
+    assert (ended.code, "exactsink: the journal has not answered within 4 s" in ended.err) == (75, True)
+
+
+def test_a_start_that_would_be_refused_is_refused(shop: Shop, check: Check) -> None:
+    (shop.folder / "chk" / "metadata").write_text('{"id": "query-2"}')
+    ended = check(shop.file)
+    assert (ended.code, "the checkpoint is query query-2's" in ended.err) == (5, True)
+    shutil.rmtree(shop.folder / "chk")
+    ended = check(shop.file)
+    assert (ended.code, "its checkpoint" in ended.err) == (5, True)
+    shutil.rmtree(shop.folder / "chk.exactsink")
+    ended = check(shop.file)
+    assert (ended.code, "another journal fed this target" in ended.err) == (5, True)
+
+
+def test_foreign_work_and_a_sink_that_is_lacking_are_what_a_start_refuses(job: Job, check: Check) -> None:
+    claim, votes = job.decided()
+    job.checkpoint("query-1")
+    assert check(job.file).code == 0
+    Path(job.file).write_text(Path(job.file).read_text().replace("sinks.lake", "sinks.sea"))
+    ended = check(job.file)
+    assert (ended.code, "the config lacks sink lake as it was" in ended.err) == (2, True)
+    Path(job.file).write_text(Path(job.file).read_text().replace("sinks.sea", "sinks.lake"))
+    job.session(claim).commit(0, votes[:2])
+    job.checkpoint("query-1", 0)
+    job.vote(FOREIGN, 4, 9)
+    ended = check(job.file)
+    assert (ended.code, "--sweep-token ffffffffffff" in ended.err) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "said"),
+    [
+        ('transform = "gone_away:f"\n', 2, "transform gone_away:f can't be imported: No module named 'gone_away'"),
+        ('route = "ours:f"\n', 0, ""),
+        ('[transform]\nsql_file = "gone.sql"\n', 2, "gone.sql can't be read"),
+        ('[source]\nformat = "csv"\npath = "gone"\n', 5, "gone does not exist"),
+        ("[observe]\nopentelemetry = true\n", 2, "[observe] opentelemetry: not installed"),
+    ],
+)
+def test_what_the_job_names_is_there(
+    tmp_path: Path, check: Check, job: str, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is run."""
+    (tmp_path / "ours.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.setattr("exactsink.operate.driver_check.find_spec", lambda name: None)
+    ended = check(Shop(tmp_path, job).file)
+    assert (ended.code, said in ended.err) == (code, True), ended.err
+
+
+def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path, check: Check) -> None:
+    shop = Shop(tmp_path)
+    (tmp_path / "chk.exactsink").write_text("in the way")
+    ended = check(shop.file)
+    found = [one["message"] for one in ended.body["findings"]] + [ended.body["error"]["what"]]
+    assert any(str(tmp_path / "chk.exactsink") in message for message in found)
+    assert ended.code in (5, 75)
+
+
+def test_columns_are_compared_where_the_file_says_them_all(tmp_path: Path, check: Check) -> None:
+    (tmp_path / "in").mkdir()
+    shop = Shop(tmp_path)
+    shop.edit("[sinks.lake]", SOURCE.format("nr BIGINT", "in", ""))
+    ended = check(shop.file)
+    assert (ended.code, ended.body["sinks"]["table"]["findings"][0]["fix"]) == (
+        5,
+        "select id into this sink, or correct `keys`",
+    )
+    assert len(ended.body["not_looked_at"]) == 1
+    shop.edit('path = "in"\n', 'path = "in"\n[transform]\nsql = "SELECT nr AS id FROM source"\n')
+    assert check(shop.file).code == 0
+    shop.edit('[transform]\nsql = "SELECT nr AS id FROM source"\n', "")
+    (tmp_path / "in" / "id=1").mkdir()  # a folder that brings a column
+    assert check(shop.file).code == 0
+
+
+@pytest.mark.parametrize(
+    ("declared", "columns"),
+    [
+        ("id BIGINT NOT NULL, `a ``b` STRING COMMENT 'x, y'", {"id": pa.int64(), "a `b": pa.string()}),
+        ("d decimal(10,2), n NUMERIC, t: timestamp", {"d": pa.decimal128(10, 2), "n": pa.decimal128(10), "t": None}),
+        ("a ARRAY<INT>", None),
+        ("a INT b INT", None),
+        ("a VARCHAR(9)", None),
+        ("a decimal(39)", None),
+    ],
+)
+def test_a_schema_is_read_as_spark_reads_it_or_not_at_all(
+    tmp_path: Path, declared: str, columns: dict[str, pa.DataType | None] | None
+) -> None:
+    (tmp_path / "in").mkdir()
+    shop = Shop(tmp_path)
+    shop.edit("[sinks.lake]", SOURCE.format(declared, "in", ""))
+    found = source_columns(load_config(shop.file)[0])
+    assert (found is None) == (columns is None)
+    if found is not None and columns is not None:
+        moment = pa.timestamp("us", tz="UTC")
+        assert found == pa.schema([(name, kind or moment) for name, kind in columns.items()])
