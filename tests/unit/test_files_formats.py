@@ -191,8 +191,8 @@ def test_a_date_that_is_no_folders_name_is_refused(tmp_path: Path) -> None:
         writer.write(far)
 
 
-TIMES = "'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXXXX', "
-TIMES += "'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS'"
+TIMES = "'timestampFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSSXXXXX'), "
+TIMES += "'timestampNTZFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS')"
 CSV = f"'escape', '\"', 'ignoreLeadingWhiteSpace', 'false', 'ignoreTrailingWhiteSpace', 'false', {TIMES}"
 
 
@@ -215,7 +215,7 @@ def to_csv(fields: str, name: str, mark: str = ",") -> str:
 def test_lines_are_made_in_sql_and_csv_is_named_by_its_header() -> None:
     assert shape(SCHEMA, "parquet") is None
     assert shape(SCHEMA) == [to_csv("*", "id,name")]
-    assert shape(SCHEMA, header=False, delimiter="'") == [f"to_csv(struct(*), map('sep', '''', {CSV})) AS value"]
+    assert shape(SCHEMA, header=False, delimiter="'") == [f"to_csv(struct(*), map('sep', char(39), {CSV})) AS value"]
     assert shape(ODD, delimiter="\t", partition_by=["day"]) == [to_csv(FIELDS, HEADER, "\t"), "`day`"]
     assert shape(numbers("value", "b", "c"), partition_by=["value"]) == [to_csv("`b`, `c`", "b,c"), "`value`"]
 

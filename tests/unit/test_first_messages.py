@@ -72,7 +72,7 @@ MISTAKES = {
     "a bucket without a path": ('"chk"', '"s3://bucket"',
         "line 3: job.checkpoint: a URL of an object store is scheme://bucket/path"),
     "a file: URL with a host": ('"chk"', '"file://nas/chk"',
-        "line 3: job.checkpoint: a local folder is a path, or file:///path"),
+        "line 3: job.checkpoint: file://nas/ names another machine: a local folder is a path, or file:///path"),
     "somebody's home": ('"chk"', '"~nobody-here/chk"', "line 3: job.checkpoint: ~nobody-here/chk: no such user"),
 }  # fmt: skip
 

@@ -15,8 +15,9 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD = {"key": pa.binary(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32()}
 RECORD |= {"headers": HEADERS, "timestamp": pa.timestamp("us", "UTC")}
 JSON_OPTIONS = (
-    "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSSXXXXX', "
-    "'timestampNTZFormat', 'yyyy-MM-dd''T''HH:mm:ss.SSSSSS')"
+    "map('ignoreNullFields', 'false', 'timestampFormat', "
+    "concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSSXXXXX'), "
+    "'timestampNTZFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS'))"
 )
 
 

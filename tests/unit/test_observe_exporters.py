@@ -178,6 +178,7 @@ def test_every_metric_has_its_name_unit_and_description() -> None:
     runs.lost_votes(sdk.observer)
     sdk.events.report("decided", epoch=1, at=1.0, sinks=("lake",), entries=3, bytes=200)
     sdk.events.report("swept", sink="lake", participants=1)
+    sdk.events.report("quarantined", sink="lake", quarantine="bad", rows=2, reason="x")
     sdk.events.report("commit_retried", sink="lake", attempt=1, error="x")
     sdk.events.report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
     sdk.events.report("deadline", sink="lake", seconds=840.5)

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 
-from exactsink.contract import Committer, ExactsinkError, ObjectPath, Retryable
+from exactsink.contract import ExactsinkError, ObjectPath, Retryable
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["late_sink", "reachable"]
+__all__ = ["import_clients", "late_sink", "reachable"]
 
 _SECONDS = 5.0
+_IMPORT_SECONDS = 10.0
 _JOURNAL = "the journal"
 
 
@@ -25,9 +26,10 @@ def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float 
     Raises Retryable that names each that does not answer. Any other problem, a login or a missing table, is left to
     preflight, which knows its fix. Changes nothing.
     """
+    import_clients(sinks, history.job)
     calls: dict[str, Callable[[], object]] = {
-        f"sink {name}": partial(_ask, sink, committer_of(sink, history.job), seconds) for name, sink in sinks.items()
-    }  # made here: to import a client's library may take longer than its server
+        f"sink {name}": partial(_ask, sink, history.job, seconds) for name, sink in sinks.items()
+    }
     if history.journal_url is not None or isinstance(history.folder, ObjectPath):
         calls[_JOURNAL] = partial(_read, history.journal(lambda attempt: None))
     answers = ask_all(calls, seconds)
@@ -40,6 +42,15 @@ def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float 
         raise Retryable(f"{len(down)} servers don't answer:\n{each}", next="bring them back, then start the job again")
     for name, error in down.items():
         raise Retryable(_of(name, error), next=error.next) from error
+
+
+def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
+    """Have each sink's client library imported, as far as that goes: it is no time of its store's."""
+
+    def made(sink: Sink) -> None:
+        committer_of(sink, job).close()
+
+    ask_all({name: partial(made, sink) for name, sink in sinks.items()}, _IMPORT_SECONDS)
 
 
 def late_sink(sink: Sink, seconds: float) -> Retryable:
@@ -60,9 +71,9 @@ def _of(name: str, error: ExactsinkError) -> str:
     return f"{what}: {error.why}" if error.why else what
 
 
-def _ask(sink: Sink, committer: Committer, seconds: float) -> None:
+def _ask(sink: Sink, job: str, seconds: float) -> None:
     """Ask for what is read fastest. A client's library may try for long before it says that nobody is there."""
-    with closing(committer):
+    with closing(committer_of(sink, job)) as committer:
         _knock(sink.backend.servers, seconds)
         if sink.backend.traits.marks:
             committer.mark()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -24,7 +24,7 @@ from exactsink.contract import (
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
-from exactsink.operate.reachable import late_sink
+from exactsink.operate.reachable import import_clients, late_sink
 from exactsink.protocol.commit import all_before, resolved_by
 from exactsink.protocol.journal.log import Log, knows_all
 from exactsink.protocol.journal.records import BoundSink, Expected
@@ -138,9 +138,7 @@ def assess(
     its first claim. Changes nothing, and disturbs no driver.
     """
     calls = {name: partial(_ask, sink, history.job, log) for name, sink in sinks.items()}
-    for sink in sinks.values():
-        with suppress(Exception), closing(committer_of(sink, history.job, log)):
-            pass  # imports its client's library: that is no time of its store's
+    import_clients(sinks, history.job)
     # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
     answers = ask_all(calls, seconds)
