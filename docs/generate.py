@@ -26,12 +26,14 @@ from pydantic_core import PydanticUndefined
 from exactsink.bench.report import Cell, Table, from_json, shown, table_lines
 from exactsink.cli.answers import ANSWERS
 from exactsink.cli.fields import kind_fields
+from exactsink.cli.init_plugin import ROADS, backend_text
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, metrics_table, points_table
 from exactsink.spark import versions
+from exactsink.testing.reference import contract_page, kit_page
 
 __all__ = ["BLOCKS", "PAGES", "main", "stale", "with_figures"]
 
@@ -49,6 +51,13 @@ Strings may hold `${NAME}` or `${NAME:-default}` from the environment; no error 
 A variable that is not set, or is empty, is refused where it has no default: `${NAME:-}` lets nothing stand in.
 In a backend's own options, `${executor:NAME}` is also resolved in each task, from its executor's environment: such a
 value does not travel from the driver.
+"""
+_ROADS = """\
+# Three backends, whole
+
+What `exactsink init FOLDER --plugin ledger --from ROAD` writes, but for its `pyproject.toml`, README, announcement, and
+the target on which the kit plays it. Each keeps its rows in an SQLite file, which stands for a store: of transactions, of
+keys with conditional writes, of prepared work.
 """
 _JSON = """\
 # JSON of the commands
@@ -249,7 +258,19 @@ def _cell_rows(cell: Mapping[str, typing.Any]) -> Iterator[Sequence[str]]:
             yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1]}", cell["at"][:10]
 
 
+def roads_page() -> str:
+    """Return the backend that `exactsink init --plugin` writes for each road."""
+    parts = [_ROADS]
+    for road, (_, summary) in ROADS.items():
+        parts.append(f"## {road}\n\n{summary[0].upper()}{summary[1:]}.\n")
+        parts.append(f"```python no-run: its project is tested\n{backend_text('ledger', road)}```\n")
+    return "\n".join(parts)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "contract.md": contract_page,
+    "conformance-kit.md": kit_page,
+    "plugin-roads.md": roads_page,
     "supported-versions.md": versions_page,
     "json.md": json_page,
     "config.md": config_page,

@@ -46,10 +46,13 @@ CAPABILITIES: Mapping[Capability, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`promise` says what holds when it passes; `play` raises Broken when it does not."""
+    """`promise` says what holds when it passes; `play` raises Broken when it does not. `failure` is what happens to
+    people that it stands for.
+    """
 
     name: str
     promise: str
+    failure: str
     play: Callable[[Context], None]
     needs: tuple[Capability, ...] = ()
 

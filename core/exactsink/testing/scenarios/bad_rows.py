@@ -95,9 +95,25 @@ def _sinks(context: Context, script: Script) -> None:
 
 _NEEDS: tuple[Capability, ...] = ("validates_rows", "unfit")
 SCENARIOS = (
-    Scenario("bad-rows-apart", "every row is in the target or in its quarantine, once", _apart, _NEEDS),
-    Scenario("quarantine-replayed", "a row is judged the same again", _replayed(_quarantines), _NEEDS),
     Scenario(
-        "judged-again", "a replay of lost votes writes the same rows", _replayed(_sinks), (*_NEEDS, "can_lose_votes")
+        "bad-rows-apart",
+        "every row is in the target or in its quarantine, once",
+        "a row that the target can't hold comes, and the driver dies while both sinks commit",
+        _apart,
+        _NEEDS,
+    ),
+    Scenario(
+        "quarantine-replayed",
+        "a row is judged the same again",
+        "the quarantined rows' staged files are removed before they are committed",
+        _replayed(_quarantines),
+        _NEEDS,
+    ),
+    Scenario(
+        "judged-again",
+        "a replay of lost votes writes the same rows",
+        "votes of an epoch with bad rows are lost, and it is written again",
+        _replayed(_sinks),
+        (*_NEEDS, "can_lose_votes"),
     ),
 )

@@ -194,25 +194,53 @@ def _all_stand(outcomes: list[Outcome] | tuple[Outcome, ...] | object) -> None:
 
 
 SCENARIOS = (
-    Scenario("other-process", "what one process prepares, an unrelated one commits", _other_process),
-    Scenario("commits-at-once", "two processes that commit at the same moment apply the rows once", _at_once),
+    Scenario(
+        "other-process",
+        "what one process prepares, an unrelated one commits",
+        "the driver dies, and another machine's driver commits what its tasks had prepared",
+        _other_process,
+    ),
+    Scenario(
+        "commits-at-once",
+        "two processes that commit at the same moment apply the rows once",
+        "a driver is taken for dead, and is not: it and its successor commit the same epoch",
+        _at_once,
+    ),
     Scenario(
         "applied-late",
         "a process that has looked and then waited applies nothing that another one has applied meanwhile",
+        "a driver reads the marker, is paused by its machine, and applies after its successor did",
         _applied_late,
         ("applier",),
     ),
-    Scenario("commit-replayed", "a commit may be repeated, by its process and by others", _replayed),
-    Scenario("answer-lost", "a commit whose answer is lost is made again, and changes nothing", _answer_lost),
-    Scenario("killed-inside-commit", "a driver may die at any moment of its commit", _killed_inside),
+    Scenario(
+        "commit-replayed",
+        "a commit may be repeated, by its process and by others",
+        "a commit went through, the process died before it knew, and the next start commits again",
+        _replayed,
+    ),
+    Scenario(
+        "answer-lost",
+        "a commit whose answer is lost is made again, and changes nothing",
+        "the network is cut between the store's commit and its answer",
+        _answer_lost,
+    ),
+    Scenario(
+        "killed-inside-commit",
+        "a driver may die at any moment of its commit",
+        "the process is killed between two of the calls of a commit",
+        _killed_inside,
+    ),
     Scenario(
         "stalled-inside-commit",
         "a driver that stalled in its commit wakes epochs later, and changes nothing",
+        "a virtual machine is suspended in a commit, and goes on hours later",
         _stalled_inside,
     ),
     Scenario(
         "killed-inside-sweep",
         "a driver may die at any moment of its sweep",
+        "the process is killed between two of the calls that clean up",
         _killed_inside_sweep,
         ("hidden_until_decided",),
     ),

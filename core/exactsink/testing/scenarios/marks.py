@@ -146,15 +146,46 @@ def _settled(session: Session, fits: Callable[[Mark | None], bool]) -> Mark | No
 
 _MARKS: tuple[Capability, ...] = ("marks",)
 SCENARIOS = (
-    Scenario("births-at-once", "a target is bound to one journal, whoever comes at the same moment", _births, _MARKS),
-    Scenario("second-journal", "a target that one journal feeds is refused to another", _second_journal, _MARKS),
+    Scenario(
+        "births-at-once",
+        "a target is bound to one journal, whoever comes at the same moment",
+        "a job is started twice by mistake, on two machines, for the first time",
+        _births,
+        _MARKS,
+    ),
+    Scenario(
+        "second-journal",
+        "a target that one journal feeds is refused to another",
+        "a job is copied with its target's name in it",
+        _second_journal,
+        _MARKS,
+    ),
     Scenario(
         "mark-before-rows",
         "no row of an epoch shows before its mark",
+        "the target's backup is restored to the middle of a commit",
         _before_rows,
         ("hidden_until_decided", "marks"),
     ),
-    Scenario("mark-follows", "the mark is that of the last epoch with rows, and its claim's", _follows, _MARKS),
-    Scenario("mark-kept", "a commit that is repeated leaves the mark as it is", _kept, _MARKS),
-    Scenario("marks-trimmed", "trimming keeps the highest mark", _trimmed, _MARKS),
+    Scenario(
+        "mark-follows",
+        "the mark is that of the last epoch with rows, and its claim's",
+        "an epoch is written again under a newer claim, and the target is restored in between",
+        _follows,
+        _MARKS,
+    ),
+    Scenario(
+        "mark-kept",
+        "a commit that is repeated leaves the mark as it is",
+        "a repeated commit counts its participants twice",
+        _kept,
+        _MARKS,
+    ),
+    Scenario(
+        "marks-trimmed",
+        "trimming keeps the highest mark",
+        "what proves old epochs is cleaned up while the job runs for months",
+        _trimmed,
+        _MARKS,
+    ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from exactsink.protocol.events import POINTS
@@ -21,12 +22,21 @@ _SHAPE = ([20, 20],) * 3
 _COMMIT = f"commit:{SINK}"
 
 
+_FAILURES: Mapping[Action, str] = MappingProxyType(
+    {
+        "kill": "kill -9: the machine is lost, or memory runs out",
+        "stall": "the machine is suspended, takes itself for the driver still, and goes on after its successor",
+    }
+)
+
+
 def _scenario(point: str, edge: Edge, action: Action) -> Scenario:
     who = "a participant" if point in _TASKS else "the driver"
     done = "killed" if action == "kill" else "stalled, and woken when its successor is done,"
     return Scenario(
         f"{'killed' if action == 'kill' else 'stalled'}-{edge}-{point.replace(':<sink>', '')}",
         f"{who} is {done} {edge} {point}: every row is applied once, and nothing stays in doubt",
+        _FAILURES[action],
         _playing(point.replace("<sink>", SINK), edge, action),
     )
 

@@ -103,14 +103,39 @@ def _interleaved(context: Context) -> None:
 _SEVERAL: tuple[Capability, ...] = ("several_jobs",)
 _HIDDEN: tuple[Capability, ...] = ("hidden_until_decided",)
 SCENARIOS = (
-    Scenario("others-untouched", "prepared work of other jobs and sinks is left alone", _others_untouched, _SEVERAL),
-    Scenario("foreign-untouched", "what is no participant's is left alone", _foreign_untouched, ("foreign",)),
+    Scenario(
+        "others-untouched",
+        "prepared work of other jobs and sinks is left alone",
+        "two jobs, or two sinks, have one store; one of them is cleaned up",
+        _others_untouched,
+        _SEVERAL,
+    ),
+    Scenario(
+        "foreign-untouched",
+        "what is no participant's is left alone",
+        "somebody's own prepared work stands in the same store",
+        _foreign_untouched,
+        ("foreign",),
+    ),
     Scenario(
         "another-journal",
         "another journal's work under this job's name stops the start, and is left in place",
+        "a job's checkpoint is deleted, or the job is copied, and it starts under the old name",
         _another_journal,
         _HIDDEN,
     ),
-    Scenario("two-jobs-in-turn", "two jobs feed one target, one after the other", _in_turn, _SEVERAL),
-    Scenario("two-jobs-interleaved", "two jobs feed one target at the same time", _interleaved, _SEVERAL),
+    Scenario(
+        "two-jobs-in-turn",
+        "two jobs feed one target, one after the other",
+        "two jobs write into one table, one after the other",
+        _in_turn,
+        _SEVERAL,
+    ),
+    Scenario(
+        "two-jobs-interleaved",
+        "two jobs feed one target at the same time",
+        "two jobs write into one table side by side",
+        _interleaved,
+        _SEVERAL,
+    ),
 )

@@ -87,9 +87,33 @@ def _one_moment(context: Context) -> None:
 
 
 SCENARIOS = (
-    Scenario("empty-epoch", "epochs and partitions without rows are epochs like others", _empty),
-    Scenario("many-rows", "100,000 rows of one epoch are applied once", _many),
-    Scenario("order-kept", "rows of a partition keep their order", _order, ("order",)),
-    Scenario("undecided-invisible", "no reader sees a row before its decision", _hidden, ("hidden_until_decided",)),
-    Scenario("one-moment", "an epoch appears to readers at one moment", _one_moment, ("atomic_visibility",)),
+    Scenario(
+        "empty-epoch",
+        "epochs and partitions without rows are epochs like others",
+        "a batch brings nothing for this sink",
+        _empty,
+    ),
+    Scenario(
+        "many-rows",
+        "100,000 rows of one epoch are applied once",
+        "a batch is larger than what the writer keeps at once",
+        _many,
+    ),
+    Scenario(
+        "order-kept", "rows of a partition keep their order", "a writer hands rows on side by side", _order, ("order",)
+    ),
+    Scenario(
+        "undecided-invisible",
+        "no reader sees a row before its decision",
+        "a dashboard reads while an epoch is written, and the epoch is aborted",
+        _hidden,
+        ("hidden_until_decided",),
+    ),
+    Scenario(
+        "one-moment",
+        "an epoch appears to readers at one moment",
+        "a reader looks in the middle of a commit",
+        _one_moment,
+        ("atomic_visibility",),
+    ),
 )

@@ -185,8 +185,29 @@ def _is_marked(session: Session, epoch: int, found: Sequence[Standing]) -> bool:
 
 
 SCENARIOS = (
-    Scenario("assessed", "assess answers what commit would, and changes nothing", _assessed),
-    Scenario("assessed-lost", "assess answers Lost where commit would", _assessed_lost, ("can_lose_votes",)),
-    Scenario("assessed-inside-commit", "assess is right of an epoch that is committed in part", _assessed_inside),
-    Scenario("assessed-beside-commit", "assess is right whenever another process commits", _assessed_beside),
+    Scenario(
+        "assessed",
+        "assess answers what commit would, and changes nothing",
+        "an operator asks what is in doubt, and asking changes it",
+        _assessed,
+    ),
+    Scenario(
+        "assessed-lost",
+        "assess answers Lost where commit would",
+        "`exactsink status` says prepared, and the commit then says lost",
+        _assessed_lost,
+        ("can_lose_votes",),
+    ),
+    Scenario(
+        "assessed-inside-commit",
+        "assess is right of an epoch that is committed in part",
+        "an operator looks after a driver died in the middle of a commit",
+        _assessed_inside,
+    ),
+    Scenario(
+        "assessed-beside-commit",
+        "assess is right whenever another process commits",
+        "an operator looks beside a driver at work, and is alarmed for nothing",
+        _assessed_beside,
+    ),
 )

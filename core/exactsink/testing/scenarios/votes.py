@@ -98,10 +98,46 @@ def _previous(context: Context) -> None:
 
 _EVIDENCE: tuple[Capability, ...] = ("destroy_evidence",)
 SCENARIOS = (
-    Scenario("all-votes-lost", "lost votes are written again", _losing(slice(None)), ("can_lose_votes",)),
-    Scenario("one-vote-lost", "one lost vote of several is written again", _losing(slice(1)), ("can_lose_votes",)),
-    Scenario("unknown-before-commit", "what nobody can prove stops the job", _unproven("before"), _EVIDENCE),
-    Scenario("unknown-after-commit", "expired evidence is no proof of a loss", _unproven("after"), _EVIDENCE),
-    Scenario("loser-swept", "a losing attempt is listed and swept", _loser_swept, ("hidden_until_decided",)),
-    Scenario("previous-release", "what earlier releases prepared is committed", _previous, ("previous",)),
+    Scenario(
+        "all-votes-lost",
+        "lost votes are written again",
+        "a store's time-out drops all that was prepared, while the job was down",
+        _losing(slice(None)),
+        ("can_lose_votes",),
+    ),
+    Scenario(
+        "one-vote-lost",
+        "one lost vote of several is written again",
+        "it drops one of several",
+        _losing(slice(1)),
+        ("can_lose_votes",),
+    ),
+    Scenario(
+        "unknown-before-commit",
+        "what nobody can prove stops the job",
+        "somebody removes what was prepared, and all trace of it",
+        _unproven("before"),
+        _EVIDENCE,
+    ),
+    Scenario(
+        "unknown-after-commit",
+        "expired evidence is no proof of a loss",
+        "evidence of a commit expires before the job is started again",
+        _unproven("after"),
+        _EVIDENCE,
+    ),
+    Scenario(
+        "loser-swept",
+        "a losing attempt is listed and swept",
+        "Spark runs a task twice (speculation, a lost executor), and the second try is not decided",
+        _loser_swept,
+        ("hidden_until_decided",),
+    ),
+    Scenario(
+        "previous-release",
+        "what earlier releases prepared is committed",
+        "the plugin is upgraded while an epoch of its old release is decided and not committed",
+        _previous,
+        ("previous",),
+    ),
 )
