@@ -55,9 +55,9 @@ value does not travel from the driver.
 _ROADS = """\
 # Three backends, whole
 
-What `exactsink init FOLDER --plugin ledger --from ROAD` writes, but for its `pyproject.toml`, README, announcement, and
-the target on which the kit plays it. Each keeps its rows in an SQLite file, which stands for a store: of transactions, of
-keys with conditional writes, of prepared work.
+What `exactsink init FOLDER --plugin ledger --from ROAD` writes, but for `pyproject.toml`, README, announcement, and
+the target on which the kit plays it. Each keeps its rows in an SQLite file, which stands for a store: of transactions,
+of keys with conditional writes, of prepared work.
 """
 _JSON = """\
 # JSON of the commands
