@@ -113,7 +113,7 @@ def test_scenarios_are_skipped_by_a_capability_that_is_named(runner: Runner, tmp
     needing = {need: name for name, scenario in SCENARIOS.items() for need in scenario.needs}
     assert needing.keys() == CAPABILITIES.keys()
     for need, name in needing.items():
-        result = runner.play(name, BareTarget(), tmp_path / name)
+        result = runner.play(name, BareTarget(strong=need in HOOKS), tmp_path / need)
         assert (result.outcome, result.why) == ("skipped", f"needs {need}: {CAPABILITIES[need]}")  # type: ignore[index]
 
 
