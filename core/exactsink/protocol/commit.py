@@ -143,7 +143,7 @@ class CommitCalls:
         if not source_done:
             errors |= {s: in_doubt(decision.epoch, s, evidence) for s, evidence in unknown.items() if evidence}
         reach.aside.update({sink: error for sink, error in errors.items() if reach.may_set_aside(error)})
-        if raised := [error for sink, error in errors.items() if sink not in reach.aside]:
+        if raised := [_of_sink(sink, error) for sink, error in errors.items() if sink not in reach.aside]:
             raise max(raised, key=_gravity)
         lost = {}
         for result in (result for result in results if result.sink not in reach.aside):
@@ -219,6 +219,15 @@ def _waves(before: Mapping[str, frozenset[str]]) -> Iterator[Sequence[str]]:
 def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
     open_outcomes = (Lost,) if source_done else (Lost, Unknown)
     return result.error is None and not any(isinstance(outcome, open_outcomes) for outcome in result.outcomes)
+
+
+def _of_sink(sink: str, error: Exception) -> Exception:
+    """Return a sink's error as the job's: a server that is away does not say whose it is."""
+    if not isinstance(error, Retryable) or f"sink {sink}" in error.what:
+        return error
+    named = type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
+    named.__cause__ = error
+    return named
 
 
 def _gravity(error: Exception) -> int:
