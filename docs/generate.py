@@ -15,7 +15,7 @@ import signal
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -31,7 +31,7 @@ from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
-from exactsink.observe.reference import events_table, metrics_table, points_table
+from exactsink.observe.reference import events_table, markdown_table, metrics_table, points_table
 from exactsink.spark import versions
 from exactsink.testing.reference import contract_page, kit_page
 
@@ -123,7 +123,9 @@ def config_page() -> str:
     for listing in registry.listings():
         options = registry.load(listing.name, listing.name).Options
         parts.append(_section(f'`backend = "{listing.name}"`', options, level="###"))
-        parts.append(_table(("strategy", "what it does"), ((f"`{s}`", line) for s, line in listing.strategies.items())))
+        parts.append(
+            markdown_table(("strategy", "what it does"), ((f"`{s}`", line) for s, line in listing.strategies.items()))
+        )
     return "\n".join(parts)
 
 
@@ -156,7 +158,9 @@ def exit_codes_page() -> str:
         if kind is not errors.ExactsinkError:
             rows.setdefault(kind.exit_code, []).append(f"`{kind.__name__}`: {_first(kind)}")
     rows[errors.ConfigError.exit_code].append("a mistake on the command line")
-    table = _table(("code", "what it means"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
+    table = markdown_table(
+        ("code", "what it means"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items()))
+    )
     return (
         "# Exit codes\n\nEvery error is printed as what happened, why, and the next command.\n\n" + table + "\n"
         "A supervisor may start a job again after 70, 75, 130, 143 and a signal. After 1 to 6 a person has "
@@ -172,7 +176,7 @@ def errors_page() -> str:
     )
     return (
         "# Errors\n\nFrom `exactsink.contract`. Each has `what`, `why` and `next`, and pickles. Ordered by what "
-        "the caller does next.\n\n" + _table(("error", "is a", "exit code", "what the caller does"), rows)
+        "the caller does next.\n\n" + markdown_table(("error", "is a", "exit code", "what the caller does"), rows)
     )
 
 
@@ -200,10 +204,10 @@ def json_page() -> str:
     for model in ANSWERS:
         rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
         parts.append(
-            f"## {model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n{_table(('field', 'type'), rows)}"
+            f"## {model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n{markdown_table(('field', 'type'), rows)}"
         )
     rows = [(f"`{kind}`", ", ".join(f"`{name}`" for name in names)) for kind, names in kind_fields().items()]
-    parts.append(f"## Records\n\n{_RECORDS}\n" + _table(("kind", "fields beside `seq`, `at` and `kind`"), rows))
+    parts.append(f"## Records\n\n{_RECORDS}\n" + markdown_table(("kind", "fields beside `seq`, `at` and `kind`"), rows))
     return "\n".join(parts)
 
 
@@ -241,8 +245,8 @@ def versions_page() -> str:
     columns = ("Spark", "Python", "Java", "part", "tests passed", "what did not pass", "on")
     servers = ((name, version) for name, version in found["servers"].items())
     return (
-        f"{text}\n{_table(columns, rows)}\n## Servers\n\nThe tests run against these; where Debian has them, against "
-        f"Debian's.\n\n{_table(('server', 'version'), servers)}"
+        f"{text}\n{markdown_table(columns, rows)}\n## Servers\n\nThe tests run against these; where Debian has them, "
+        f"against Debian's.\n\n{markdown_table(('server', 'version'), servers)}"
     )
 
 
@@ -405,7 +409,7 @@ def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
         rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))
     doc = prose(inspect.getdoc(model) or "")
-    return f"{level} {title}\n\n{doc}\n\n" + _table(("key", "type", "default", "what it says"), rows)
+    return f"{level} {title}\n\n{doc}\n\n" + markdown_table(("key", "type", "default", "what it says"), rows)
 
 
 def _kind(annotation: object) -> str:
@@ -438,7 +442,7 @@ def _options(command: click.Command, usage: str) -> str:
     options = [p for p in command.params if isinstance(p, click.Option)]
     rows = [(", ".join(f"`{name}`" for name in (*o.opts, *o.secondary_opts)), _option_text(o)) for o in options]
     return f"```text no-run: usage\n{usage if rows else usage.removesuffix(' [OPTIONS]')}\n```\n" + (
-        "\n" + _table(("option", "what it does"), rows) if rows else ""
+        "\n" + markdown_table(("option", "what it does"), rows) if rows else ""
     )
 
 
@@ -460,13 +464,6 @@ def _tree(kind: type[errors.ExactsinkError]) -> Iterator[type[errors.ExactsinkEr
 
 def _first(kind: type) -> str:
     return prose(inspect.getdoc(kind) or "")
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(
-        "| " + " | ".join(cell.replace("|", "\\|").replace("\n\n", "<br>") for cell in line) + " |\n" for line in lines
-    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from exactsink import contract
 from exactsink.job.config.described import prose
+from exactsink.observe.reference import markdown_table
 from exactsink.testing.capabilities import CAPABILITIES
 from exactsink.testing.runner import SCENARIOS
 from exactsink.testing.target import ConformanceTarget
@@ -64,10 +65,10 @@ def kit_page() -> str:
         [
             _KIT,
             "## Scenarios\n",
-            _table(("scenario", "what holds", "what happens to people", "needs"), rows),
+            markdown_table(("scenario", "what holds", "what happens to people", "needs"), rows),
             f"POINT is each of {', '.join(f'`{point}`' for point in points)}.\n",
             "## Capabilities\n\nA scenario that needs one is skipped where it is not there. Nothing else skips one.\n",
-            _table(("capability", "when a scenario is skipped"), capabilities),
+            markdown_table(("capability", "when a scenario is skipped"), capabilities),
             "## A target\n",
             _class(ConformanceTarget),
         ]
@@ -79,7 +80,7 @@ def _class(kind: type) -> str:
     over = f" ({', '.join(bases)})" if bases else ""
     parts = [f"### `{kind.__name__}`{over}\n\n{prose(inspect.getdoc(kind) or '')}\n"]
     rows = list(_members(kind))
-    return "\n".join([*parts, _table(("", ""), rows)] if rows else parts)
+    return "\n".join([*parts, markdown_table(("", ""), rows)] if rows else parts)
 
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
@@ -118,10 +119,3 @@ class _Text:
 
 def _spelled(annotation: object) -> str:
     return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(
-        "| " + " | ".join(cell.replace("|", "\\|").replace("\n\n", "<br>") for cell in line) + " |\n" for line in lines
-    )
