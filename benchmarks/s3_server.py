@@ -8,20 +8,21 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from pyspark.sql import SparkSession
+from tests.servers.kafka_jars import JarSet
 from tests.servers.s3 import S3Server, own_s3
 from tests.servers.s3_proxy import Answer, Ask
-from tests.servers.s3a_jars import s3a_conf, s3a_jars
+from tests.servers.s3a_jars import S3A, s3a_conf, s3a_jars
 
 __all__ = ["Requests", "s3_server", "s3a_settings"]
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
+def s3_server(connector: JarSet = S3A) -> Iterator[S3Server]:
     """Return a running server. A JVM that is started within the block has Spark's S3A connector, and credentials."""
     if SparkSession.getActiveSession() is not None:
         raise RuntimeError("Spark runs already, without its S3A connector: run this benchmark first, or by itself")
     with own_s3() as server:
-        started = {"PYSPARK_SUBMIT_ARGS": f"--jars {s3a_jars()} pyspark-shell"}
+        started = {"PYSPARK_SUBMIT_ARGS": f"--jars {s3a_jars(connector)} pyspark-shell"}
         with patch.dict(os.environ, {**server.environment, **started}):
             yield server
 

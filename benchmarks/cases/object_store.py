@@ -28,7 +28,7 @@ from exactsink_files.backend import FilesBackend, FilesOptions
 if TYPE_CHECKING:
     from tests.servers.s3 import S3Server
 
-__all__ = ["COMMIT", "FILES", "MEMORY"]
+__all__ = ["COMMIT", "FILES", "MEMORY", "bucket", "counted"]
 
 _LOCAL, _SPARK = "ours, local", "Spark stream sink, s3a"
 _UPLOADS = 200
@@ -46,15 +46,15 @@ def _files(setting: Setting) -> Iterator[Plan]:
         variants = [
             Variant(
                 "ours",
-                _ours(setting, source, sides, lambda folder: f"s3://{_bucket(server, folder)}/out"),
-                _counted(server),
+                _ours(setting, source, sides, lambda folder: f"s3://{bucket(server, folder)}/out"),
+                counted(server),
             ),
             Variant(
                 _LOCAL,
                 _ours(setting, source, sides, lambda folder: str(folder / "out")),
                 lambda folder: _rows_below(folder / "out"),
             ),
-            Variant(_SPARK, _by_spark(setting, source, sides, server), _counted(server)),
+            Variant(_SPARK, _by_spark(setting, source, sides, server), counted(server)),
         ]
         bounds = [*bounded("ours", _LOCAL, 0.8), *bounded("ours", _SPARK, 1.2)]
         bounds += [Bound("own_us_a_row", "ours", other) for other in (_LOCAL, _SPARK)]
@@ -64,11 +64,11 @@ def _files(setting: Setting) -> Iterator[Plan]:
 
 _NO_COMMITTER = (
     "Spark's stream sink writes final names by itself and lists them in _spark_metadata: it asks no committer; a batch "
-    "write comes to S3A's committers by spark-hadoop-cloud only, of which Maven Central has none for this Spark"
+    "write comes to S3A's committers by spark-hadoop-cloud only, which there is for 4.0.0: see benchmarks.s3_committers"
 )
 
 
-def _bucket(server: S3Server, folder: Path) -> str:
+def bucket(server: S3Server, folder: Path) -> str:
     """Return the bucket of a round's folder."""
     name = f"b{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex[:20]}"
     (server.folder / "data" / name).mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ def _ours(setting: Setting, source: Source, sides: Sides, path: Callable[[Path],
 
 def _by_spark(setting: Setting, source: Source, sides: Sides, server: S3Server) -> Callable[[Path], Work]:
     def prepare(folder: Path) -> Work:
-        options = {"path": f"s3a://{_bucket(server, folder)}/out"}
+        options = {"path": f"s3a://{bucket(server, folder)}/out"}
         return _timed(sides, lambda: stream_into(setting.spark(), source, folder, "parquet", options))
 
     return prepare
@@ -107,8 +107,9 @@ def _timed(sides: Sides, run: Callable[[], object]) -> Work:
     return with_own
 
 
-def _counted(server: S3Server) -> Callable[[Path], int]:
-    return lambda folder: _rows_below(server.folder / "data" / _bucket(server, folder) / "out")
+def counted(server: S3Server) -> Callable[[Path], int]:
+    """Return what counts the rows of a round: those of the files that are visible."""
+    return lambda folder: _rows_below(server.folder / "data" / bucket(server, folder) / "out")
 
 
 def _rows_below(target: Path) -> int:
@@ -123,7 +124,7 @@ def _commit(setting: Setting) -> Iterator[Plan]:
     with s3_server() as server:
 
         def prepare(folder: Path) -> Work:
-            options = FilesOptions(path=f"s3://{_bucket(server, folder)}/out", partition_by=["kind"])
+            options = FilesOptions(path=f"s3://{bucket(server, folder)}/out", partition_by=["kind"])
             context = JobContext("bench", "lake", str(folder), 1, "bench")
             session = Session(FilesBackend(options), context, "0" * 12)
             session.put_birth()
@@ -148,7 +149,7 @@ def _memory(setting: Setting) -> Iterator[Plan]:
     with s3_server() as server:
 
         def prepare(folder: Path) -> Work:
-            url = f"s3://{_bucket(server, folder)}/out"
+            url = f"s3://{bucket(server, folder)}/out"
 
             def work() -> Metrics:
                 started = time.perf_counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.servers.kafka_jars import JarSet, jars
 from tests.servers.s3 import REGION, S3
 
-__all__ = ["S3A", "s3a_conf", "s3a_jars"]
+__all__ = ["COMMITTERS", "S3A", "s3a_conf", "s3a_jars"]
 
 _HADOOP = "3.5.0"  # what this Spark brings
 _SDK = "2.35.4"  # what that Hadoop is built with; its `bundle` of all services has 558 MB
@@ -55,11 +55,22 @@ S3A = JarSet(
     ),
     alone=True,  # Netty, Apache's HTTP client and logging are Spark's own
 )
+COMMITTERS = JarSet(
+    "hadoop-aws-3.4.1-committers",  # what Spark 4.0.0 brings, and the newest SDK that adds no checksums by itself
+    (
+        "org.apache.hadoop:hadoop-aws:3.4.1",
+        "org.apache.spark:spark-hadoop-cloud_2.13:4.0.0",
+        *S3A.artifacts[2:4],
+        *(f"software.amazon.awssdk:{module}:2.29.52" for module in _MODULES if module != "utils-lite"),
+    ),
+    alone=True,
+)
+"""S3A with what binds Spark to its committers. Maven Central has spark-hadoop-cloud for 4.0.0, and not for 4.3."""
 
 
-def s3a_jars() -> str:
+def s3a_jars(of: JarSet = S3A) -> str:
     """Return the jars as `spark.jars` takes them."""
-    return ",".join(str(jar) for jar in sorted(Path(jars(S3A)).glob("*.jar")))
+    return ",".join(str(jar) for jar in sorted(Path(jars(of)).glob("*.jar")))
 
 
 def s3a_conf(server: S3) -> dict[str, str]:
