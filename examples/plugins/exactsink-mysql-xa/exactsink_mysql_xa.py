@@ -158,6 +158,8 @@ class XaWriter(Writer):
         """Return a column's values as the driver takes them."""
         try:
             column.validate(full=True)
+            if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
+                raise ValueError("the server has no NaN or infinity")
             if pa.types.is_timestamp(column.type):
                 instants = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
                 if pc.any(pc.not_equal(pc.multiply(pc.divide(instants, tick), tick), instants)).as_py():

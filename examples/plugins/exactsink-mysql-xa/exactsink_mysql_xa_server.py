@@ -50,6 +50,7 @@ _HINTS = {
     _NO_TABLE: "bring the table back, or set create = true",
     1153: "raise max_allowed_packet",
     1227: "grant the user what the job needs: `exactsink check` shows the statement",
+    1665: "set binlog_format to MIXED or ROW",
     1364: "give the column a DEFAULT, or select it into this sink",
 }
 
@@ -70,8 +71,12 @@ class XaOptions(BackendOptions):
     @classmethod
     def _check(cls, url: SecretStr) -> SecretStr:
         given = urlsplit(url.get_secret_value())
-        if given.scheme.partition("+")[0] not in ("mysql", "mariadb") or len(given.path) < 2:
-            raise ValueError("write mysql://user:password@host:3306/database")
+        try:
+            is_fit = given.port != 0 and given.scheme.partition("+")[0] in ("mysql", "mariadb") and len(given.path) > 1
+        except ValueError:  # it shows what it takes for the port: half a password, say
+            is_fit = False
+        if not is_fit:
+            raise ValueError("write mysql://user:password@host:3306/database, and %2F for a / in the password")
         if unknown := dict(parse_qsl(given.query)).keys() - {"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"}:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}; known are unix_socket, ssl_ca, ssl_cert, ssl_key")
         return url
@@ -240,9 +245,9 @@ def end(session: Session, how: str, branches: Mapping[str, Branch], seconds: flo
 
 
 def _code(error: pymysql.MySQLError) -> int:
-    """Return the server's or the driver's number; that of a lost connection where it has none."""
-    code = error.args[0] if error.args else 0
-    return code if isinstance(code, int) and code else 2013
+    """Return the server's or the driver's number: 2013 for a connection that is closed, 0 for what has none."""
+    code = error.args[0] if error.args else ""
+    return (code or 2013) if isinstance(code, int) else 0
 
 
 @contextmanager

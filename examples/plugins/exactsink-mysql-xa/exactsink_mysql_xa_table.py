@@ -99,29 +99,38 @@ def findings(session: Rows, table: str, schema: pa.Schema | None, *, create: boo
     """Find what would fail every epoch, or could lose what is decided. Changes nothing."""
     settings = {name: value for name, value in session.rows(_SETTINGS)}
     yield from _server_findings(settings)
-    [(user,)] = session.rows("SELECT CURRENT_USER()")
+    [(user, database)] = session.rows("SELECT CURRENT_USER(), DATABASE()")
     who = "{!r}@{!r}".format(*user.rpartition("@")[::2])
     for statement, (privilege, why, codes) in _PRIVILEGED.items():
         asked = statement == "XA RECOVER" or "mariadb" in settings["version"].lower()
         if asked and _refusal(session, statement, codes):
             yield Finding("error", f"{user} lacks {privilege}: {why}", f"GRANT {privilege} ON *.* TO {who};")
     yield from table_findings(session, table, schema, create=create)
-    names = [] if schema is None else schema.names
+    for where, privileges in _denied(session, table, schema, create=create).items():
+        granted = ", ".join(privileges)
+        fix = f"GRANT {granted} ON {quoted(database)}.{quoted(where)} TO {who};"
+        yield Finding("error", f"{user} may not {granted} in table {where}", fix)
+
+
+def _denied(session: Rows, table: str, schema: pa.Schema | None, *, create: bool) -> dict[str, list[str]]:
+    """Return the privileges that the user lacks, by table: a statement that is only prepared is checked, and not run."""
+    names = [] if schema is None else [field.name for field in schema]
     columns, values = ", ".join(map(quoted, names)), ", ".join("?" for _ in names)
-    wanted = {
-        f"INSERT INTO {quoted(table)} ({columns}) VALUES ({values})": ("INSERT", table),
-        f"INSERT INTO {MARKS} (job) VALUES (?)": ("INSERT", MARKS),
-        f"SELECT job FROM {MARKS}": ("SELECT", MARKS),
-        f"DELETE FROM {MARKS} WHERE job = ?": ("DELETE", MARKS),
-    }
+    wanted = [
+        (table, "INSERT", f"INSERT INTO {quoted(table)} ({columns}) VALUES ({values})"),
+        (MARKS, "INSERT", f"INSERT INTO {MARKS} (job) VALUES (?)"),
+        (MARKS, "SELECT", f"SELECT job FROM {MARKS}"),
+        (MARKS, "DELETE", f"DELETE FROM {MARKS} WHERE job = ?"),
+    ]
     if not read_columns(session, MARKS):
-        wanted[MARKS_TABLE] = ("CREATE", MARKS)
+        wanted.append((MARKS, "CREATE", MARKS_TABLE))
     if create and schema is not None and not read_columns(session, table):
-        wanted[created(table, schema)] = ("CREATE", table)
-    for statement, (privilege, where) in wanted.items():  # a statement that is only prepared is checked, and not run
+        wanted.append((table, "CREATE", created(table, schema)))
+    denied: dict[str, list[str]] = {}
+    for where, privilege, statement in wanted:
         if _refusal(session, "PREPARE exactsink FROM %s", _DENIED, statement):
-            fix = f"GRANT {privilege} ON {quoted(where)} TO {who};"
-            yield Finding("error", f"{user} may not {privilege} in table {where}", fix)
+            denied.setdefault(where, []).append(privilege)
+    return denied
 
 
 def table_findings(session: Rows, table: str, schema: pa.Schema | None, *, create: bool) -> Iterator[Finding]:
