@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
@@ -193,6 +194,49 @@ def test_a_branch_is_not_ended_while_a_session_holds_it(mariadb: MariaDB, monkey
     [outcome] = sink.commit(0, [voted])
     assert isinstance(outcome, Unknown), "the answer was OK, and there is no mark of it"
     assert found(mariadb, database) == [1]
+
+
+@pytest.mark.proof
+def test_who_commits_while_the_session_ends_loses_nothing(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commit without a pause: without the look at sessions one round of 100 leaves a branch that nobody can end."""
+    import exactsink_mysql_xa_server as module
+
+    database = mariadb.new_database("race")
+    sink = session(mariadb, database, lock_timeout_seconds=5)
+    sink.open(0, ROWS)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    with ThreadPoolExecutor() as pool:
+        both = [module.Session(sink.backend.options) for _ in range(2)]
+        for number in range(100):
+            with branch(mariadb, database, sink, f"INSERT INTO flights (id) VALUES ({number})") as voted:
+                [held] = module.listed(both[0], b"shop.table@" + database.encode(), "shop", "table").values()
+                calls = [pool.submit(module.end, own, "XA COMMIT", {voted.ref: held}, 5) for own in both]
+            assert [ref for call in calls for ref in call.result()] == [voted.ref]
+            assert found(mariadb, database) == list(range(number + 1))
+
+
+def test_a_commit_in_another_session_than_the_marks_is_refused_first(mariadb: MariaDB) -> None:
+    database = mariadb.new_database("lost")
+    sink = session(mariadb, database)
+    voted = sink.prepare(0, [rows(1)])
+    with closing(sink.backend.committer(sink.ctx)) as committer:
+        assert committer.mark() is None
+        for (id_,) in mariadb.execute(f"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = '{database}'"):
+            mariadb.execute(f"KILL {id_}")
+        with pytest.raises(Retryable, match="the session that had read the mark is lost"):
+            committer.commit(0, voted)
+        assert found(mariadb, database) == []
+        committer.mark()
+        assert committer.commit(0, voted) == [Committed()]
+
+
+def test_a_task_on_another_server_than_the_drivers_is_refused(mariadb: MariaDB) -> None:
+    here, there = (session(mariadb, mariadb.new_database(name)) for name in ("drivers", "tasks"))
+    here.put_birth()
+    for sink in (here, there):
+        sink.open(0, ROWS)
+    with pytest.raises(Fatal, match="reaches another database than the driver"):
+        there.write(0, 0, here.open(0, ROWS), rows(1))
 
 
 def test_only_this_sinks_branches_of_this_database_are_listed(mariadb: MariaDB) -> None:

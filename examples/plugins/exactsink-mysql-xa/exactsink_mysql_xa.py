@@ -337,7 +337,7 @@ class XaCommitter(Committer):
 
     @contextmanager
     def _using(self, doing: str, safe: str = "") -> Iterator[Session]:
-        """Give the kept session, or a new one for one that is lost; it is not kept after an error."""
+        """Return the kept session, or a new one for one that is lost; it is not kept after an error."""
         with explained(f"sink {self._ctx.sink}: {doing}", safe):
             if self._session is not None and not self._session.is_alive():
                 self.close()
