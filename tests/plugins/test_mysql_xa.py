@@ -40,7 +40,7 @@ from exactsink.testing.target import ROWS
 from tests.servers.mariadb import MariaDB, own_mariadb
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-mysql-xa"
-QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "others-untouched", "loser-swept")
+QUICK = ("killed-inside-commit", "commits-at-once", "loser-swept")
 """What `make test` plays; `make proof` plays all."""
 
 

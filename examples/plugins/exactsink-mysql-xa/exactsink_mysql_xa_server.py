@@ -1,8 +1,9 @@
 """A MariaDB or MySQL server as a job reaches it: sessions, XA branches and how they end, and errors as ours.
 
-A server keeps no outcome of a branch, and its answer proves none, measured on MariaDB 10.11: XA COMMIT and XA ROLLBACK of
-a branch whose session is just ending answer OK, drop it from XA RECOVER, and leave it prepared, with its locks, until the
-server is started again, which lists it once more. So no branch is ended before InnoDB has it as one that no session holds.
+A server keeps no outcome of a branch, and its answer proves none, measured on MariaDB 10.11: XA COMMIT and XA ROLLBACK
+of a branch whose session is just ending answer OK, drop it from XA RECOVER, and leave it prepared, with its locks,
+until the server is started again, which lists it once more. So no branch is ended before InnoDB has it as one that no
+session holds.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Branch:
 
 
 class Session:
-    """A session that refuses what it would cut, in autocommit, UTC and READ COMMITTED. It raises the driver's errors."""
+    """A session that refuses what it would cut, in autocommit, UTC, READ COMMITTED; it raises the driver's errors."""
 
     def __init__(self, options: XaOptions) -> None:
         given, place = urlsplit(options.url.get_secret_value()), options.place
@@ -189,7 +190,7 @@ class Session:
             self.connection.close()
 
     def held(self) -> set[int] | None:
-        """Return the sessions that hold prepared branches, 0 where it can't be said which; None where none may be ended.
+        """Return the sessions that hold prepared branches, 0 for one that is not named; None where the list has gaps.
 
         MySQL lets go of a branch when it prepares it (xa_detach_on_prepare). MariaDB does when its session has ended,
         and has it free in XA RECOVER a moment too early.

@@ -113,7 +113,7 @@ def findings(session: Rows, table: str, schema: pa.Schema | None, *, create: boo
 
 
 def _denied(session: Rows, table: str, schema: pa.Schema | None, *, create: bool) -> dict[str, list[str]]:
-    """Return the privileges that the user lacks, by table: a statement that is only prepared is checked, and not run."""
+    """Return the privileges that the user lacks, by table: a statement that is only prepared is checked, not run."""
     names = [] if schema is None else [field.name for field in schema]
     columns, values = ", ".join(map(quoted, names)), ", ".join("?" for _ in names)
     wanted = [
