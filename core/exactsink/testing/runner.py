@@ -60,7 +60,7 @@ class Runner:
     `limit_seconds` is what a scenario may take until it fails as hanging.
     """
 
-    def __init__(self, limit_seconds: float = 120) -> None:
+    def __init__(self, limit_seconds: float = 300) -> None:
         self._limit = limit_seconds
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
