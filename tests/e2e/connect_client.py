@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.contract import ConfigError, Event
@@ -16,14 +17,23 @@ from tests.e2e.jobs import ROWS_AN_EPOCH
 __all__ = ["to_both"]
 
 
-def refused(job: Job, spark: SparkSession) -> None:
-    """Print the errors of a stream's two ways."""
+def refused(job: Job, spark: SparkSession, path: str) -> None:
+    """Print the errors of a stream's two ways, and of one that tries at the server."""
     stream = spark.readStream.format("rate").load()
     for start in (lambda: job.start(stream), job.foreach_batch):
         try:
             start()
         except ConfigError as error:
             print(f"refused: {error}")
+
+    def at_the_server(frame: DataFrame, batch_id: int) -> None:
+        Job.from_toml(path).foreach_batch()(frame, batch_id)
+
+    try:
+        writer = stream.writeStream.foreachBatch(at_the_server)
+        writer.option("checkpointLocation", job.config.job.checkpoint).start().awaitTermination(300)
+    except StreamingQueryException as error:
+        print(f"refused: {error}")
 
 
 def write_run(path: str, spark: SparkSession, point: str = "") -> None:
@@ -34,7 +44,8 @@ def write_run(path: str, spark: SparkSession, point: str = "") -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     job = Job.from_toml(path, [die])
-    refused(job, spark)
+    if not point:
+        refused(job, spark, path)
     frame = spark.range(0, ROWS_AN_EPOCH, 1, 2).selectExpr("id", "concat('k', id % 3) AS kind", "id / 4 AS amount")
     print(job.write(frame, run="day"))
 

@@ -13,7 +13,7 @@ from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["import_clients", "late_sink", "reachable"]
+__all__ = ["import_clients", "knock", "late_sink", "reachable"]
 
 _SECONDS = 5.0
 _IMPORT_SECONDS = 10.0
@@ -72,17 +72,17 @@ def _of(name: str, error: ExactsinkError) -> str:
 
 
 def _ask(sink: Sink, job: str, seconds: float) -> None:
-    """Ask for what is read fastest. A client's library may try for long before it says that nobody is there."""
+    """Ask for what is read fastest."""
     with closing(committer_of(sink, job)) as committer:
-        _knock(sink.backend.servers, seconds)
+        knock(sink.backend.servers, seconds)
         if sink.backend.traits.marks:
             committer.mark()
         else:
             list(committer.in_doubt())
 
 
-def _knock(servers: tuple[str, ...], seconds: float) -> None:
-    """Raise Retryable where none of these servers takes a connection."""
+def knock(servers: tuple[str, ...], seconds: float) -> None:
+    """Raise Retryable where none of these servers takes a connection: a client's library would try for long."""
     refused = []
     for server in servers:
         host, _, port = server.rpartition(":")
