@@ -61,6 +61,8 @@ def test_a_batch_run_is_written_once_whenever_its_client_is_killed_and_streams_a
     server: Server, tmp_path: Path
 ) -> None:
     job = write_job(tmp_path, SINKS, source="")
+    code, said = server.run(str(job), "stop")
+    assert (code, "stopped: batch run day was stopped: exactsink stop by " in said) == (0, True), said
     for point, rows in (("open_epoch", 0), ("vote", 0), ("decide", 0), ("commit:lake", PARTICIPANTS)):
         code, said = server.run(str(job), point)
         assert code == KILLED, said

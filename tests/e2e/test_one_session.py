@@ -116,8 +116,8 @@ def test_a_bare_checkpoint_is_a_local_folder_whatever_sparks_default_file_system
     session = spark.newSession()
     session.conf.set("fs.defaultFS", "viewfs://elsewhere/")
     session.conf.set("fs.viewfs.mounttable.elsewhere.linkFallback", (tmp_path / "elsewhere").as_uri())
-    job = Job.from_toml(write_job(tmp_path, source=SOURCE.replace('path = "', 'path = "file:')))
-    _run(job, session)
+    source, odd = SOURCE.replace('path = "', 'path = "file:'), str(tmp_path / "check:%20 point")
+    _run(Job.from_toml(write_job(tmp_path, source=source, checkpoint=odd)), session)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
     assert not (tmp_path / "elsewhere").exists()
 
