@@ -105,6 +105,7 @@ def test_a_look_at_the_job_does_not_wait_for_who_refuses(
         [line] = [line for line in ended.out.splitlines() if line.startswith(f"  {name}: not asked: ")]
         assert f"127.0.0.1:{closed}" in line
         assert "efused" in line
+    assert f"  events: not asked: sink events: no connection: 127.0.0.1:{closed}: " in ended.out
 
 
 def test_who_takes_connections_and_says_nothing_is_named_in_time(tmp_path: Path, silent: int) -> None:

@@ -74,16 +74,16 @@ def _of(name: str, error: ExactsinkError) -> str:
 def _ask(sink: Sink, job: str, seconds: float) -> None:
     """Ask for what is read fastest."""
     with closing(committer_of(sink, job)) as committer:
-        knock(sink.backend.servers, seconds)
+        knock(sink, seconds)
         if sink.backend.traits.marks:
             committer.mark()
         else:
             list(committer.in_doubt())
 
 
-def knock(servers: tuple[str, ...], seconds: float) -> None:
-    """Raise Retryable where none of these servers takes a connection: a client's library would try for long."""
-    refused = []
+def knock(sink: Sink, seconds: float) -> None:
+    """Raise Retryable where none of a sink's servers takes a connection: a client's library would try for long."""
+    refused, servers = [], sink.backend.servers
     for server in servers:
         host, _, port = server.rpartition(":")
         try:
@@ -93,7 +93,7 @@ def knock(servers: tuple[str, ...], seconds: float) -> None:
             refused.append(f"{server}: {error.strerror or error}")
     if refused:
         fix = "see that it runs, and fix its address in the job's file if it is elsewhere; then start the job again"
-        raise Retryable("no connection", why="; ".join(refused), next=fix)
+        raise Retryable(f"sink {sink.name}: no connection", why="; ".join(refused), next=fix)
 
 
 def _read(journal: Journal) -> None:
