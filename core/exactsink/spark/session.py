@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
@@ -51,7 +52,8 @@ def make_session(config: JobConfig) -> SparkSession:
     with started_jvm(conf):
         refuse_cluster_mode(SparkConf().get("spark.submit.deployMode", "client"))
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    keep_quiet(spark)
+    if not is_remote():  # that is refused later, where it is named
+        keep_quiet(spark)
     return spark
 
 
