@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.dataset as ds
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 from pyspark.sql import DataFrame
 
@@ -95,6 +95,18 @@ class Piped:
             lambda: len(admin.list_topics(self.source, timeout=30).topics[self.source].partitions) == partitions,
             f"{self.source} to have {partitions} partitions",
         )
+
+    def lose(self, before: int) -> None:
+        """Let the broker delete the records of both partitions up to this offset."""
+        admin = self.broker.admin()  # kept until the answers are there
+        for answer in admin.delete_records([TopicPartition(self.source, n, before) for n in (0, 1)]).values():
+            answer.result(30)
+
+    def make_again(self, rows: int) -> None:
+        """Delete the source's topic, and make one of its name that has so many rows."""
+        self.broker.delete_topic(self.source)
+        self.broker.make_topic(self.source)
+        self.fill([f"again {number}" for number in range(rows)])
 
     def compact(self) -> None:
         """Let the broker compact the source from now on."""

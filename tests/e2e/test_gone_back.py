@@ -12,12 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from exactsink.cli.main import main
-from exactsink.contract import ConfigError, ExactsinkError, InDoubtError, LineageError
+from exactsink.contract import ConfigError, ExactsinkError, Fatal, InDoubtError, LineageError
+from exactsink.protocol.coordinator import Coordinator
 from exactsink.spark import Job
 from exactsink.spark.one_pass import OnePass
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
-from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
+from tests.e2e.jobs import ROWS_A_BATCH, ids, in_lake, in_table, write_job, write_source
 
 PARTS = ("checkpoint", "checkpoint.exactsink", "lake", "table.db")
 Damage = Callable[[Path], None]
@@ -70,6 +71,10 @@ def folder(played: Path) -> Path:
     path.write_text(path.read_text().replace(f"{played}/", ""))
     (played / "source" / "3.json").unlink(missing_ok=True)
     return played
+
+
+def ends(*of_an_epoch: object) -> None:
+    raise Fatal("the driver ends here")
 
 
 def restored(*parts: str) -> Damage:
@@ -225,9 +230,18 @@ def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(
     assert in_lake(tmp_path) == Counter(range(9))
 
 
-def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(spark: SparkSession, folder: Path) -> None:
-    """Of docs/how-to/change-a-job.md: columns, conditions, folders, cores, and how much of the source is a batch."""
+def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of docs/how-to/change-a-job.md: columns, conditions, folders, cores, and how much of the source is a batch.
+
+    The batch that was begun before keeps the file that it has.
+    """
     path = folder / "job.toml"
+    write_source(folder, 4)
+    with monkeypatch.context() as patch, pytest.raises(Fatal, match="ends here"):
+        patch.setattr(Coordinator, "run_epoch", ends)
+        run(spark, path)
     for old, new in (
         ('columns = ["id", "kind", "amount"]', 'columns = ["id", "amount"]\nwhere = "id % 2 = 0"'),
         ('partition_by = ["kind"]', "distribution = 3"),
@@ -235,13 +249,14 @@ def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(spark: Spark
         ("[sinks.lake]", "[sinks.wide]\nbackend = 'files'\npath = 'wide'\nepoch_column = 'epoch'\n\n[sinks.lake]"),
     ):
         path.write_text(path.read_text().replace(old, new))
-    write_source(folder, 5)
+    write_source(folder, 6)
     run(spark, path)
-    assert in_lake(folder) == ids(5)
-    assert in_table(folder) == ids(3) + Counter(n for n in ids(5) - ids(3) if n % 2 == 0)
+    assert in_lake(folder) == ids(6)
+    assert in_table(folder) == ids(3) + Counter(n for n in ids(6) - ids(3) if n % 2 == 0)
     wide = ds.dataset(str(folder / "wide"), format="parquet").to_table(columns=["id", "epoch"])
-    assert (Counter(wide["id"].to_pylist()), set(wide["epoch"].to_pylist())) == (ids(5) - ids(3), {3})
-    assert len(list((folder / "wide").glob("*.parquet"))) == 3
+    assert Counter(wide["id"].to_pylist()) == ids(6) - ids(3)
+    assert Counter(wide["epoch"].to_pylist()) == {3: ROWS_A_BATCH, 4: 2 * ROWS_A_BATCH}
+    assert len(list((folder / "wide").glob("*.parquet"))) == 2 * 3
     shutil.rmtree(folder / "wide")
-    for batch in (3, 4):
+    for batch in (3, 4, 5):
         (folder / "source" / f"{batch}.json").unlink()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers, ForkServer
@@ -155,14 +155,7 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
     code, said = runs.run(pipe.job(target=pipe.source))
     assert (code, "is the job's own source" in said) == (5, True), said
     runs.killed(pipe.job(), Fault("decide", "before", "kill", 1))
-
-    def lose(before: int) -> None:
-        places = [TopicPartition(pipe.source, number, before) for number in (0, 1)]
-        admin = pipe.broker.admin()  # kept until the answers are there
-        for answer in admin.delete_records(places).values():
-            answer.result(30)
-
-    lose(150)  # in the middle of the batch that is still to run
+    pipe.lose(150)  # in the middle of the batch that is still to run
     for _ in range(2):
         code, said = runs.run(job)
         assert code == 1, said
@@ -174,13 +167,66 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
     assert (pipe.written().total(), pipe.read() - pipe.written()) == (300, Counter())
 
     pipe.fill(_KEYS)
-    lose(300)  # before the first batch that is still to be planned
+    pipe.lose(300)  # before the first batch that is still to be planned
     code, said = runs.run(pipe.job())
     assert (code, "lacks rows that the checkpoint has still to read" in said) == (1, True), said
     pipe.broker.delete_topic(pipe.source)
     code, said = runs.run(job)
     assert (code, "Kafka has not the topic" in said) == (75, True), said
     assert pipe.written().total() == 300
+
+
+def _cut_off(pipe: Piped) -> None:
+    pipe.fill(_KEYS)
+    pipe.lose(300)
+
+
+_BETWEEN_TWO_BATCHES: dict[str, tuple[Callable[[Piped], None], int, str]] = {
+    "cut off": (_cut_off, 1, "lacks rows that the checkpoint has still to read"),
+    "gone": (lambda pipe: pipe.broker.delete_topic(pipe.source), 75, "Kafka has not the topic"),
+    "made again": (lambda pipe: pipe.make_again(100), 1, "lacks rows that the checkpoint has still to read"),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("runs_on", [True, False], ids=["running", "stopped"])
+@pytest.mark.parametrize("case", _BETWEEN_TWO_BATCHES)
+def test_what_a_topic_goes_through_between_two_batches_stops_the_job(
+    case: str, runs_on: bool, pipe: Piped, runs: Drivers
+) -> None:
+    damage, wanted, what = _BETWEEN_TWO_BATCHES[case]
+    pipe.fill(_KEYS)
+    if runs_on:
+        driver = runs.start(pipe.job(trigger="1 second"), Fault("return", "before", "stall", 1))
+        driver.stopped()
+    else:
+        runs.whole(pipe.job())
+    before = pipe.read()
+    damage(pipe)
+    if runs_on:
+        driver.send(signal.SIGCONT)
+        code, said = driver.exit_code(), driver.reported
+        driver.end()
+        assert (code, what in said) == (wanted, True), said
+    for _ in range(2):
+        code, said = runs.run(pipe.job())
+        assert (code, what in said) == (wanted, True), said
+    assert pipe.written() == pipe.in_lake() == before
+
+
+@pytest.mark.proof
+def test_a_topic_that_was_made_again_and_has_grown_past_the_old_one_is_read_on_from_the_old_place(
+    pipe: Piped, runs: Drivers
+) -> None:
+    """As docs/how-to/read-from-kafka.md says: nobody here sees it, and the rows before that place are passed over."""
+    pipe.fill(_KEYS)
+    runs.whole(pipe.job())
+    old = pipe.written()
+    pipe.make_again(600)
+    runs.whole(pipe.job())
+    after = Counter(row for row in pipe.read() if int(str(row[1])) >= 200)
+    assert after.total() == 200
+    assert pipe.written() == pipe.in_lake() == old + after
 
 
 @pytest.mark.proof

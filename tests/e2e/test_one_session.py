@@ -17,7 +17,7 @@ from exactsink.protocol.coordinator import Batch, Coordinator, EpochResult
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
-from tests.e2e.jobs import SINKS, ids, in_lake, in_table, write_job, write_source
+from tests.e2e.jobs import SINKS, SOURCE, ids, in_lake, in_table, write_job, write_source
 
 
 class _Once:
@@ -107,6 +107,19 @@ def test_query_made_manually_with_another_checkpoint_is_refused(spark: SparkSess
     assert isinstance(query.failure, LineageError)
     assert "checkpointLocation" in str(query.failure)
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_bare_checkpoint_is_a_local_folder_whatever_sparks_default_file_system_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_source(tmp_path, 2)
+    session = spark.newSession()
+    session.conf.set("fs.defaultFS", "viewfs://elsewhere/")
+    session.conf.set("fs.viewfs.mounttable.elsewhere.linkFallback", (tmp_path / "elsewhere").as_uri())
+    source, odd = SOURCE.replace('path = "', 'path = "file:'), str(tmp_path / "check:%20 point")
+    _run(Job.from_toml(write_job(tmp_path, source=source, checkpoint=odd)), session)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_where_columns_and_json_lines_in_one_pass(spark: SparkSession, tmp_path: Path) -> None:

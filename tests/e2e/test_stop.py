@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from exactsink.cli.main import main
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Driver, Drivers
 from tests.e2e.jobs import SPARK, ids, in_lake, in_table, write_job, write_source
+from tests.e2e.processes import QUICK_JAVA
 from tests.e2e.warm_jvm import WarmJvm
 
 EVERY_SECOND = 'trigger = "1 second"\n'
@@ -126,14 +128,36 @@ def test_a_signal_before_the_jvm_is_up_ends_the_driver_and_no_process_stays(
     assert not (tmp_path / "checkpoint.exactsink/journal").exists()
 
 
+_LOADED = (
+    "launcher.Main",
+    "deploy.SparkSubmit",
+    "api.python.PythonGatewayServer",
+    "py4j.ClientServerConnection",
+    "SparkContext",
+    "SparkEnv",
+    "storage.BlockManager",
+    "executor.Executor",
+    "sql.classic.SparkSession",
+    "MicroBatchExecution",
+)
+"""The last class that a JVM has loaded as it is killed: Spark's launcher, what it starts, and so on to the query."""
+
+
 @pytest.mark.proof
-def test_a_jvm_that_is_killed_as_it_starts_is_no_bug(tmp_path: Path, drivers: Drivers) -> None:
+@pytest.mark.parametrize("name", ["", *_LOADED])
+def test_a_jvm_that_is_killed_as_it_starts_is_no_bug(name: str, tmp_path: Path, drivers: Drivers) -> None:
     write_source(tmp_path, 1)
-    driver = drivers.start(write_job(tmp_path))
-    driver.until(lambda: len(driver.members()) > 1, "starting a JVM")
+    options = f"{QUICK_JAVA} -Xlog:class+load:file={tmp_path}/%p.loaded"
+    driver = drivers.start(write_job(tmp_path), environment={"JAVA_TOOL_OPTIONS": options})
+
+    def reached() -> bool:
+        logs = (path.read_text(errors="replace") for path in tmp_path.glob("*.loaded"))
+        return any(f"{name} source:" in log for log in logs) if name else len(driver.members()) > 1
+
+    driver.until(reached, f"a JVM that comes to {name}")
     for pid in driver.members():
         if pid != driver.pid:
             os.kill(pid, signal.SIGKILL)
     assert driver.exit_code() == 75, driver.reported
-    assert "Spark's JVM did not start: " in driver.reported
+    assert re.search("Spark's JVM did not start: |the connection to Spark's JVM is lost: ", driver.reported)
     assert "Traceback" not in driver.reported

@@ -54,11 +54,14 @@ def test_a_sink_gets_another_name_strategy_or_target_between_two_clean_runs(job:
     assert rows_in(job.folder / "other") == sorted(ids(2))
     assert lines_in(job.folder / "lake") == sorted(ids(3)), "a folder that was the target before"
     assert rows_in(job.folder / "more") == sorted(ids(3)), "a new sink gets rows from the next epoch on"
+    (job.folder / "more").rename(job.folder / "moved")  # with its marks
+    job.edit(more, more.replace("more", "moved"))
     job.edit(table.replace("rows", "others"), table)  # the database has one mark for all of the sink's tables
     assert (job.run(5), job.rows["table"]) == (5, ids(0, 1))
     [named] = re.findall(r"exactsink rebase \S+ (.*) --yes", job.exactsink("rebase").out)
     assert job.exactsink("rebase", *named.split(), "--yes", "--reason", "back to its former table").code == 0
     assert (job.run(5), job.rows["table"]) == (0, ids(0, 1, 4))
+    assert rows_in(job.folder / "moved") == sorted(ids(3, 4))
 
 
 @pytest.mark.parametrize("edge", ["before", "after"])
@@ -81,7 +84,7 @@ def test_after_a_crash_names_strategies_and_targets_wait_for_recover_and_the_res
         ('conninfo = "', "connect_timeout=7 "),
         ('backend = "files"\n', 'compression = "gzip"\n'),
         ('keys = ["id"]\n', 'after = ["lake"]\n'),
-        ('name = "orders"\n', 'file_mode = "group"\nstop_within = "9 seconds"\n'),
+        ('name = "orders"\n', 'file_mode = "group"\nstop_within = "9 seconds"\nrestarts = 3\ntrigger = "2 seconds"\n'),
     ):
         job.edit(old, old + more)
     assert job.run(3) == 0

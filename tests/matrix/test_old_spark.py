@@ -20,7 +20,7 @@ def test_the_oldest_spark_is_killed_as_the_newest_is(tmp_path: Path) -> None:
     major, minor = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
     oldest = f"{major}.{minor}.0"
     python = python_with_spark(oldest)
-    assert _said(python, "-c", "import pyspark; print(pyspark.__version__)") == oldest + "\n"
+    assert _said(python, "-c", "from importlib.metadata import version; print(version('pyspark'))") == oldest + "\n"
     plays = f"--basetemp={tmp_path / 'there'}", "tests/e2e/test_starter.py"
     assert "2 passed" in _said(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plays)
 

@@ -43,14 +43,14 @@ class Clean:
 
     def __init__(self, folder: Path, extra: str = "") -> None:
         self.folder = folder
-        self.run(sys.executable, "-m", "venv", str(folder / "venv"))
+        self.run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
+        pip = (sys.executable, "-m", "pip", "--python", str(folder / "venv/bin/python"))
         projects = [ROOT, *(ROOT / f"examples/plugins/exactsink-{name}" for name in PLUGINS)]
-        for project in projects:
-            self.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder / "wheels"), str(project))
+        self.run(*pip, "wheel", "-q", "--no-deps", "-w", str(folder / "wheels"), *map(str, projects))
         wheels = sorted((folder / "wheels").glob("*.whl"))
         assert len(wheels) == len(projects)
         named = [f"{wheel}{extra}" if wheel.name.startswith("exactsink-") else str(wheel) for wheel in wheels]
-        self.run("python", "-m", "pip", "install", "-q", *named)
+        self.run(*pip, "install", "-q", "--no-compile", *named)
 
     def run(self, *command: str, code: int = 0, **environment: str) -> str:
         programs = str(self.folder / "venv/bin")

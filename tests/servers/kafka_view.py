@@ -48,11 +48,15 @@ class Kafka:
         A config's dots are underscores here: `max_message_bytes="1000"`.
         """
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
+        self.make_topic(name, partitions, copies, **configs)
+        return name
+
+    def make_topic(self, name: str, partitions: int = 2, copies: int = 1, **configs: str) -> None:
+        """Make a topic of this name, one that was deleted, say; as `new_topic` does."""
         admin = self.admin()
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, copies, config=settings)])[name].result(_ANSWER)
         wait_until(lambda: _led(admin, name) == partitions, f"topic {name} to have leaders")
-        return name
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""

@@ -24,6 +24,14 @@ from exactsink.operate.driver_check import check_from_driver
 
 Check = Callable[..., Ended]
 SOURCE = '[source]\nformat = "csv"\nschema = "{}"\npath = "{}"\n{}\n[sinks.lake]'
+LOOP = """[source]
+format = "kafka"
+options = {{ "kafka.bootstrap.servers" = "127.0.0.1:{0}", subscribe = "orders,totals" }}
+[sinks.totals]
+backend = "kafka"
+bootstrap_servers = "127.0.0.1:{0}"
+topic = "totals"
+"""
 
 
 @pytest.fixture
@@ -68,14 +76,18 @@ def test_what_hangs_is_named_and_hides_no_other(tmp_path: Path, command: Check, 
         f'[sinks.db]\nbackend = "postgres"\nconninfo = "host=127.0.0.1 port={mute} connect_timeout=600"\ntable = "t"\n'
     )
     job.edit("[sinks.table]", f"{hangs}[sinks.table]")
+    job.edit("[sinks.table]", LOOP.format(mute) + "[sinks.table]")
     ended = command("check", "--no-spark", "--json", job.file)
     checked = Checked.model_validate_json(ended.out)
     assert checked.sinks["db"].findings[0].message.startswith("sink db has not answered within 4 s")
     assert "lake" in checked.sinks["lake"].findings[0].message
+    loop, silent = checked.sinks["totals"].findings
+    assert ("is the job's own source" in loop.message, "not answered within 4 s" in silent.message) == (True, True)
     assert ["the journal has not answered" in found.message for found in checked.findings] == [True]
     assert (ended.code, checked.error is not None and checked.error.kind) == (5, "PreflightError")
 
     (tmp_path / "lake").unlink()
+    job.edit("orders,totals", "orders")
     ended = command("check", "--no-spark", job.file)
     assert (ended.code, "exactsink: the journal has not answered within 4 s" in ended.err) == (75, True)
 

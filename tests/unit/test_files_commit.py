@@ -56,7 +56,8 @@ def test_a_vote_is_durable_before_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "_exactsink").mkdir()  # by a process that died before it could sync
     sink = files(tmp_path)
     with syncs(tmp_path) as log:
-        sink.vote(rows((1, "a")))
+        votes = sink.vote(rows((1, "a")))
+    assert [vote.deadline for vote in votes] == [None]
     folder = f"{tmp_path}/_exactsink/{sink.id()}"
     assert log[-3:] == [f"{folder}/0.tmp", folder, f"{tmp_path}/_exactsink"]
     assert str(tmp_path) in log[:-3]

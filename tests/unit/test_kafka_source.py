@@ -11,8 +11,9 @@ from pyspark.errors import StreamingQueryException
 
 from exactsink.contract import Fatal, Retryable
 from exactsink.job.config.model import SourceSection
+from exactsink.operate.preflight import own_targets
 from exactsink.spark.errors import tasks_of
-from exactsink.spark.kafka_source import own_targets, source_error, with_isolation
+from exactsink.spark.kafka_source import source_error, with_isolation
 
 _BROKERS = {"kafka.bootstrap.servers": "b1:9092, B2:9092"}
 _LOST = "KafkaIllegalStateException: Some data may have been lost because they are not available in Kafka any more;"

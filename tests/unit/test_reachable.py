@@ -96,6 +96,18 @@ def test_who_refuses_is_named_with_its_place_before_a_jvm_starts(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml"]
 
 
+def test_a_look_at_the_job_does_not_wait_for_who_refuses(
+    tmp_path: Path, closed: int, command: Callable[..., Ended]
+) -> None:
+    ended = command("status", "--within", "60", write(tmp_path, closed, journal=False))
+    assert ended.code == 3, ended.err
+    for name in ("db", "events", "bucket"):
+        [line] = [line for line in ended.out.splitlines() if line.startswith(f"  {name}: not asked: ")]
+        assert f"127.0.0.1:{closed}" in line
+        assert "efused" in line
+    assert f"  events: not asked: sink events: no connection: 127.0.0.1:{closed}: " in ended.out
+
+
 def test_who_takes_connections_and_says_nothing_is_named_in_time(tmp_path: Path, silent: int) -> None:
     opened = Opened.of(write(tmp_path, silent))
     with pytest.raises(Retryable) as raised:

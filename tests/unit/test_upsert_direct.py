@@ -270,5 +270,5 @@ def test_a_vote_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sink = direct(tmp_path).logged()
     with monkeypatch.context() as patch:
         seen = commits_seen(patch)
-        task(sink, 1, (1, "a")).pre_commit()
-    assert seen[-1] == ["wal", 3]
+        vote = task(sink, 1, (1, "a")).pre_commit()
+    assert (seen[-1], vote.deadline) == (["wal", 3], None)

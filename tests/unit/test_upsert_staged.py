@@ -240,6 +240,24 @@ print(sorted({"sqlalchemy", "exactsink_files"} & set(sys.modules)))
 """
 
 
+def test_tasks_write_while_the_database_is_away(tmp_path: Path) -> None:
+    sink = upsert(tmp_path)
+    ticket, away = sink.open(1, SCHEMA), sink.file.rename(tmp_path / "away")
+    vote = sink.write(1, 0, ticket, rows_of([(1, "a")]))
+    assert (sink.file.exists(), vote.deadline) == (False, None)
+    away.rename(sink.file)
+    assert sink.commit(1, [vote]) == [Committed()]
+
+
+def test_a_decided_epoch_is_applied_by_the_keys_that_the_config_has_now(tmp_path: Path) -> None:
+    sink = upsert(tmp_path, create=False)
+    sink.sql("CREATE TABLE t (id INTEGER UNIQUE, v TEXT UNIQUE, o)")
+    sink.run(1, [(1, "a")])
+    votes = sink.vote(2, [(2, "a")])
+    assert upsert(tmp_path, keys=("v",), create=False).commit(2, votes) == [Committed()]
+    assert sink.rows() == [(2, "a")]
+
+
 def test_a_task_needs_no_sqlalchemy(tmp_path: Path) -> None:
     sinks = [upsert(tmp_path, job="other", strategy="direct"), upsert(tmp_path)]
     given = pickle.dumps(([(sink, sink.open(1, SCHEMA)) for sink in sinks], rows_of([(1, "a")])))

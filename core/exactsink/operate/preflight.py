@@ -6,19 +6,22 @@ known of them without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable
 from exactsink.job.config import JobConfig
+from exactsink.job.config.model import SourceSection
 from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["Found", "ask_sink", "look_at_journal", "promise_refusals"]
+__all__ = ["Found", "ask_sink", "look_at_journal", "own_targets", "promise_refusals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,40 @@ def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[P
     except PreflightError as refusal:
         return [refusal]
     return []
+
+
+def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
+    """Find the sinks that write into a topic which the job reads: an endless loop. Each with its finding.
+
+    An error where both name a broker by the same address; else a warning, as only the name is the same for sure.
+    """
+    if source is None or source.format != "kafka":
+        return
+    options = {key.lower(): str(value) for key, value in source.options.items()}
+    brokers = _addresses(options.get("kafka.bootstrap.servers", ""))
+    for name, sink in sinks.items():
+        kind, _, topic = sink.backend.target.partition(":")
+        if kind != "kafka" or not _reads(options, topic):
+            continue
+        if brokers & _addresses(str(getattr(sink.backend.options, "bootstrap_servers", ""))):
+            message = f"topic {topic} is the job's own source: each epoch's rows would be the next one's input"
+            yield name, Finding("error", message, "give the sink, or the source, another topic")
+        else:
+            message = f"the job's source has a topic {topic}, too: on the same cluster that is an endless loop"
+            yield name, Finding("warning", message, "nothing, if they are two clusters")
+
+
+def _addresses(servers: str) -> frozenset[str]:
+    return frozenset(address.strip().lower() for address in servers.split(",") if address.strip())
+
+
+def _reads(options: Mapping[str, str], topic: str) -> bool:
+    """Return whether a source with these options reads the topic."""
+    if topic in (name.strip() for name in options.get("subscribe", "").split(",")):
+        return True
+    with suppress(ValueError):
+        if topic in json.loads(options.get("assign", "{}")):
+            return True
+    with suppress(re.error):  # Java's patterns are not quite Python's
+        return bool(re.fullmatch(options.get("subscribepattern", "(?!)"), topic))
+    return False

@@ -13,7 +13,7 @@ from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["import_clients", "late_sink", "reachable"]
+__all__ = ["import_clients", "knock", "late_sink", "reachable"]
 
 _SECONDS = 5.0
 _IMPORT_SECONDS = 10.0
@@ -72,18 +72,18 @@ def _of(name: str, error: ExactsinkError) -> str:
 
 
 def _ask(sink: Sink, job: str, seconds: float) -> None:
-    """Ask for what is read fastest. A client's library may try for long before it says that nobody is there."""
+    """Ask for what is read fastest."""
     with closing(committer_of(sink, job)) as committer:
-        _knock(sink.backend.servers, seconds)
+        knock(sink, seconds)
         if sink.backend.traits.marks:
             committer.mark()
         else:
             list(committer.in_doubt())
 
 
-def _knock(servers: tuple[str, ...], seconds: float) -> None:
-    """Raise Retryable where none of these servers takes a connection."""
-    refused = []
+def knock(sink: Sink, seconds: float) -> None:
+    """Raise Retryable where none of a sink's servers takes a connection: a client's library would try for long."""
+    refused, servers = [], sink.backend.servers
     for server in servers:
         host, _, port = server.rpartition(":")
         try:
@@ -93,7 +93,7 @@ def _knock(servers: tuple[str, ...], seconds: float) -> None:
             refused.append(f"{server}: {error.strerror or error}")
     if refused:
         fix = "see that it runs, and fix its address in the job's file if it is elsewhere; then start the job again"
-        raise Retryable("no connection", why="; ".join(refused), next=fix)
+        raise Retryable(f"sink {sink.name}: no connection", why="; ".join(refused), next=fix)
 
 
 def _read(journal: Journal) -> None:

@@ -24,7 +24,7 @@ from exactsink.contract import (
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
-from exactsink.operate.reachable import import_clients, late_sink
+from exactsink.operate.reachable import import_clients, knock, late_sink
 from exactsink.protocol.commit import all_before, resolved_by
 from exactsink.protocol.journal.log import Log, knows_all
 from exactsink.protocol.journal.records import BoundSink, Expected
@@ -137,7 +137,7 @@ def assess(
     All are asked side by side, each for so many seconds at most, once the source was. `whole()` reads the log back to
     its first claim. Changes nothing, and disturbs no driver.
     """
-    calls = {name: partial(_ask, sink, history.job, log) for name, sink in sinks.items()}
+    calls = {name: partial(_ask, sink, history.job, log, seconds) for name, sink in sinks.items()}
     import_clients(sinks, history.job)
     # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
@@ -171,11 +171,12 @@ def _is_source_done(history: JobHistory, log: Log) -> bool:
     return Checkpoint(history.checkpoint).is_epoch_done(log.decision.epoch, log)
 
 
-def _ask(sink: Sink, job: str, log: Log) -> _Answer:
+def _ask(sink: Sink, job: str, log: Log, seconds: float) -> _Answer:
     """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more."""
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
+        knock(sink, seconds)
         if not sink.backend.traits.marks and _decided(sink, log):
             standings = _standings(sink, log, committer)
         for _ in range(2 if sink.backend.traits.marks else 0):

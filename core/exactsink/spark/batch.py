@@ -6,12 +6,12 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from pyspark import SparkContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ExactsinkError, Retryable
 from exactsink.job.driver import Driver, identity_of
@@ -55,7 +55,7 @@ def write_run(
 
     A Retryable is tried again, as often as `restarts`, with a new claim each time, until `exactsink stop` says no.
     """
-    hearing = _Hearing(history, events, frame.sparkSession.sparkContext)
+    hearing = _Hearing(history, events, frame.sparkSession)
     with closing(hearing):
         hearing.start()
         for attempt in range(restarts + 1):
@@ -77,23 +77,28 @@ def write_run(
 class _Hearing:
     """Hears, while a run is written, who asks for its end. When the time is over, its Spark jobs are cancelled."""
 
-    def __init__(self, history: JobHistory, events: Events, context: SparkContext) -> None:
+    def __init__(self, history: JobHistory, events: Events, session: SparkSession) -> None:
         self.stopped_by = ""
         self._file = StopFile(history.folder)
         self._events = events
-        self._context = context
         self._tag = f"exactsink-{secrets.token_hex(8)}"
         self._over = threading.Event()
+        self._cancel: Callable[[str], object]
+        if is_remote():
+            self._add, self._remove, self._cancel = session.addTag, session.removeTag, session.interruptTag
+        else:  # Spark 3.5 has the above for Spark Connect only
+            jobs = session.sparkContext
+            self._add, self._remove, self._cancel = jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag
 
     def start(self) -> None:
         with suppress(OSError, ExactsinkError):
             self._file.clear()  # what was asked of an earlier driver
-        self._context.addJobTag(self._tag)
+        self._add(self._tag)
         threading.Thread(target=self._hear, name="exactsink-stop", daemon=True).start()
 
     def close(self) -> None:
         self._over.set()
-        self._context.removeJobTag(self._tag)
+        self._remove(self._tag)
 
     def _hear(self) -> None:
         request = None
@@ -109,7 +114,7 @@ class _Hearing:
             return
         self.stopped_by = request.by
         while not self._over.wait(_CANCEL_SECONDS):  # it may be between two of them
-            self._context.cancelJobsWithTag(self._tag)
+            self._cancel(self._tag)
 
 
 def _stopped(history: JobHistory, by: str) -> Retryable:

@@ -44,7 +44,7 @@ def task_error(error: Exception) -> str:
 
 @contextmanager
 def tasks_of(epoch: int) -> Iterator[None]:
-    """Raise what Spark says of an epoch's failed tasks as Retryable: it is not decided yet, or is written again."""
+    """Raise what Spark says of an epoch's failed tasks as Retryable: its batch comes again."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:

@@ -47,7 +47,7 @@ _NOISE = re.compile(
     r"WARNING: (Using incubator modules: |A (restricted|terminally deprecated) method in |Use --enable-native-access"
     r"|Restricted methods will be blocked|[\w.$]+::\S+ (has been called|will be removed)|Please consider reporting"
     r"|sun\.misc\.Unsafe)|Picked up \w*JAVA\w*: |Using Spark's default log4j profile: "
-    r"|Setting default log level to |To adjust logging level use "
+    r"|Setting \w+ log level to |To adjust logging level use "
 )
 _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
 """A line that says nothing to whom the line before it does not: of a stack, or of a script that goes on."""

@@ -5,16 +5,13 @@ The package is Spark's and comes by `[spark] packages`; nothing here imports it.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
-from exactsink.contract import Fatal, Finding, Retryable
+from exactsink.contract import Fatal, Retryable
 from exactsink.job.config.model import SourceSection
-from exactsink.protocol.sinks import Sink
 
-__all__ = ["own_targets", "source_error", "with_isolation"]
+__all__ = ["source_error", "with_isolation"]
 
 _ISOLATION = "kafka.isolation.level"
 _LOST = re.compile(r"Some data may have been lost|KAFKA_DATA_LOSS")
@@ -62,40 +59,3 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
             next="see what there is: kafka-topics.sh --bootstrap-server ... --list",
         )
     return None
-
-
-def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
-    """Find the sinks that write into a topic which the job reads: an endless loop. Each with its finding.
-
-    An error where both name a broker by the same address; else a warning, as only the name is the same for sure.
-    """
-    if source is None or source.format != "kafka":
-        return
-    options = {key.lower(): str(value) for key, value in source.options.items()}
-    brokers = _addresses(options.get("kafka.bootstrap.servers", ""))
-    for name, sink in sinks.items():
-        kind, _, topic = sink.backend.target.partition(":")
-        if kind != "kafka" or not _reads(options, topic):
-            continue
-        if brokers & _addresses(str(getattr(sink.backend.options, "bootstrap_servers", ""))):
-            message = f"topic {topic} is the job's own source: each epoch's rows would be the next one's input"
-            yield name, Finding("error", message, "give the sink, or the source, another topic")
-        else:
-            message = f"the job's source has a topic {topic}, too: on the same cluster that is an endless loop"
-            yield name, Finding("warning", message, "nothing, if they are two clusters")
-
-
-def _addresses(servers: str) -> frozenset[str]:
-    return frozenset(address.strip().lower() for address in servers.split(",") if address.strip())
-
-
-def _reads(options: Mapping[str, str], topic: str) -> bool:
-    """Return whether a source with these options reads the topic."""
-    if topic in (name.strip() for name in options.get("subscribe", "").split(",")):
-        return True
-    with suppress(ValueError):
-        if topic in json.loads(options.get("assign", "{}")):
-            return True
-    with suppress(re.error):  # Java's patterns are not quite Python's
-        return bool(re.fullmatch(options.get("subscribepattern", "(?!)"), topic))
-    return False

@@ -22,13 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 import exactsink
 from exactsink.contract import PreflightError
 from exactsink.job.config import JobConfig
-from exactsink.operate.preflight import Found, ask_sink, look_at_journal, promise_refusals
+from exactsink.operate.preflight import Found, ask_sink, look_at_journal, own_targets, promise_refusals
 from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, resolved
 from exactsink.spark.arrow_settings import advice
 from exactsink.spark.errors import task_error
-from exactsink.spark.kafka_source import own_targets
 from exactsink.spark.routes import Passes, Route
 
 __all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]

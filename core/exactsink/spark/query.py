@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from exactsink.contract import Fenced, LineageError
+from exactsink.contract import Fenced, LineageError, is_object_url
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import Driver
@@ -20,7 +20,7 @@ from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
-from exactsink.spark.errors import needs_classic_session
+from exactsink.spark.errors import needs_classic_session, tasks_of
 from exactsink.spark.preflight import passes_of, preflight
 from exactsink.spark.routes import BatchWrite, Passes, Route
 from exactsink.spark.versions import jvm_of, source_metrics
@@ -88,7 +88,7 @@ class Query:
         self._claim_early()
         job = self._config.job
         writer = frame.writeStream.foreachBatch(self).queryName(job.name).outputMode(job.output_mode)
-        writer = writer.option("checkpointLocation", self._config.job.checkpoint)
+        writer = writer.option("checkpointLocation", _for_spark(job.checkpoint))
         if job.trigger == "available_now":
             writer = writer.trigger(availableNow=True)
         else:
@@ -205,7 +205,8 @@ class Query:
             previous = checkpoint.previous(batch_id)
             driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends, previous))
         if not write.ran and checkpoint.is_stateful():
-            frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
+            with tasks_of(epoch):
+                frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
         return epoch
 
     def _passes_for(self, frame: DataFrame) -> Passes:
@@ -221,10 +222,11 @@ class Query:
         if query_id is None:
             raise needs_classic_session("this batch does not say which query it belongs to")
         if query_id != self._checkpoint.query_id():
+            place = _for_spark(job.checkpoint)
             raise LineageError(
-                f"query {query_id} does not write its checkpoint to {job.checkpoint}",
+                f"query {query_id} does not write its checkpoint to {place}",
                 why="the journal stands beside the checkpoint, and the two must belong together",
-                next=f"give the query .option('checkpointLocation', '{job.checkpoint}')",
+                next=f"give the query .option('checkpointLocation', '{place}')",
             )
         if self._driver is None:
             if not self._preflighted:
@@ -258,3 +260,8 @@ class Query:
             return self._streaming is None or self._streaming.isActive
         except (Py4JError, OSError):  # the JVM is gone, and its query with it
             return False
+
+
+def _for_spark(checkpoint: str) -> str:
+    """Return a checkpoint's place in full: Spark looks for a bare path in `fs.defaultFS`, not where the journal is."""
+    return checkpoint if is_object_url(checkpoint) else f"file://{checkpoint}"

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
@@ -23,7 +24,7 @@ from exactsink.spark.errors import first_line
 from exactsink.spark.jvm import started_jvm
 from exactsink.spark.kafka_source import with_isolation
 from exactsink.spark.modules import load_transform
-from exactsink.spark.versions import session_of_its_own
+from exactsink.spark.versions import keep_quiet, session_of_its_own
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
 
@@ -45,11 +46,20 @@ def make_session(config: JobConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name in _REPEATING:  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_no_repeat)
     search_in(config.job.modules)
     conf = SparkConf().setAll(list(_settings(config).items()))
     with started_jvm(conf):
         refuse_cluster_mode(SparkConf().get("spark.submit.deployMode", "client"))
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if not is_remote():  # that is refused later, where it is named
+        keep_quiet(spark)
+    return spark
+
+
+def _is_no_repeat(record: logging.LogRecord) -> bool:
+    """Return whether a record of the root logger is none of py4j's, which repeats there what it raises."""
+    return record.msg != "Exception while sending command."
 
 
 def refuse_cluster_mode(mode: str | None) -> None:

@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
+from socketserver import BaseServer
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ __all__ = [
     "forget_checkpoint",
     "has_jvm",
     "jvm_of",
+    "keep_quiet",
     "launch_jvm",
     "launched_jvm",
     "session_of_its_own",
@@ -119,6 +121,18 @@ def launch_jvm(conf: SparkConf, output: int) -> Any:
     """Start a JVM that prints into `output`; return the gateway to it, whose `proc` is its process."""
     launched: Any = launch_gateway  # has no types
     return launched(conf, {"stdout": output, "stderr": output})
+
+
+def keep_quiet(session: SparkSession) -> None:
+    """Let Spark's server for accumulators print nothing of a JVM that is gone: who calls that JVM hears it."""
+    context: Any = session.sparkContext
+    server = context._accumulatorServer
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | OSError):
+            BaseServer.handle_error(server, request, address)
+
+    server.handle_error = handle_error
 
 
 def use_jvm(gateway: Any) -> None:

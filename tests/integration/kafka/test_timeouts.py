@@ -91,6 +91,7 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
     """One participant times out while the broker is down, the others are committed: each answer is what readers see."""
     with Participants.of(server, partitions=60) as participants:
         late = participants.vote(0, "late", "late", timeout=4)
+        kept = participants.vote(50, "kept", "kept")
         began = time.monotonic()
         committer = participants.committer()
         await_markers = committer._await_markers
@@ -122,10 +123,11 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
             }
         committer.close()
 
+        assert participants.commit(kept) == ["Committed"]
         [outcome] = participants.outcomes(late)
         [became] = kinds([outcome])
         assert became in ("Committed", "Lost"), outcome
-        shown = [str(number) for number in range(1, slot + 1) for _ in range(60)]
+        shown = [str(number) for number in range(1, slot + 1) for _ in range(60)] + ["kept", "kept"]
         assert participants.values() == sorted(shown + (["late", "late"] if became == "Committed" else []))
 
 

@@ -81,11 +81,14 @@ def test_a_vote_whose_answer_was_cut_is_no_vote_and_is_swept(server: PostgresSer
     assert branches.prepared() == []
 
 
-def test_the_server_crashes_after_a_vote_and_between_a_commit_and_its_answer(
+def test_the_server_crashes_before_a_vote_after_one_and_between_a_commit_and_its_answer(
     own: Staged, server: PostgresServer
 ) -> None:
-    votes = own.vote(1, [(1, "a")])
+    votes, late = own.vote(1, [(1, "a")]), own.task(own.open(1), own.txn(1, 1), (2, "b"))
     server.stop("immediate")
+    with pytest.raises(Retryable):
+        late.pre_commit()
+    late.abort()
     server.start()
     own.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")  # for whom it waits
     wait_until(lambda: own.run("SHOW synchronous_standby_names") == [("nobody",)], "the setting")

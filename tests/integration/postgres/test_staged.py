@@ -61,6 +61,13 @@ def test_drivers_that_open_the_first_epoch_at_once_all_get_a_ticket(database: st
         assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
 
 
+def test_staged_rows_hold_no_lock_in_the_table_and_have_no_deadline(sink: Staged) -> None:
+    votes = sink.vote(1, [(1, "a")])
+    assert [vote.deadline for vote in votes] == [None]
+    sink.run("DO $$ BEGIN LOCK TABLE t IN ACCESS EXCLUSIVE MODE NOWAIT; END $$")
+    assert sink.commit(1, votes) == ["Committed"]
+
+
 def _twice(call: Callable[[], _Answer]) -> list[_Answer]:
     with ThreadPoolExecutor(2) as pool:
         return [future.result() for future in [pool.submit(call), pool.submit(call)]]

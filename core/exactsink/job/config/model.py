@@ -85,7 +85,9 @@ class JobSection(_Section):
     name: _Name = Field(examples=["orders"])
     """The job's name, part of every id: lower-case letters, digits and dashes, 40 at most."""
     checkpoint: str = Field(examples=["/data/checkpoints/orders"])
-    """Spark's checkpoint: a folder, or `s3a://bucket/path`. The journal stands beside it: `<checkpoint>.exactsink`."""
+    """Spark's checkpoint: a folder, local whatever `fs.defaultFS` is, or `s3a://bucket/path`. The journal stands beside
+    it: `<checkpoint>.exactsink`.
+    """
     staging: str | None = None
     """Where staged rows wait: a folder that driver and executors both see, or `s3://bucket/path`.
 
