@@ -301,9 +301,9 @@ class DeltaCommitter(Committer):
         since = table.version() - version
         for entry in table.history(since) if since else ():  # the newest first
             if entry["operation"] == "RESTORE":
-                version = str(entry.get("operationParameters", {}).get("version")).strip('"')
+                back = str(entry.get("operationParameters", {}).get("version")).strip('"')
                 with suppress(DeltaError):
-                    return self._stored(self._table(int(version))) if version.isdigit() else self._born()
+                    return self._stored(self._table(int(back))) if back.isdigit() else self._born()
                 return self._born()
         return Marker(self._ctx.job, self._ctx.sink, f"{lineage:x}"[1:], epoch, 0, f"{token:x}"[1:])
 

@@ -12,10 +12,7 @@ from exactsink.contract import Finding
 
 __all__ = ["arrow_schema", "delta_columns", "misfits", "new_table_problems", "table_problems"]
 
-_FEATURES = {
-    *("appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "generatedColumns", "invariants"),
-    "timestampNtz",
-}
+_FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants", "timestampNtz"}
 """What a table may ask of its writers. The rules that some of these allow are looked for one by one."""
 
 _RULES = re.compile(r"delta\.(constraints\.|columnMapping\.mode|generationExpression|invariants|identity\.)")
