@@ -1,8 +1,7 @@
 """Delta tables as a sink of exactsink: tasks write Parquet files, one entry of the table's log names an epoch's.
 
-The entry goes to the version that comes right after the one that was looked at, or nowhere. With it go numbers that
-Delta keeps for applications, and that stay when the log is cleaned: the epoch, the journal's lineage, the claim's
-token, and the entry's own version.
+The entry goes to the version right after the one that was looked at, or nowhere, and holds the sink's mark: see
+`exactsink_delta_log`.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from exactsink.contract import (
     AlreadyCommitted,
@@ -46,7 +45,6 @@ from exactsink.contract import (
     Undecided,
     Unknown,
     Writer,
-    create_file,
     file_times,
     hookimpl,
     make_folder,
@@ -56,11 +54,11 @@ from exactsink.contract import (
 from pydantic import ValidationInfo, field_validator
 
 from exactsink_delta_checks import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta_files import RECORDS, DeltaWriter, file_of, files_of, on_disk, remove
+from exactsink_delta_files import DeltaWriter, file_of, files_of, on_disk, remove
+from exactsink_delta_log import RECORDS, TableLog
 
 __all__ = ["DeltaBackend", "DeltaOptions", "exactsink_backends"]
 
-_BIRTH = -1
 _TRIES = 20
 _NO_TABLE = "make it, or set create = true"
 
@@ -124,21 +122,18 @@ class DeltaBackend(Backend):
 
 
 class DeltaCommitter(Committer):
-    """The driver's side. The table is read anew in each call: what was known of it may have gone back in time."""
+    """The driver's side."""
 
     def __init__(self, options: DeltaOptions, ctx: JobContext) -> None:
         self._options, self._ctx = options, ctx
         self._root = Path(options.path)
         self._records = self._root / RECORDS
-        self._birth = self._records / f"{ctx.job}.{ctx.sink}.birth"
-        self._log = self._root / "_delta_log"
-        self._app = f"exactsink:{ctx.job}:{ctx.sink}"
+        self._log = TableLog(self._root, ctx.job, ctx.sink)
         self._held: Marker | Literal["any"] | None = "any"
-        self._synced: int | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
-            table = self._table()
+            table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
                 yield from misfits(schema, table)
@@ -149,16 +144,16 @@ class DeltaCommitter(Committer):
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
         with self._answering():
-            table = self._table()
+            table = self._log.table()
             yield from [] if table is None else self._problems(table)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
-            table = self._table() or self._made(schema)
+            table = self._log.table() or self._made(schema)
             self._check([*self._problems(table), *misfits(schema, table)])
-            self._marker(epoch).check_new(self._stored(table))
+            self._marker(epoch).check_new(self._log.marker(table))
             make_folder(self._records)
-            self._sync(table)
+            self._log.sync(table)
             columns = [field for field in arrow_schema(table) if field.name in schema.names]
             by = json.dumps(table.metadata().partition_columns)
             ticket: bytes = pa.schema(columns, {"partition_by": by}).serialize().to_pybytes()
@@ -170,39 +165,40 @@ class DeltaCommitter(Committer):
         A set of which a file is gone is lost as a whole, once another entry has taken that version: who saw all files
         there, and stalled, can't add them any more.
         """
-        marker = self._marker(epoch, committables)
+        marker, refused = self._marker(epoch, committables), ""
         with self._answering():
             for _ in range(_TRIES):
-                table = self._standing()
-                stored = self._stored(table)
+                table = self._log.standing()
+                stored = self._log.marker(table)
                 if not marker.must_apply(stored):
                     return self._settled(table, committables, AlreadyCommitted())
                 damage = self._damage(epoch, committables)
                 if isinstance(damage, Unknown):
                     return [damage] * len(committables)
-                if damage is None and self._append(table, marker, self._actions(table, committables)):
+                put, actions = (marker, self._actions(table, committables)) if damage is None else (stored, [])
+                assert put is not None, "only below a mark is anything lost"
+                refused = self._log.append(table, put, actions)
+                if not refused and damage is None:
                     return self._settled(table, committables, Committed())
-                if damage is not None and stored is not None and self._append(table, stored, []):
-                    self._sync(table)
+                if not refused and damage is not None:
+                    self._log.sync(table)
                     return [damage] * len(committables)
         raise Retryable(
-            f"{self._root}: others change the table all the time",
-            why=f"{_TRIES} times another entry came in between",
-            next="start the job again",
+            f"{self._root} takes no entry", why=f"{_TRIES} were refused: {refused}", next="start the job again"
         )
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         marker = self._marker(epoch, committables)
         with self._answering():
-            pending = marker.must_apply(self._stored(self._standing()))
+            pending = marker.must_apply(self._log.marker(self._log.standing()))
             damage = self._damage(epoch, committables) if pending else None
             if damage is not None:  # another driver may have committed since, and others replaced the files
-                pending = marker.must_apply(self._stored(self._standing()))
+                pending = marker.must_apply(self._log.marker(self._log.standing()))
         return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
 
     def abort(self, undecided: Undecided) -> None:
         with self._answering():
-            table = self._table() if len(undecided) else None
+            table = self._log.table() if len(undecided) else None
             named = {uri.rpartition("/")[2] for uri in table.file_uris()} if table is not None else set[str]()
             for participant in undecided:
                 if named & {path.name for path in files_of(self._root, participant.ref)}:
@@ -219,46 +215,24 @@ class DeltaCommitter(Committer):
 
     def mark(self) -> Mark | None:
         with self._answering():
-            self._held = self._stored(self._table())
+            self._held = self._log.marker(self._log.table())
         return None if self._held is None else self._held.mark
 
     def put_birth(self) -> Mark:
-        """Put it beside the log, as there may be no table yet; the first epoch's entry goes over it."""
         with self._answering():
             make_folder(self._records)
-            create_file(self._birth, self._ctx.lineage.encode())
+            self._log.put_birth(self._ctx.lineage)
         return self.mark() or Mark(self._ctx.lineage)
 
     def trim_marks(self) -> None:
-        """Delete none, as one takes the place of the one before; shorten the log where its checkpoint is due.
-
-        Entries go once the checkpoint that stands for them is on disk: deltalake syncs nothing itself.
-        """
+        """Delete none, as one takes the place of the one before; shorten the log."""
         with self._answering():
-            table = self._table()
-            settings = {} if table is None else table.metadata().configuration
-            every = int(settings.get("delta.checkpointInterval", 100))
-            if table is None or table.version() - self._checkpoint() < every:
-                return
-            table.create_checkpoint()
-            self._sync(table)
-            if settings.get("delta.enableExpiredLogCleanup") != "false":
-                table.cleanup_metadata()
+            table = self._log.table()
+            if table is not None:
+                self._log.shorten(table)
 
     def close(self) -> None:
         """Nothing stays open between calls."""
-
-    def _table(self, version: int | None = None) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._root, version=version)
-        except TableNotFoundError:
-            return None
-
-    def _standing(self) -> DeltaTable:
-        table = self._table()
-        if table is None:
-            raise Fatal(f"{self._root} is no Delta table any more", next="bring it back, then start the job again")
-        return table
 
     def _made(self, schema: pa.Schema) -> DeltaTable:
         if not self._options.create:
@@ -268,9 +242,9 @@ class DeltaCommitter(Committer):
         try:
             DeltaTable.create(self._root, Schema.from_arrow(delta_columns(schema)[0]), partition_by=[*by])
         except DeltaError:
-            if self._table() is None:  # else another process was first
+            if self._log.table() is None:  # else another process was first
                 raise
-        return self._standing()
+        return self._log.standing()
 
     def _problems(self, table: DeltaTable) -> Iterator[Finding]:
         return table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)
@@ -286,84 +260,12 @@ class DeltaCommitter(Committer):
         token = max(((c.txn.generation, c.txn.token) for c in committables), default=(0, ""))[1]
         return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, 0, token, expected=self._held)
 
-    def _stored(self, table: DeltaTable | None) -> Marker | None:
-        """Read the marker of the epoch that the table shows.
-
-        A RESTORE takes rows away and leaves the numbers: what counts is what they were in the version that it brought
-        back. Where that is not known any more (its entry names a time, or the log was cleaned) it is the birth.
-        """
-        if table is None or (epoch := table.transaction_version(self._app)) is None:
-            return self._born()
-        lineage, token, version = (
-            table.transaction_version(f"{self._app}:{n}") for n in ("lineage", "token", "version")
-        )
-        assert lineage is not None and token is not None and version is not None, "an entry has all four"
-        since = table.version() - version
-        for entry in table.history(since) if since else ():  # the newest first
-            if entry["operation"] == "RESTORE":
-                back = str(entry.get("operationParameters", {}).get("version")).strip('"')
-                with suppress(DeltaError):
-                    return self._stored(self._table(int(back))) if back.isdigit() else self._born()
-                return self._born()
-        return Marker(self._ctx.job, self._ctx.sink, f"{lineage:x}"[1:], epoch, 0, f"{token:x}"[1:])
-
-    def _born(self) -> Marker | None:
-        try:
-            lineage = self._birth.read_text()
-        except FileNotFoundError:
-            return None
-        return Marker(self._ctx.job, self._ctx.sink, lineage, _BIRTH, 0)
-
-    def _append(self, table: DeltaTable, marker: Marker, actions: list[AddAction | RemoveAction]) -> bool:
-        """Put the next entry; False where another one has its version, or no answer came: then look again."""
-        numbers = {"": marker.epoch, ":version": table.version() + 1}
-        numbers |= {":lineage": int("1" + marker.lineage, 16), ":token": int("1" + marker.token, 16)}
-        now = int(time.time() * 1000)
-        entry = CommitProperties(
-            {"userMetadata": f"{self._app} epoch {marker.epoch}"},
-            max_commit_retries=0,  # else deltalake puts it behind what came in between
-            app_transactions=[Transaction(self._app + name, number, now) for name, number in numbers.items()],
-        )
-        try:
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                table.metadata().partition_columns,
-                commit_properties=entry,
-                post_commithook_properties=PostCommitHookProperties(False, False),
-            )
-        except CommitFailedError:
-            return False
-        return True
-
     def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
         """Make the entry durable, whoever wrote it; only then drop the records, durably: what has one may be swept."""
-        self._sync(table)
+        self._log.sync(table)
         remove_files(self._records, [committable.ref for committable in committables])
         sync_folders([self._records])
         return [outcome] * len(committables)
-
-    def _sync(self, table: DeltaTable) -> None:
-        """Sync the log from its checkpoint on, what other writers put there, too: behind a gap no entry counts."""
-        checkpoint = self._checkpoint()
-        first = checkpoint if self._synced is None else self._synced + 1
-        names = [f"{version:020}.json" for version in range(first, table.version() + 2)]
-        try:
-            for name in (*names, f"{checkpoint:020}.checkpoint.parquet", "_last_checkpoint"):
-                with suppress(FileNotFoundError), open(self._log / name, "rb") as file:
-                    os.fsync(file.fileno())
-            sync_folders([self._log, self._root])
-        except OSError as error:  # a second sync would say that all is well
-            why = f"{error}: rows that show may be gone after a power cut"
-            raise Fatal(f"{self._log} can't be synced", why=why, next="look at its disk, then start again") from error
-        self._synced = table.version()
-
-    def _checkpoint(self) -> int:
-        try:
-            return int(json.loads((self._log / "_last_checkpoint").read_text())["version"])
-        except FileNotFoundError:
-            return 0
 
     def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
         """Return what is wrong with the files of a set that is not committed; it is committed as a whole or not at all.

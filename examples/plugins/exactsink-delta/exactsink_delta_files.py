@@ -25,10 +25,9 @@ from exactsink.contract import (
     sync_folders,
 )
 
-__all__ = ["RECORDS", "DeltaWriter", "file_of", "files_of", "on_disk", "remove"]
+from exactsink_delta_log import RECORDS
 
-RECORDS = "_exactsink"
-"""The folder of our records; Delta's VACUUM passes over names that begin so."""
+__all__ = ["DeltaWriter", "file_of", "files_of", "on_disk", "remove"]
 
 _BUFFERED_BYTES = 64 * 2**20
 _INDEXED_COLUMNS = 32
@@ -98,6 +97,8 @@ class DeltaWriter(Writer):
     def abort(self) -> None:
         with on_disk(self._root):
             for part in self._parts.values():
+                with suppress(OSError):  # a full disk: it has no room for the footer either
+                    part.parquet.close()
                 part.file.close()
             remove(self._root, self._txn.id)
 
