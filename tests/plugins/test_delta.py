@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +17,18 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, TableFeatures, write_deltalake
+from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from exactsink.contract import (
     AlreadyCommitted,
     Committable,
     Committed,
     Fatal,
+    InDoubtError,
     JobContext,
     LineageError,
     Lost,
@@ -263,6 +269,60 @@ def test_a_writer_that_was_swept_does_not_vote(tmp_path: Path) -> None:
     writer.abort()
 
 
+JOB = """
+[job]
+name = "shop"
+checkpoint = "checkpoint"
+[spark]
+master = "local[2]"
+[source]
+format = "csv"
+schema = "id BIGINT, country STRING, at TIMESTAMP"
+path = "incoming"
+options = { header = true, maxFilesPerTrigger = 1 }
+[sinks.lake]
+backend = "delta"
+path = "table"
+partition_by = ["country"]
+[sinks.second]
+backend = "files"
+path = "files"
+"""
+
+
+@pytest.mark.proof
+def test_a_job_on_spark_commits_a_table_and_files_together_and_stops_once_the_table_went_back(tmp_path: Path) -> None:
+    known = tmp_path / "known" / "exactsink_delta-0.1.0.dist-info"
+    known.mkdir(parents=True)
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: exactsink-delta\nVersion: 0.1.0\n")
+    (known / "entry_points.txt").write_text("[exactsink]\ndelta = exactsink_delta\n")
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "incoming").mkdir()
+    for file in range(3):
+        lines = "".join(f"{file * 10 + row},{'AB'[row % 2]},2026-01-02T03:04:05.{file}\n" for row in range(10))
+        (tmp_path / "incoming" / f"{file}.csv").write_text(f"id,country,at\n{lines}")
+
+    def run(code: int) -> str:
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, (known.parent, PLUGIN)))}
+        command = [Path(sys.executable).with_name("exactsink"), "run", "job.toml"]
+        ended = subprocess.run(command, cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True)
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
+
+    run(0)
+    assert read(tmp_path) == Counter(pa.dataset.dataset(tmp_path / "files").to_table()["id"].to_pylist())
+    assert read(tmp_path) == Counter(range(30))
+    assert asked(tmp_path, """SELECT count(*) FROM lake WHERE "at" = '2026-01-02 03:04:05.2+00'""") == [(10,)]
+    table(tmp_path).restore(table(tmp_path).version() - 2)
+    back = read(tmp_path)
+    assert back.total() == 10
+    assert "lacks rows of epochs 1 to 2" in run(InDoubtError.exit_code)
+    for folder in ("checkpoint", "checkpoint.exactsink"):
+        shutil.rmtree(tmp_path / folder)
+    assert "another journal fed this target" in run(LineageError.exit_code)
+    assert read(tmp_path) == back
+
+
 def test_rows_of_every_type_come_back_and_readers_pass_over_files(tmp_path: Path) -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
     inside = pa.struct([("x", pa.timestamp("us", "Europe/Berlin"))])
@@ -361,6 +421,20 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
         "warning: delta.logRetentionDuration",
         "warning: delta.deletedFileRetentionDuration",
     ]
+
+
+def test_what_others_do_to_a_table_at_work_changes_no_row_of_ours(tmp_path: Path) -> None:
+    sink = session(tmp_path)
+    epochs(sink, 0, 1)
+    voted = sink.prepare(2, [rows(2), rows(3)])
+    assert set(interrupted(sink, 2, voted, lambda: table(tmp_path).optimize.compact())) == {Committed()}
+    table(tmp_path).optimize.compact()
+    table(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 1
+    assert set(sink.assess(2, voted)) == set(sink.commit_marked(2, voted)) == {AlreadyCommitted()}
+    table(tmp_path).alter.add_columns([Field("note", PrimitiveType("string"))])
+    epochs(sink, 4)
+    assert read(tmp_path) == Counter(range(5))
 
 
 def test_columns_that_changed_under_a_decided_epoch_stop_it(tmp_path: Path) -> None:
