@@ -40,6 +40,7 @@ from exactsink.contract import (
 )
 from exactsink.testing import SCENARIOS, Runner, Session
 from exactsink.testing.target import ROWS
+from tests.servers.s3 import S3
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-delta"
 APP = "exactsink:shop:lake"
@@ -55,7 +56,22 @@ def installed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def bucket(s3: S3) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
+            patch.setenv(name, value)
+        yield f"s3://{s3.new_bucket('delta')}"
+
+
+@pytest.fixture(scope="module")
 def runner(installed: None) -> Iterator[Runner]:
+    with closing(Runner()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def s3_runner(bucket: str) -> Iterator[Runner]:
+    """The process has the bucket in its environment."""
     with closing(Runner()) as made:
         yield made
 
@@ -71,7 +87,7 @@ def play(runner: Runner, target: str, scenario: str, folder: Path) -> str:
 def session(folder: Path, lineage: str = "ab", **options: Any) -> Session:
     from exactsink_delta import DeltaBackend, DeltaOptions
 
-    backend = DeltaBackend(DeltaOptions(path=str(folder / "table"), **options))
+    backend = DeltaBackend(DeltaOptions.model_validate({"path": str(folder / "table"), **options}))
     return Session(backend, JobContext("shop", "lake", str(folder / "staging"), 1, lineage), lineage)
 
 
@@ -130,6 +146,36 @@ def test_the_kit(runner: Runner, tmp_path: Path) -> None:
 def test_all_of_the_kit(runner: Runner, target: str, scenario: str, tmp_path: Path) -> None:
     if play(runner, target, scenario, tmp_path / "played") == "skipped":
         pytest.skip("its traits or its target don't give what the scenario needs")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_all_of_the_kit_in_s3(s3_runner: Runner, bucket: str, scenario: str, tmp_path: Path) -> None:
+    from exactsink_delta_targets import DeltaTarget
+
+    result = s3_runner.play(scenario, DeltaTarget(("kind",), bucket), tmp_path / "played")
+    assert result.outcome != "failed", result.why
+    if result.outcome == "skipped":
+        pytest.skip(result.why)
+
+
+def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")  # by which deltalake would overwrite an entry
+    sink = session(tmp_path, path=f"{bucket}/unsafe/table")
+    check = sink.with_committer(lambda committer: list(committer.check(ROWS, None)))
+    assert check == []
+    sink.put_birth()
+    voted = sink.prepare(0, [rows(1, 2), rows(3)])
+    loser = sink.write(0, 0, sink.open(0, ROWS), rows(1), attempt=9)
+    assert interrupted(sink, 0, voted, lambda: sink.commit(0, voted)) == {AlreadyCommitted()}
+    assert [participant.ref for participant in sink.listed()] == [loser.ref]
+    sink.abort(*sink.listed())
+    with pytest.raises(LineageError):
+        session(tmp_path, "cd", path=f"{bucket}/unsafe/table").prepare(0, [rows(4)])
+    found = DeltaTable(f"{bucket}/unsafe/table", storage_options={"allow_http": "true"}).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == [1, 2, 3]
 
 
 def test_a_second_driver_gets_in_between_a_drivers_look_and_its_entry(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from exactsink.contract import (
@@ -35,6 +34,7 @@ from exactsink.contract import (
     Lost,
     Mark,
     Marker,
+    ObjectPath,
     Outcome,
     PreflightError,
     Prepared,
@@ -48,13 +48,15 @@ from exactsink.contract import (
     file_times,
     hookimpl,
     make_folder,
+    path_of,
     remove_files,
+    store_findings,
     sync_folders,
 )
 from pydantic import ValidationInfo, field_validator
 
 from exactsink_delta_checks import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta_files import DeltaWriter, file_of, files_of, on_disk, remove
+from exactsink_delta_files import DeltaWriter, answering, columns_of, file_of, files_of, remove, size_of
 from exactsink_delta_log import RECORDS, TableLog
 
 __all__ = ["DeltaBackend", "DeltaOptions", "exactsink_backends"]
@@ -80,7 +82,10 @@ class DeltaOptions(BackendOptions):
     """What a job's file may say of such a sink."""
 
     path: str
-    """The table's folder, on a file system that the driver and all executors share."""
+    """The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).
+
+    For S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, ...
+    """
     create: bool = True
     """Whether to make the table, with the rows' columns, if there is none."""
     partition_by: tuple[str, ...] = ()
@@ -89,8 +94,10 @@ class DeltaOptions(BackendOptions):
     @field_validator("path")
     @classmethod
     def _whole(cls, path: str, info: ValidationInfo) -> str:
+        if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", path):
+            return f"s3://{url[1]}"
         if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
-            raise ValueError("give a local folder: tables in object stores are not proven here")
+            raise ValueError("give a local folder or s3://bucket/path: other stores are not proven here")
         folder = (info.context or {}).get("folder") or "."  # of the job's file
         return os.path.realpath(Path(folder) / Path(path).expanduser())
 
@@ -115,7 +122,7 @@ class DeltaBackend(Backend):
         return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        return DeltaWriter(Path(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
+        return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
 
     def committer(self, ctx: JobContext) -> Committer:
         return DeltaCommitter(self.options, ctx)
@@ -126,13 +133,14 @@ class DeltaCommitter(Committer):
 
     def __init__(self, options: DeltaOptions, ctx: JobContext) -> None:
         self._options, self._ctx = options, ctx
-        self._root = Path(options.path)
+        self._root = path_of(options.path)
         self._records = self._root / RECORDS
         self._log = TableLog(self._root, ctx.job, ctx.sink)
         self._held: Marker | Literal["any"] | None = "any"
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
+            yield from self._store_problems()
             table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
@@ -144,6 +152,7 @@ class DeltaCommitter(Committer):
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
         with self._answering():
+            yield from self._store_problems()
             table = self._log.table()
             yield from [] if table is None else self._problems(table)
 
@@ -239,15 +248,15 @@ class DeltaCommitter(Committer):
             raise Fatal(f"{self._root} is no Delta table", next=_NO_TABLE)
         by = self._options.partition_by
         self._check([*new_table_problems(schema, by)])
-        try:
-            DeltaTable.create(self._root, Schema.from_arrow(delta_columns(schema)[0]), partition_by=[*by])
-        except DeltaError:
-            if self._log.table() is None:  # else another process was first
-                raise
-        return self._log.standing()
+        return self._log.create(delta_columns(schema)[0], by)
 
     def _problems(self, table: DeltaTable) -> Iterator[Finding]:
-        return table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)
+        yield from table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)
+
+    def _store_problems(self) -> Iterable[Finding]:
+        """Try what the log needs of a store: a create that fails where an object stands."""
+        fix = "use a store that has conditional writes"
+        return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
 
     def _check(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
@@ -277,7 +286,7 @@ class DeltaCommitter(Committer):
             for number, voted in enumerate(json.loads(committable.payload)):
                 path = file_of(self._root, committable.ref, number)
                 try:
-                    if (size := path.stat().st_size) != voted["size"]:
+                    if (size := size_of(path)) != voted["size"]:
                         changed.append(f"{path} has {size} bytes, and was voted with {voted['size']}")
                 except FileNotFoundError:
                     lost.append(f"{path} is gone")
@@ -295,8 +304,8 @@ class DeltaCommitter(Committer):
                 actions.append(
                     AddAction(path.name, voted["size"], voted["values"], now, True, json.dumps(voted["stats"]))
                 )
-        with pq.ParquetFile(path) as last:  # one ticket gave all of them their columns
-            wrong = [*misfits(last.schema_arrow, table, [*voted["values"]])]
+        # One ticket gave all of them their columns.
+        wrong = [*misfits(columns_of(path), table, [*voted["values"]])]
         if wrong:
             why = f"its columns were changed since: {wrong[0].message}"
             raise Fatal(f"{self._root} can't take decided rows", why=why, next="RESTORE it to the version before that")
@@ -305,7 +314,7 @@ class DeltaCommitter(Committer):
     @contextmanager
     def _answering(self) -> Iterator[None]:
         """Raise what deltalake and the disk say as what the caller does next."""
-        with on_disk(self._root):
+        with answering(self._root):
             try:
                 yield
             except DeltaError as error:

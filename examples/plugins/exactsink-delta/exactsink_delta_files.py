@@ -8,26 +8,28 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from exactsink.contract import (
+    AnyPath,
     Committable,
     DurableFile,
     Fatal,
+    ObjectFile,
+    ObjectPath,
     Retryable,
     Txn,
     Writer,
-    disk_errors,
     new_file,
+    storage_errors,
     sync_folders,
 )
 
 from exactsink_delta_log import RECORDS
 
-__all__ = ["DeltaWriter", "file_of", "files_of", "on_disk", "remove"]
+__all__ = ["DeltaWriter", "answering", "columns_of", "file_of", "files_of", "remove", "size_of"]
 
 _BUFFERED_BYTES = 64 * 2**20
 _INDEXED_COLUMNS = 32
@@ -39,7 +41,7 @@ class _Part:
     """One Parquet file: a partition's values, its rows that are not written yet, and its footer once it is closed."""
 
     values: tuple[str | None, ...]
-    file: DurableFile
+    file: DurableFile | ObjectFile
     parquet: pq.ParquetWriter
     footer: list[pq.FileMetaData]
     waiting: list[pa.Table]
@@ -56,7 +58,7 @@ class DeltaWriter(Writer):
     They lie side by side, whatever their partition: in Delta the log says which one a file belongs to.
     """
 
-    def __init__(self, root: Path, txn: Txn, columns: pa.Schema) -> None:
+    def __init__(self, root: AnyPath, txn: Txn, columns: pa.Schema) -> None:
         self._root, self._txn = root, txn
         self._partition_by: list[str] = json.loads(columns.metadata[b"partition_by"])
         self._columns = columns.remove_metadata()
@@ -64,9 +66,12 @@ class DeltaWriter(Writer):
         self._parts: dict[tuple[str | None, ...], _Part] = {}
         self._rows = self._waiting_bytes = 0
         self._record = root / RECORDS / txn.id
-        with on_disk(root):
+        with answering(root):
             try:
-                new_file(self._record).close()  # first: no file of ours is without it
+                if isinstance(self._record, ObjectPath):
+                    self._record.create(b"")
+                else:
+                    new_file(self._record).close()  # first: no file of ours is without it
             except FileNotFoundError:
                 why, fix = "the driver made it", "set path to a folder that the driver and all executors share"
                 raise Fatal(f"{self._record.parent} is not there on this executor", why=why, next=fix) from None
@@ -83,7 +88,7 @@ class DeltaWriter(Writer):
     def pre_commit(self) -> Committable:
         self._flush()
         files = []
-        with on_disk(self._root):
+        with answering(self._root):
             for part in self._parts.values():
                 part.parquet.close()
                 size, _ = part.file.seal()
@@ -95,7 +100,7 @@ class DeltaWriter(Writer):
         return Committable(self._txn, self._rows, json.dumps(files).encode())
 
     def abort(self) -> None:
-        with on_disk(self._root):
+        with answering(self._root):
             for part in self._parts.values():
                 with suppress(OSError):  # a full disk: it has no room for the footer either
                     part.parquet.close()
@@ -105,15 +110,16 @@ class DeltaWriter(Writer):
     def _part(self, values: tuple[str | None, ...]) -> _Part:
         if values not in self._parts:
             footer = list[pq.FileMetaData]()
-            with on_disk(self._root):
-                file = DurableFile(file_of(self._root, self._txn.id, len(self._parts)))
+            with answering(self._root):
+                path = file_of(self._root, self._txn.id, len(self._parts))
+                file = ObjectFile(path) if isinstance(path, ObjectPath) else DurableFile(path)
                 out = pa.PythonFile(file, mode="w")
                 parquet = pq.ParquetWriter(out, self._schema, metadata_collector=footer)
             self._parts[values] = _Part(values, file, parquet, footer, [])
         return self._parts[values]
 
     def _flush(self) -> None:
-        with on_disk(self._root):
+        with answering(self._root):
             for part in self._parts.values():
                 part.flush()
         self._waiting_bytes = 0
@@ -145,23 +151,38 @@ class DeltaWriter(Writer):
         return Fatal(f"sink {self._txn.sink}: the table can't take a row", why=why, next=fix)
 
 
-def on_disk(root: Path) -> AbstractContextManager[None]:
-    """Raise an OSError of the block as Retryable."""
-    return disk_errors(f"{root} can't be used", "see that its disk is there, has room and lets this user write")
+def answering(root: AnyPath) -> AbstractContextManager[None]:
+    """Raise an OSError of the block as Retryable, or as Fatal where a store refuses whoever asks."""
+    return storage_errors(root, f"{root} can't be used")
 
 
-def file_of(root: Path, id: str, number: int) -> Path:
+def file_of(root: AnyPath, id: str, number: int) -> AnyPath:
     """Name a participant's file."""
     return root / f"{id}.{number}.parquet"
 
 
-def files_of(root: Path, id: str) -> list[Path]:
+def files_of(root: AnyPath, id: str) -> list[AnyPath]:
     """List a participant's files: their numbers have no gap."""
-    return list(takewhile(Path.exists, (file_of(root, id, number) for number in count())))
+    return list(takewhile(lambda path: path.exists(), (file_of(root, id, number) for number in count())))
 
 
-def remove(root: Path, id: str) -> None:
+def size_of(path: AnyPath) -> int:
+    """Return a file's size in bytes. Raises FileNotFoundError."""
+    return path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
+
+
+def columns_of(path: AnyPath) -> pa.Schema:
+    """Read a file's columns from its footer."""
+    with path.reading() if isinstance(path, ObjectPath) else open(path, "rb") as file:
+        return pq.read_schema(file)
+
+
+def remove(root: AnyPath, id: str) -> None:
     """Remove a participant's files, the last one first so that no gap comes up, and then its record. Idempotent."""
+    if isinstance(root, ObjectPath):  # a writer that was killed inside a large file leaves its upload
+        for upload in root.uploads():
+            if upload.name.startswith(f"{id}."):
+                root.abort_below(upload)
     for path in reversed(files_of(root, id)):
         path.unlink(missing_ok=True)
     (root / RECORDS / id).unlink(missing_ok=True)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
-from exactsink.contract import Fatal, Marker, create_file, sync_folders
+from exactsink.contract import AnyPath, Fatal, Marker, ObjectPath, create_file, sync_folders
 
 __all__ = ["RECORDS", "TableLog"]
 
@@ -28,7 +30,7 @@ _BIRTH = -1
 class TableLog:
     """One sink's view. The table is read anew in each call: what was known of it may have gone back in time."""
 
-    def __init__(self, root: Path, job: str, sink: str) -> None:
+    def __init__(self, root: AnyPath, job: str, sink: str) -> None:
         self._root, self._job, self._sink = root, job, sink
         self._app = f"exactsink:{job}:{sink}"
         self._birth = root / RECORDS / f"{job}.{sink}.birth"
@@ -38,7 +40,7 @@ class TableLog:
     def table(self, version: int | None = None) -> DeltaTable | None:
         """Open the table as it is now; None where there is none."""
         try:
-            return DeltaTable(self._root, version=version)
+            return DeltaTable(str(self._root), version=version, storage_options=_options(self._root))
         except TableNotFoundError:
             return None
 
@@ -48,6 +50,16 @@ class TableLog:
         if table is None:
             raise Fatal(f"{self._root} is no Delta table any more", next="bring it back, then start the job again")
         return table
+
+    def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
+        """Make the table, or find it made by another process."""
+        schema, options = Schema.from_arrow(columns), _options(self._root)
+        try:
+            DeltaTable.create(str(self._root), schema, partition_by=[*partition_by], storage_options=options)
+        except DeltaError:
+            if self.table() is None:
+                raise
+        return self.standing()
 
     def put_birth(self, lineage: str) -> None:
         """Put a birth if there is none: beside the log, as there may be no table yet. The first entry goes over it."""
@@ -100,8 +112,10 @@ class TableLog:
     def sync(self, table: DeltaTable) -> None:
         """Sync the log from its checkpoint on, what other writers put there, too: behind a gap no entry counts.
 
-        deltalake leaves its files to the system, which may lose them in a power cut.
+        deltalake leaves its files to the system, which may lose them in a power cut. A store keeps what it answered for.
         """
+        if isinstance(self._log, ObjectPath):
+            return
         checkpoint = self._checkpoint()
         first = checkpoint if self._synced is None else self._synced + 1
         names = [f"{version:020}.json" for version in range(first, table.version() + 2)]
@@ -136,3 +150,14 @@ class TableLog:
             return int(json.loads((self._log / "_last_checkpoint").read_text())["version"])
         except FileNotFoundError:
             return 0
+
+
+def _options(root: AnyPath) -> dict[str, str] | None:
+    """Return what deltalake needs beside the environment: botocore's endpoint, and entries that overwrite none."""
+    if isinstance(root, Path):
+        return None
+    options = {"aws_conditional_put": "etag", "aws_s3_allow_unsafe_rename": "false"}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        options |= {"aws_endpoint_url": endpoint, "allow_http": str(endpoint.startswith("http:")).lower()}
+    return options
