@@ -33,10 +33,12 @@ from exactsink.contract import (
     LineageError,
     Lost,
     Mark,
+    ObjectPath,
     PreflightError,
     Prepared,
     Retryable,
     Unknown,
+    path_of,
 )
 from exactsink.testing import SCENARIOS, Runner, Session
 from exactsink.testing.target import ROWS
@@ -162,10 +164,10 @@ def test_all_of_the_kit_in_s3(s3_runner: Runner, bucket: str, scenario: str, tmp
 def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")  # by which deltalake would overwrite an entry
-    sink = session(tmp_path, path=f"{bucket}/unsafe/table")
-    check = sink.with_committer(lambda committer: list(committer.check(ROWS, None)))
-    assert check == []
+    path = f"{bucket}/race/table"
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")  # which is not obeyed
+    sink = session(tmp_path, path=path)
+    assert sink.with_committer(lambda committer: list(committer.check(ROWS, None))) == []
     sink.put_birth()
     voted = sink.prepare(0, [rows(1, 2), rows(3)])
     loser = sink.write(0, 0, sink.open(0, ROWS), rows(1), attempt=9)
@@ -173,9 +175,30 @@ def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
     assert [participant.ref for participant in sink.listed()] == [loser.ref]
     sink.abort(*sink.listed())
     with pytest.raises(LineageError):
-        session(tmp_path, "cd", path=f"{bucket}/unsafe/table").prepare(0, [rows(4)])
-    found = DeltaTable(f"{bucket}/unsafe/table", storage_options={"allow_http": "true"}).to_pyarrow_table()
-    assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+        session(tmp_path, "cd", path=path).prepare(0, [rows(4)])
+    stands = DeltaTable(path, storage_options={"allow_http": "true"}).to_pyarrow_table()
+    assert sorted(stands["id"].to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.proof
+def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import exactsink_delta_files
+
+    monkeypatch.setattr(exactsink_delta_files, "_BUFFERED_BYTES", 1)
+    path = f"{bucket}/large/table"
+    sink = session(tmp_path, path=path)
+    texts = pa.array([os.urandom(1 << 20).hex() for _ in range(20)])
+    writer = sink.writer(0, 0, ROWS, sink.open(0, ROWS))
+    for number in range(2):  # a part has 16 MiB
+        ids = range(20 * number, 20 * number + 20)
+        writer.write(pa.record_batch([pa.array(ids), texts, pa.array([0.0] * 20)], schema=ROWS))
+    root = path_of(path)
+    assert isinstance(root, ObjectPath)
+    assert len(root.uploads()) == 1
+    sink.abort(*sink.listed())
+    assert (root.uploads(), sink.listed()) == ([], [])
 
 
 def test_a_second_driver_gets_in_between_a_drivers_look_and_its_entry(tmp_path: Path) -> None:

@@ -153,11 +153,9 @@ class TableLog:
 
 
 def _options(root: AnyPath) -> dict[str, str] | None:
-    """Return what deltalake needs beside the environment: botocore's endpoint, and entries that overwrite none."""
+    """Return what deltalake needs beside the environment: entries that overwrite none, and botocore's endpoint."""
     if isinstance(root, Path):
         return None
-    options = {"aws_conditional_put": "etag", "aws_s3_allow_unsafe_rename": "false"}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        options |= {"aws_endpoint_url": endpoint, "allow_http": str(endpoint.startswith("http:")).lower()}
-    return options
+    found = {"aws_endpoint_url": endpoint, "allow_http": str(endpoint.startswith("http:")).lower()} if endpoint else {}
+    return {"aws_conditional_put": "etag", **found}
