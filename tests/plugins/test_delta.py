@@ -125,16 +125,20 @@ def interrupted(sink: Session, epoch: int, voted: Sequence[Committable], between
     """Commit with a committer that has looked at table and files when `between` happens, once, before its entry."""
     with closing(sink.backend.committer(sink.ctx)) as committer:
         committer.mark()
-        log: Any = vars(committer)["_log"]
-        real, pending = log.append, [between]
-
-        def append(*args: Any) -> Any:
-            while pending:
-                pending.pop()()
-            return real(*args)
-
-        log.append = append
+        before_once(vars(committer)["_log"], "append", between)
         return set(committer.commit(epoch, voted))
+
+
+def before_once(holder: Any, name: str, between: Callable[[], object]) -> None:
+    """Let something happen before the first call of a method."""
+    real, pending = getattr(holder, name), [between]
+
+    def call(*args: Any) -> Any:
+        while pending:
+            pending.pop()()
+        return real(*args)
+
+    setattr(holder, name, call)
 
 
 def test_the_kit(runner: Runner, tmp_path: Path) -> None:
@@ -207,6 +211,11 @@ def test_a_second_driver_gets_in_between_a_drivers_look_and_its_entry(tmp_path: 
     assert interrupted(sink, 0, voted, lambda: sink.commit(0, voted)) == {AlreadyCommitted()}
     assert read(tmp_path) == Counter([1, 2, 3])
     assert sink.mark() == Mark("ab", 0, frozenset(["ab"]))
+    with closing(sink.backend.committer(sink.ctx)) as committer:
+        committer.mark()
+        epochs(sink, 5)
+        with pytest.raises(Retryable, match="is not the one that was read before"):
+            committer.commit(6, sink.prepare(6, [rows(6)]))
 
 
 def test_another_writer_gets_in_between_and_both_stand(tmp_path: Path) -> None:
@@ -492,17 +501,26 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
     ]
 
 
+def rewritten(folder: Path) -> None:
+    """Put one file in the place of all."""
+    table(folder).optimize.compact()
+    table(folder).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
 def test_what_others_do_to_a_table_at_work_changes_no_row_of_ours(tmp_path: Path) -> None:
     sink = session(tmp_path)
     epochs(sink, 0, 1)
     voted = sink.prepare(2, [rows(2), rows(3)])
     assert set(interrupted(sink, 2, voted, lambda: table(tmp_path).optimize.compact())) == {Committed()}
-    table(tmp_path).optimize.compact()
-    table(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    rewritten(tmp_path)
     assert len(list((tmp_path / "table").glob("*.parquet"))) == 1
     assert set(sink.assess(2, voted)) == set(sink.commit_marked(2, voted)) == {AlreadyCommitted()}
     table(tmp_path).alter.add_columns([Field("note", PrimitiveType("string"))])
-    epochs(sink, 4)
+    voted = sink.prepare(4, [rows(4)])
+    with closing(sink.backend.committer(sink.ctx)) as committer:
+        committer.mark()
+        before_once(committer, "_damage", lambda: (sink.commit(4, voted), rewritten(tmp_path)))
+        assert committer.assess(4, voted) == [AlreadyCommitted()]
     assert read(tmp_path) == Counter(range(5))
 
 
@@ -510,9 +528,10 @@ def test_columns_that_changed_under_a_decided_epoch_stop_it(tmp_path: Path) -> N
     sink = session(tmp_path)
     voted = sink.prepare(0, [rows(1)])
     other = rows(7).set_column(0, "id", pa.array(["seven"]))
-    write_deltalake(tmp_path / "table", other, mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(Fatal, match="can't take decided rows"):
-        sink.commit(0, voted)
+    for changed, by in ((other, []), (rows(7), ["kind"])):
+        write_deltalake(tmp_path / "table", changed, mode="overwrite", schema_mode="overwrite", partition_by=by)
+        with pytest.raises(Fatal, match="can't take decided rows"):
+            sink.commit(0, voted)
     table(tmp_path).restore(0)
     assert sink.commit(0, voted) == [Committed()]
     assert read(tmp_path) == Counter([1])
