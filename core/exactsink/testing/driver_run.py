@@ -5,6 +5,7 @@ Plays Spark's part: plans batches, retries a participant that died, replaces one
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import traceback
@@ -153,7 +154,11 @@ class _Tasks:
             return load_votes(plan, pipe.read())
 
     def _vote(self, plan: EpochPlan, partition: int, attempt: int, table: pa.Table, writing: int) -> None:
-        """Be the participant: write, vote, send the votes, and end without any cleanup."""
+        """Be the participant: write, vote, send the votes, and end without any cleanup.
+
+        What the driver's clients left is not collected here: a library may wait for a thread that only the driver has.
+        """
+        gc.freeze()
         code = 1
         try:
             backends = {name: sink.backend for name, sink in self._script.sinks.items()}

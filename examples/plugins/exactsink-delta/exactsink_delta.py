@@ -1,0 +1,321 @@
+"""Delta tables as a sink of exactsink: tasks write Parquet files, one entry of the table's log names an epoch's.
+
+The entry goes to the version right after the one that was looked at, or nowhere, and holds the sink's mark: see
+`exactsink_delta_log`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+from exactsink.contract import (
+    AlreadyCommitted,
+    Backend,
+    BackendOptions,
+    BackendSpec,
+    Committable,
+    Committed,
+    Committer,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Lost,
+    Mark,
+    Marker,
+    ObjectPath,
+    Outcome,
+    PreflightError,
+    Prepared,
+    Retryable,
+    Standing,
+    Traits,
+    Txn,
+    Undecided,
+    Unknown,
+    Writer,
+    file_times,
+    hookimpl,
+    make_folder,
+    path_of,
+    remove_files,
+    store_findings,
+    sync_folders,
+)
+from pydantic import ValidationInfo, field_validator
+
+from exactsink_delta_checks import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
+from exactsink_delta_files import DeltaWriter, answering, columns_of, file_of, files_of, remove, size_of
+from exactsink_delta_log import RECORDS, TableLog
+
+__all__ = ["DeltaBackend", "DeltaOptions", "exactsink_backends"]
+
+_TRIES = 20
+_NO_TABLE = "make it, or set create = true"
+
+
+@hookimpl
+def exactsink_backends() -> list[BackendSpec]:
+    return [
+        BackendSpec(
+            "delta",
+            load="exactsink_delta:DeltaBackend",
+            install="pip install exactsink-delta",
+            strategies={"append": "tasks write Parquet files, then one entry of the table's log names them"},
+            conformance="exactsink_delta_targets:targets",
+        )
+    ]
+
+
+class DeltaOptions(BackendOptions):
+    """What a job's file may say of such a sink."""
+
+    path: str
+    """The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).
+
+    For S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, ...
+    """
+    create: bool = True
+    """Whether to make the table, with the rows' columns, if there is none."""
+    partition_by: tuple[str, ...] = ()
+    """The columns that a new table is partitioned by; for a table that stands, its own or none."""
+
+    @field_validator("path")
+    @classmethod
+    def _whole(cls, path: str, info: ValidationInfo) -> str:
+        if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", path):
+            return f"s3://{url[1]}"
+        if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
+            raise ValueError("give a local folder or s3://bucket/path: other stores are not proven here")
+        folder = (info.context or {}).get("folder") or "."  # of the job's file
+        return os.path.realpath(Path(folder) / Path(path).expanduser())
+
+
+class DeltaBackend(Backend):
+    """What is journaled and travels to the executors: the options, no open table."""
+
+    Options = DeltaOptions
+    options: DeltaOptions
+
+    @property
+    def strategy(self) -> str:
+        return "append"
+
+    @property
+    def target(self) -> str:
+        return f"delta:{self.options.path}"
+
+    @property
+    def traits(self) -> Traits:
+        """A VACUUM may delete files that wait for their commit."""
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return DeltaCommitter(self.options, ctx)
+
+
+class DeltaCommitter(Committer):
+    """The driver's side."""
+
+    def __init__(self, options: DeltaOptions, ctx: JobContext) -> None:
+        self._options, self._ctx = options, ctx
+        self._root = path_of(options.path)
+        self._records = self._root / RECORDS
+        self._log = TableLog(self._root, ctx.job, ctx.sink)
+        self._held: Marker | Literal["any"] | None = "any"
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        with self._answering():
+            yield from self._store_problems()
+            table = self._log.table()
+            if table is not None:
+                yield from self._problems(table)
+                yield from misfits(schema, table)
+            elif self._options.create:
+                yield from new_table_problems(schema, self._options.partition_by)
+            else:
+                yield Finding("error", f"{self._root} is no Delta table", _NO_TABLE)
+
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        with self._answering():
+            yield from self._store_problems()
+            table = self._log.table()
+            yield from [] if table is None else self._problems(table)
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        with self._answering():
+            table = self._log.table() or self._made(schema)
+            self._check([*self._problems(table), *misfits(schema, table)])
+            self._marker(epoch).check_new(self._log.marker(table))
+            make_folder(self._records)
+            self._log.sync(table)
+            columns = [field for field in arrow_schema(table) if field.name in schema.names]
+            by = json.dumps(table.metadata().partition_columns)
+            ticket: bytes = pa.schema(columns, {"partition_by": by}).serialize().to_pybytes()
+            return ticket
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        """Add all files by one entry, after a look at the table: first at its mark and version, then at the files.
+
+        A set of which a file is gone is lost as a whole, once another entry has taken that version: who saw all files
+        there, and stalled, can't add them any more.
+        """
+        marker, refused = self._marker(epoch, committables), ""
+        with self._answering():
+            for _ in range(_TRIES):
+                table = self._log.standing()
+                stored = self._log.marker(table)
+                if not marker.must_apply(stored):
+                    return self._settled(table, committables, AlreadyCommitted())
+                damage = self._damage(epoch, committables)
+                if isinstance(damage, Unknown):
+                    return [damage] * len(committables)
+                put, actions = (marker, self._actions(table, committables)) if damage is None else (stored, [])
+                assert put is not None, "only below a mark is anything lost"
+                refused = self._log.append(table, put, actions)
+                if not refused and damage is None:
+                    return self._settled(table, committables, Committed())
+                if not refused and damage is not None:
+                    self._log.sync(table)
+                    return [damage] * len(committables)
+        raise Retryable(
+            f"{self._root} takes no entry", why=f"{_TRIES} were refused: {refused}", next="start the job again"
+        )
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        marker = self._marker(epoch, committables)
+        with self._answering():
+            pending = marker.must_apply(self._log.marker(self._log.standing()))
+            damage = self._damage(epoch, committables) if pending else None
+            if damage is not None:  # another driver may have committed since, and others replaced the files
+                pending = marker.must_apply(self._log.marker(self._log.standing()))
+        return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
+
+    def abort(self, undecided: Undecided) -> None:
+        with self._answering():
+            table = self._log.table() if len(undecided) else None
+            named = {uri.rpartition("/")[2] for uri in table.file_uris()} if table is not None else set[str]()
+            for participant in undecided:
+                if named & {path.name for path in files_of(self._root, participant.ref)}:
+                    what = f"the table's log names files of {participant.ref}, which was never decided"
+                    raise Fatal(what, next="look who added them; nothing of it was touched")
+                remove(self._root, participant.ref)
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        with self._answering():
+            listed = list(file_times(self._records)) if self._records.exists() else []
+        now, mine = time.time(), (self._ctx.job, self._ctx.sink)
+        known = [(Txn.parse(name), now - (written or now)) for name, written in listed]
+        return [InDoubt.of(t, age_seconds=age) for t, age in known if t is not None and (t.job, t.sink) == mine]
+
+    def mark(self) -> Mark | None:
+        with self._answering():
+            self._held = self._log.marker(self._log.table())
+        return None if self._held is None else self._held.mark
+
+    def put_birth(self) -> Mark:
+        with self._answering():
+            make_folder(self._records)
+            self._log.put_birth(self._ctx.lineage)
+        return self.mark() or Mark(self._ctx.lineage)
+
+    def trim_marks(self) -> None:
+        """Delete none, as one takes the place of the one before; shorten the log."""
+        with self._answering():
+            table = self._log.table()
+            if table is not None:
+                self._log.shorten(table)
+
+    def close(self) -> None:
+        """Nothing stays open between calls."""
+
+    def _made(self, schema: pa.Schema) -> DeltaTable:
+        if not self._options.create:
+            raise Fatal(f"{self._root} is no Delta table", next=_NO_TABLE)
+        by = self._options.partition_by
+        self._check([*new_table_problems(schema, by)])
+        return self._log.create(delta_columns(schema)[0], by)
+
+    def _problems(self, table: DeltaTable) -> Iterator[Finding]:
+        yield from table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)
+
+    def _store_problems(self) -> Iterable[Finding]:
+        """Try what the log needs of a store: a create that fails where an object stands."""
+        fix = "use a store that has conditional writes"
+        return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
+
+    def _check(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding.severity == "error":
+                raise PreflightError(f"sink {self._ctx.sink}: {finding.message}", next=finding.fix)
+
+    def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
+        """Make an epoch's marker; its token is the newest generation's of the set."""
+        ctx = self._ctx
+        token = max(((c.txn.generation, c.txn.token) for c in committables), default=(0, ""))[1]
+        return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, 0, token, expected=self._held)
+
+    def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
+        """Make the entry durable, whoever wrote it; only then drop the records, durably: what has one may be swept."""
+        self._log.sync(table)
+        remove_files(self._records, [committable.ref for committable in committables])
+        sync_folders([self._records])
+        return [outcome] * len(committables)
+
+    def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
+        """Return what is wrong with the files of a set that is not committed; it is committed as a whole or not at all.
+
+        It is lost if files are gone, and the mark, which the journal knows, is of an earlier epoch.
+        """
+        lost, changed = list[str](), list[str]()
+        for committable in committables:
+            for number, voted in enumerate(json.loads(committable.payload)):
+                path = file_of(self._root, committable.ref, number)
+                try:
+                    if (size := size_of(path)) != voted["size"]:
+                        changed.append(f"{path} has {size} bytes, and was voted with {voted['size']}")
+                except FileNotFoundError:
+                    lost.append(f"{path} is gone")
+        if not lost and not changed:
+            return None
+        known = isinstance(self._held, Marker) and self._held.epoch < epoch
+        return (Lost if known and not changed else Unknown)("; ".join((changed + lost)[:3]))
+
+    def _actions(self, table: DeltaTable, committables: Sequence[Committable]) -> list[AddAction | RemoveAction]:
+        """Return the votes' files for the log. Raises Fatal where the table's columns are not the files' any more."""
+        now, actions = int(time.time() * 1000), list[AddAction | RemoveAction]()
+        for committable in committables:
+            for number, voted in enumerate(json.loads(committable.payload)):
+                path = file_of(self._root, committable.ref, number)
+                actions.append(
+                    AddAction(path.name, voted["size"], voted["values"], now, True, json.dumps(voted["stats"]))
+                )
+        # One ticket gave all of them their columns.
+        wrong = [*misfits(columns_of(path), table, [*voted["values"]])]
+        if wrong:
+            why = f"its columns were changed since: {wrong[0].message}"
+            raise Fatal(f"{self._root} can't take decided rows", why=why, next="RESTORE it to the version before that")
+        return actions
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise what deltalake and the disk say as what the caller does next."""
+        with answering(self._root):
+            try:
+                yield
+            except DeltaError as error:
+                raise Retryable(f"{self._root} can't be used", why=str(error), next="start the job again") from error

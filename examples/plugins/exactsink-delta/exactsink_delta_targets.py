@@ -1,0 +1,72 @@
+"""How the conformance kit reaches Delta tables: one in each scenario's folder, or in S3 below EXACTSINK_KIT_S3."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from exactsink.contract import AnyPath, Backend, Committable, ObjectPath, create_file, file_names, make_folder, path_of
+from exactsink.testing import ConformanceTarget
+
+from exactsink_delta import DeltaBackend, DeltaOptions
+from exactsink_delta_log import RECORDS, TableLog
+
+
+@dataclass(frozen=True)
+class DeltaTarget(ConformanceTarget):
+    """A table. A row was applied as often as it stands in the files that the log names."""
+
+    partition_by: tuple[str, ...] = ()
+    url: str = ""
+
+    def backend(self, folder: Path) -> Backend:
+        return DeltaBackend(DeltaOptions(path=str(self._root(folder)), partition_by=self.partition_by))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(number for ids in self.order(folder) for number in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        root = self._root(folder)
+        table = TableLog(root, "", "").table()
+        names = [uri.rpartition("/")[2] for uri in table.file_uris()] if table is not None else []
+        files = [pq.ParquetFile(pa.BufferReader((root / name).read_bytes())) for name in names]
+        return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Remove files that no entry names, as VACUUM does."""
+        root, lost = self._root(folder), tuple(f"{committable.txn.id}." for committable in committables)
+        for name in file_names(root):
+            if name.startswith(lost):
+                (root / name).unlink()
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        root = self._root(folder)
+        if isinstance(root, ObjectPath):
+            root.unlink_below(root.listed(deep=True))
+        else:
+            shutil.rmtree(root)
+
+    def foreign(self, folder: Path) -> None:
+        path = self._root(folder) / RECORDS / "somebody's own"
+        make_folder(path.parent)
+        create_file(path, b"somebody's")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        path = self._root(folder) / RECORDS / "somebody's own"
+        return path.exists() and path.read_bytes() == b"somebody's"
+
+    def _root(self, folder: Path) -> AnyPath:
+        return path_of(f"{self.url}/{zlib.crc32(str(folder).encode()):08x}" if self.url else str(folder / "table"))
+
+
+def targets() -> Mapping[str, ConformanceTarget]:
+    local = {"table": DeltaTarget(), "partitioned": DeltaTarget(("kind",))}
+    url = os.environ.get("EXACTSINK_KIT_S3")
+    return {**local, "s3": DeltaTarget(("kind",), url)} if url else local
