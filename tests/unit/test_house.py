@@ -39,7 +39,8 @@ MOST_LINES_OF_TESTS = (
     # databases for upserts (2,500), signals, metrics and security (1,200),
     # what an operator sees and does: status, indoubt, recover (beside sinks that are away), verify, the soak (3,200)
     # a first day: its mistakes, paths, starts (1,050), bad rows (900), versions and sources of Spark (800),
-    # pages (300), plugins (1,650: XA on its server 450, Delta tables, what others do to them and races 500), schema, check and SQL (500)
+    # pages (300), plugins (1,650: XA on its server 450; Delta tables, what others do to them and races 500),
+    # schema, check and SQL (500)
     # what the rows of the claim tables say, a source topic that goes between two batches, a JVM's start (130)
 )
 PREFLIGHT = ("preflight", "connect")
