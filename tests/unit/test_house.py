@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.code_lines import code_lines
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,23 +54,12 @@ OLD_WORDS = {
 
 
 @cache
-def code_lines(path: Path) -> int:
-    """Count a file's lines without blank ones, comments and docstrings."""
-    source = path.read_text()
-    texts: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            texts.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in skipped:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - texts)
+def count(path: Path) -> int:
+    return len(code_lines(path.read_text()))
 
 
 def total(paths: Iterable[Path]) -> int:
-    return sum(map(code_lines, paths))
+    return sum(map(count, paths))
 
 
 def is_preflight(path: Path) -> bool:
