@@ -51,7 +51,8 @@ _ROADS = """\
 
 What `exactsink init FOLDER --plugin ledger --from ROAD` writes, but for `pyproject.toml`, README, announcement, and
 the target on which the kit plays it. Each keeps its rows in an SQLite file, which stands for a store: of transactions,
-of keys with conditional writes, of prepared work. Each is played as it stands here, in two of the kit's scenarios.
+of keys with conditional writes, of prepared work. Beside the store's calls, imports and options that is fewer than a
+hundred lines. Each is played as it stands here, in two of the kit's scenarios.
 """
 _JSON = """\
 # JSON of the commands

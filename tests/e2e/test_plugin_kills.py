@@ -66,6 +66,7 @@ def _amiss(cache: RedisServer, folder: Path) -> Mapping[str, object]:
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1800)
 def test_each_row_is_in_each_sink_once_whichever_point_the_driver_is_killed_at(
     tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
 ) -> None:
