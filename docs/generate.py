@@ -203,7 +203,7 @@ def roads_page() -> str:
         parts.append(f"## {road}\n\n{summary[0].upper()}{summary[1:]}.\n")
         parts.append(f"```console run\n$ exactsink init {road} --plugin ledger --from {road}\n...\n```\n")
         parts.append(f"```python file={road}/exactsink_ledger/backend.py\n{backend_text('ledger', road)}```\n")
-        played = f'$ (cd {road} && pytest -q -k "killed-inside-commit or loser-swept")\n...\n2 passed, ...'
+        played = f'$ (cd {road} && python -m pytest -q -k "killed-inside-commit or loser-swept")\n...\n2 passed, ...'
         parts.append(f"```console run\n{played}\n```\n")
     return "\n".join(parts)
 
