@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.mariadb import own_mariadb
 from tests.servers.redis import own_redis
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +41,12 @@ class Clean:
     def __init__(self, folder: Path, wheels: Path) -> None:
         self.folder = folder
         self.wheels = wheels
-        self.run(sys.executable, "-m", "venv", str(folder / "venv"))
-        self.run("python", "-m", "pip", "install", "-q", *map(str, wheels.glob("*.whl")))
+        self.run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
+        self.install(*map(str, wheels.glob("*.whl")))
+
+    def install(self, *wanted: str) -> None:
+        pip = (sys.executable, "-m", "pip", "--python", str(self.folder / "venv/bin/python"))
+        self.run(*pip, "install", "-q", "--no-compile", *wanted)
 
     def run(self, *command: str, **environment: str) -> str:
         programs = str(self.folder / "venv/bin")
@@ -77,6 +82,17 @@ def _redis(clean: Clean) -> Iterator[Store]:
         yield Store({"REDIS_URL": server.url}, options, ids)
 
 
+@contextmanager
+def _mysql_xa(clean: Clean) -> Iterator[Store]:
+    with own_mariadb() as server:
+        database, url = server.new_database("orders"), f"mysql://root@localhost/%s?unix_socket={server.socket}"
+
+        def ids() -> Counter[int]:
+            return Counter(key for (key,) in server.execute("SELECT id FROM orders", database=database))
+
+        yield Store({"MYSQL_URL": url % "mysql"}, f'url = "{url % database}"\ntable = "orders"\ncreate = true\n', ids)
+
+
 @dataclass(frozen=True)
 class Plugin:
     """An example: its package, its store, and the scenarios of the kit that it passes as it is installed."""
@@ -90,7 +106,10 @@ class Plugin:
         return ROOT / "examples/plugins" / self.package.partition(" ")[0]
 
 
-PLUGINS = {"redis": Plugin("exactsink-redis 0.1.0", _redis)}
+PLUGINS = {
+    "redis": Plugin("exactsink-redis 0.1.0", _redis),
+    "mysql_xa": Plugin("exactsink-mysql-xa 0.1.0", _mysql_xa),
+}
 """By backend."""
 
 
@@ -122,7 +141,7 @@ def test_a_wheel_is_found_and_passes_the_kit_in_a_clean_environment(clean: Clean
 @pytest.mark.proof
 def test_a_job_on_spark_commits_files_and_all_of_them_together(clean: Clean) -> None:
     [wheel] = clean.wheels.glob("exactsink-*.whl")
-    clean.run("python", "-m", "pip", "install", "-q", f"{wheel}[spark,files]")
+    clean.install(f"{wheel}[spark,files]")
     (clean.folder / "incoming").mkdir()
     for file in range(3):
         rows = "".join(f"{file * 10 + row},{'AB'[row % 2]}\n" for row in range(10))

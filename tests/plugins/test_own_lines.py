@@ -13,7 +13,11 @@ from exactsink.cli.init_plugin import ROADS, init_plugin
 from tests.code_lines import code_lines
 
 EXAMPLES = Path(__file__).parents[2] / "examples/plugins"
-PLUGINS = {"exactsink-redis": (r"\b(redis|_redis|step)\b", 100), **dict.fromkeys(ROADS, (r"\b(sqlite3|store)\b", 100))}
+PLUGINS = {
+    **dict.fromkeys(ROADS, (r"\b(sqlite3|store)\b", 100)),
+    "exactsink-redis": (r"\b(redis|_redis|step)\b", 100),
+    "exactsink-mysql-xa": (r"\b(pymysql|session|_session)\b", 480),  # on the third road, for what servers do with XA
+}
 """Examples, and what `exactsink init --plugin` writes: how the code names its store's client, and its budget."""
 
 
