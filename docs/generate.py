@@ -1,7 +1,7 @@
 """Write the reference pages from the code: `python docs/generate.py`; with `--check`, say which are stale.
 
 The text is the code's own docstrings. A new config key, command, error, event or metric appears by itself.
-Pages also have figures, between two comments, from `docs/figures`: `--figures FOLDER` takes newer ones from there.
+What was measured is added by `docs/measured.py`: `--figures FOLDER` takes newer figures from there.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import re
-import shutil
 import signal
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
+from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from exactsink.bench.report import Cell, Table, from_json, shown, table_lines
 from exactsink.cli.answers import ANSWERS
 from exactsink.cli.fields import kind_fields
 from exactsink.cli.init_plugin import ROADS, backend_text
@@ -32,15 +30,11 @@ from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, markdown_table, metrics_table, points_table
-from exactsink.spark import versions
 from exactsink.testing.reference import contract_page, kit_page
 
-__all__ = ["BLOCKS", "PAGES", "main", "stale", "with_figures"]
+__all__ = ["PAGES", "main", "stale"]
 
 FOLDER = Path(__file__).parent / "reference"
-FIGURES = Path(__file__).parent / "figures"
-_PAGES_WITH_FIGURES = (Path(__file__).parents[1] / "README.md", Path(__file__).parent / "how-to/choose-a-backend.md")
-_BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
 _CONFIG = """\
 # A job's file
@@ -57,7 +51,8 @@ _ROADS = """\
 
 What `exactsink init FOLDER --plugin ledger --from ROAD` writes, but for `pyproject.toml`, README, announcement, and
 the target on which the kit plays it. Each keeps its rows in an SQLite file, which stands for a store: of transactions,
-of keys with conditional writes, of prepared work.
+of keys with conditional writes, of prepared work. Beside the store's calls, imports and options that is fewer than a
+hundred lines. Each is played as it stands here, in two of the kit's scenarios.
 """
 _JSON = """\
 # JSON of the commands
@@ -73,36 +68,6 @@ first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
 rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
 with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.
-"""
-_VERSIONS = """\
-# Supported versions
-
-exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer; on Python 3.12 or newer that is Spark {later}
-to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with `exactsink[spark]`. Another Spark is refused by
-its name when `exactsink.spark` is imported, so before a job starts: exit code 2, with the line for pip. Driver and
-executors must have the same version of Spark, of Python (3.N) and of exactsink; preflight compares the last.
-
-Spark {oldest} runs on Java 8, 11 or 17, Spark 4 on Java 17 or newer. exactsink adds nothing to that.
-
-## What differs
-
-| Spark | what |
-| --- | --- |
-| 3.5 | It has no VARIANT. |
-| 3.5 | It has no `spark.sql.execution.arrow.maxBytesPerBatch`: a task gets 10,000 rows at a time, however wide they \
-are. With rows of more than some 10 KB set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory grows. |
-| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) are none, not one: in a sink's `where` write `'it\\'s'`. |
-| 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
-tasks, where Spark 3.5 gives NULL. |
-
-## What was played
-
-`make matrix` plays these on one machine, each in an environment that pip made as a user's, with the newest pyarrow,
-pandas and numpy that it chooses there; 3.5.0 stands for the oldest of all. *starter, counting* is the job of `exactsink
-init` and a stateful query, with drivers killed; *kills* kills a job of six sinks at each point of the protocol, and the
-JVM of a stateful query; *cluster* kills executors of a `local-cluster`; *session* is one pass, routes, batch runs and
-Arrow's settings; *text files* compares JSON lines and CSV with Spark's own; *stops* is signals and `exactsink stop`;
-*demo* is `make demo`.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
@@ -231,43 +196,15 @@ def _spelled(annotation: object) -> str:
     return plain.get(typing.cast(type, annotation)) or typing.cast(type, annotation).__name__
 
 
-def versions_page() -> str:
-    """Return which Spark, Python and Java is supported, and what `make matrix` came to with each."""
-    oldest, newest, later = (
-        ".".join(map(str, v)) for v in (versions.OLDEST, versions.NEWEST, versions.OLDEST_OF_PYTHON_3_12)
-    )
-    text = _VERSIONS.format(oldest=oldest, newest=newest, later=later)
-    path = FIGURES / "matrix.json"
-    if not path.exists():
-        return text + "\nNot played yet.\n"
-    found = json.loads(path.read_bytes())
-    rows = [row for cell in found["cells"] for row in _cell_rows(cell)]
-    columns = ("Spark", "Python", "Java", "part", "tests passed", "what did not pass", "on")
-    servers = ((name, version) for name, version in found["servers"].items())
-    return (
-        f"{text}\n{markdown_table(columns, rows)}\n## Servers\n\nThe tests run against these; where Debian has them, "
-        f"against Debian's.\n\n{markdown_table(('server', 'version'), servers)}"
-    )
-
-
-def _cell_rows(cell: Mapping[str, typing.Any]) -> Iterator[Sequence[str]]:
-    """Yield a line for each part that was played in an environment; what was refused or is missing here is said."""
-    made = cell.get("versions", cell)
-    place = [made["spark"] if "spark" in made else made["pyspark"], made["python"], made["java"]]
-    for part, came in cell.get("parts", {}).items():
-        notes = [*came["failed"], *([f"{came['skipped']} skipped"] if came["skipped"] else [])]
-        yield *place, part, str(came["passed"]), "; ".join(notes) or "-", cell["at"][:10]
-    for why in ("refused", "skipped"):
-        if why in cell:
-            yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1]}", cell["at"][:10]
-
-
 def roads_page() -> str:
-    """Return the backend that `exactsink init --plugin` writes for each road."""
+    """Return the backend that `exactsink init --plugin` writes for each road, in a project that plays it."""
     parts = [_ROADS]
     for road, (_, summary) in ROADS.items():
         parts.append(f"## {road}\n\n{summary[0].upper()}{summary[1:]}.\n")
-        parts.append(f"```python no-run: its project is tested\n{backend_text('ledger', road)}```\n")
+        parts.append(f"```console run\n$ exactsink init {road} --plugin ledger --from {road}\n...\n```\n")
+        parts.append(f"```python file={road}/exactsink_ledger/backend.py\n{backend_text('ledger', road)}```\n")
+        played = f'$ (cd {road} && python -m pytest -q -k "killed-inside-commit or loser-swept")\n...\n2 passed, ...'
+        parts.append(f"```console run\n{played}\n```\n")
     return "\n".join(parts)
 
 
@@ -286,61 +223,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def peers_block(found: Mapping[str, typing.Any]) -> str:
-    """Return ours beside its peers, from what `make bench-peers` wrote, also where we are behind."""
-    rows: list[Sequence[Cell]] = []
-    for line in found["lines"]:
-        if line["scale"] != 1.0:
-            raise ValueError(f"{line['benchmark']} was measured at scale {line['scale']}: too small for a page")
-        wanted = [figure for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS]
-        # A generator makes rows out of nothing, which no other side can: an extra of the whole table.
-        rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
-    columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
-    notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
-    [first, *_] = found["lines"]
-    return f"{_taken(first)} Medians of {first['rounds']} rounds in turns.\n\n{_lines(columns, rows)}" + "".join(notes)
-
-
-def faults_block(found: Mapping[str, typing.Any]) -> str:
-    """Return what each tool lost and doubled, from what `make bench-faults` wrote."""
-    columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
-    rows = [[line[column] for column in columns] for line in found["lines"]]
-    notes = [f"- not played: {what}\n" for what in found["failed"]]
-    about = "Rows lost and doubled for readers, by id, once the tool was started again and had ended.\n\n"
-    return f"{_taken(found)} {about}{_lines(columns, rows)}" + "".join(notes)
-
-
-def ways_block(found: Mapping[str, typing.Any]) -> str:
-    """Return the tables of `exactsink bench`."""
-    report = from_json(json.dumps(found))
-    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine)}.\n"]
-    for table in (table for section in report.sections for table in section.tables):
-        parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + "".join(f"- {note}\n" for note in table.notes))
-    return "\n".join(parts)
-
-
-BLOCKS: Mapping[str, Callable[[Mapping[str, typing.Any]], str]] = {
-    "peers": peers_block,
-    "peer_faults": faults_block,
-    "bench": ways_block,
-}
-_SPEEDS = {"rows_per_s": "rows/s", "trigger_ms": "ms", "wall_s": "s"}
-
-
-def with_figures(text: str, figures: Path = FIGURES) -> str:
-    """Return a page with the figures that it asks for; what was not measured yet is said."""
-
-    def block(asked: re.Match[str]) -> str:
-        path = figures / f"{asked['name']}.json"
-        made = BLOCKS[asked["name"]](json.loads(path.read_bytes())) if path.exists() else "Not measured yet.\n"
-        return f"{asked['name']} -->\n\n{made}\n"
-
-    return _BLOCK.sub(block, text)
-
-
 def stale(folder: Path = FOLDER) -> list[str]:
     """Name the pages that are not what the code and the figures say now."""
-    texts = {page: page.read_text(encoding="utf-8") for page in _PAGES_WITH_FIGURES}
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES_WITH_FIGURES}
     figures = [page.name for page, text in texts.items() if with_figures(text) != text]
     return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())] + figures
 
@@ -358,41 +243,12 @@ def main(check: bool, figures: Path | None) -> None:
             sys.stderr.write(f"{name} is stale\n  next: python docs/generate.py\n")
         sys.exit(1 if found else 0)
     if figures is not None:
-        FIGURES.mkdir(exist_ok=True)
-        for path in (path for name in BLOCKS for path in figures.rglob(f"{name}.json")):
-            shutil.copyfile(path, FIGURES / path.name)
+        take(figures)
     FOLDER.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (FOLDER / name).write_text(_HEAD + page(), encoding="utf-8")
-    for path in _PAGES_WITH_FIGURES:
+    for path in PAGES_WITH_FIGURES:
         path.write_text(with_figures(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def _peer_row(line: Mapping[str, typing.Any], figure: Mapping[str, typing.Any]) -> Sequence[Cell]:
-    """Return ours beside one peer; a ratio of times is turned round, so that more is faster."""
-    faster = figure["value"] if figure["metric"] == "rows_per_s" else 1 / figure["value"]
-    rounds = [value if figure["metric"] == "rows_per_s" else 1 / value for value in figure["rounds"]]
-    sides = [line["variants"][figure[side]] for side in ("of", "over")]
-    speeds = [f"{shown(side[figure['metric']]['median'])} {_SPEEDS[figure['metric']]}" for side in sides]
-    cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
-    place = "ahead" if faster >= 1 else "behind"
-    noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
-    job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {figure['of']}"
-    return [job, figure["over"], faster, place, noise, *speeds, *cpu]
-
-
-def _taken(found: Mapping[str, typing.Any]) -> str:
-    """Return when it was measured, where, and by which command."""
-    return f"Measured on {found['started'][:10]} by `{found['command']}` on {_where(found['machine'])}."
-
-
-def _where(machine: Mapping[str, typing.Any]) -> str:
-    system, *_, architecture = str(machine["kernel"]).split()
-    return f"{machine['cores']} cores, {machine['memory_gib']} GiB, {system} {architecture}"
-
-
-def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    return table_lines(Table("", columns, rows)) + "\n"
 
 
 def _is(path: Path, text: str) -> bool:
@@ -435,7 +291,9 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if value is None or value in ((), {}) or not str(value):  # an empty SecretStr is no string
         return "-"
-    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+    if isinstance(value, bool | tuple):
+        return f"`{json.dumps(value)}`"
+    return f"`{value}`"
 
 
 def _options(command: click.Command, usage: str) -> str:

@@ -17,8 +17,8 @@ from exactsink.cli.main import main
 from exactsink.contract import ConfigError
 from exactsink.testing import SCENARIOS, Runner
 
-QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "loser-swept", "second-journal")
-"""What `make test` plays on each; `make proof` plays all."""
+QUICK = ("killed-after-decide", "commits-at-once", "second-journal")
+"""What `make test` plays on each, beside two more on docs/reference/plugin-roads.md; `make proof` plays all."""
 NAMES = {road: f"my_{road.replace('-', '_')}" for road in ROADS}
 
 
@@ -45,8 +45,7 @@ def play(road: str, scenario: str, runner: Runner, folder: Path) -> str:
 
 @pytest.mark.parametrize("road", ROADS)
 def test_a_project_passes_the_kit_as_it_is_written(road: str, tmp_path: Path, runner: Runner) -> None:
-    played = [play(road, scenario, runner, tmp_path / scenario) for scenario in QUICK]
-    assert played.count("passed") >= 4
+    assert [play(road, scenario, runner, tmp_path / scenario) for scenario in QUICK] == ["passed"] * len(QUICK)
 
 
 @pytest.mark.proof

@@ -18,7 +18,7 @@ SITE = "EXACTSINK_DOCS_SITE"
 
 
 def main(project: Path, site: Path) -> None:
-    """Link the project's packages into `site`, and announce its entry points there."""
+    """Link the project's packages and modules into `site`, and announce its entry points there."""
     described = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     metadata = site / f"{described['name'].replace('-', '_')}.egg-info"
     metadata.mkdir(parents=True)
@@ -27,9 +27,9 @@ def main(project: Path, site: Path) -> None:
     for group, points in described["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    for package in project.iterdir():
-        if (package / "__init__.py").exists():
-            (site / package.name).symlink_to(package.absolute())
+    for code in project.iterdir():
+        if code.suffix == ".py" or (code / "__init__.py").exists():
+            (site / code.name).symlink_to(code.absolute())
 
 
 if __name__ == "__main__":

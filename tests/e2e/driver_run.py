@@ -133,6 +133,7 @@ def _be_driver(arguments: Sequence[str], environment: Mapping[str, str], log: st
         for number, there in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(there, number)
         os.environ.update(environment)
+        sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
         code = drive(arguments)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

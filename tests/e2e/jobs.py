@@ -124,7 +124,7 @@ def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, M
 def leftovers(folder: Path) -> list[str]:
     """List the temp and staged files that no epoch needs any more; marks are no such."""
     hidden = [folder / sink / "_exactsink" for sink in ("lake", "lines")]
-    places = [*hidden, folder / "checkpoint.exactsink" / "staging" / "table"]
+    places = [*hidden, folder / "checkpoint.exactsink" / "staging"]
     found = [path for place in places for path in place.rglob("*") if path.is_file() or path.parent in hidden]
     return [str(path) for path in found if not any(name.endswith((".lake", ".lines")) for name in path.parts)]
 

@@ -47,15 +47,21 @@ def _play(base: Base, row: Callable[[int], dict[str, Any]]) -> dict[str, list[in
     return found
 
 
+def _play_on(postgres: Postgres, name: str, folder: Path, sink: str) -> dict[str, list[int]]:
+    """Play a job of one sink on a database; of the copies nothing is left, and the sink's own table is empty."""
+    (folder / "job.toml").write_text(_JOB.format(folder=folder) + sink)
+    before = sorted(postgres.execute(_PLACES, name))
+    found = _play(base_of(str(folder / "job.toml")), lambda number: {"id": number, "kind": "k"})
+    assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
+    return found
+
+
 def test_tables(postgres: Postgres, tmp_path: Path) -> None:
     name = postgres.new_database("bench")
     postgres.execute("CREATE TABLE flights (id bigint PRIMARY KEY, kind text)", name)
     sink = f'backend = "postgres"\nconninfo = "{postgres.conninfo(name)}"\ntable = "flights"\n'
-    (tmp_path / "job.toml").write_text(_JOB.format(folder=tmp_path) + sink)
-    before = sorted(postgres.execute(_PLACES, name))
-    found = _play(base_of(str(tmp_path / "job.toml")), lambda number: {"id": number, "kind": "k"})
+    found = _play_on(postgres, name, tmp_path, sink)
     assert found == {"out two_phase": [0, 2, 2, 0], "out staged": [0, 2, 2, 0]}
-    assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
 
 
 @pytest.mark.proof
@@ -66,11 +72,8 @@ def test_upserted_tables_on_postgres(postgres: Postgres, tmp_path: Path) -> None
     place = conninfo_to_dict(name)
     url = f"postgresql:///{place.pop('dbname')}?{urlencode(place)}"
     sink = f'backend = "idempotent_upsert"\nurl = "{url}"\ntable = "flights"\nkeys = ["id"]\n'
-    (tmp_path / "job.toml").write_text(_JOB.format(folder=tmp_path) + sink)
-    before = sorted(postgres.execute(_PLACES, name))
-    found = _play(base_of(str(tmp_path / "job.toml")), lambda number: {"id": number, "kind": "k"})
+    found = _play_on(postgres, name, tmp_path, sink)
     assert found == {"out staged": [0, 2, 2, 0], "out direct": [0, 2, 2, 0]}
-    assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
 
 
 @pytest.mark.proof

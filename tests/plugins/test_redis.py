@@ -16,7 +16,8 @@ from exactsink.testing.target import ROWS
 from tests.servers.redis import RedisServer, own_redis
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-redis"
-QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "second-journal", "two-jobs-interleaved")
+QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "applied-late", "second-journal")
+QUICK += ("two-jobs-interleaved",)
 """What `make test` plays; `make proof` plays all."""
 
 

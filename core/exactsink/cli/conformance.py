@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import queue
@@ -20,6 +19,7 @@ from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, ExactsinkError, Fatal
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.testing import SCENARIOS, ConformanceTarget, Result, Runner
+from exactsink.toolkit.nearest import nearest
 
 __all__ = ["conformance"]
 
@@ -138,9 +138,7 @@ def _sum_up(results: Mapping[_Play, Result]) -> None:
 
 def _known(what: str, name: str, names: Iterable[str]) -> str:
     if name not in names:
-        close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"there is no {what} {name}{hint}", next=f"leave --{what} out to play all")
+        raise ConfigError(f"there is no {what} {name}{nearest(name, names)}", next=f"leave --{what} out to play all")
     return name
 
 

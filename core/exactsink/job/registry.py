@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import itertools
 import logging
@@ -14,6 +13,7 @@ from typing import Any
 import pluggy
 
 from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, BackendSpec, ConfigError, Event, HookSpecs
+from exactsink.toolkit.nearest import nearest
 
 __all__ = ["BackendListing", "Registry", "installed_plugins"]
 
@@ -152,10 +152,8 @@ class Registry:
             f"plugin {' of '.join(filter(None, (plugin, self._packages[plugin])))} is broken: {problem}"
             for plugin, problem in self._broken.items()
         )
-        close = difflib.get_close_matches(name, list(self._specs), n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else ""
         return ConfigError(
-            f"{place}: no backend {name} is installed{hint}",
+            f"{place}: no backend {name} is installed{nearest(name, self._specs)}",
             why=broken,
             next=f"name one of {', '.join(sorted(self._specs))}; or pip install the plugin that brings it",
         )

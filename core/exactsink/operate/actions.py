@@ -17,6 +17,7 @@ from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import driver_name
 from exactsink.operate.plan import planned, planned_sweep
+from exactsink.operate.reachable import import_clients
 from exactsink.operate.recovery import Recovery
 from exactsink.operate.refusals import votes_lost
 from exactsink.operate.views import assess
@@ -100,6 +101,7 @@ class Operator:
         if not take_over:
             self._refuse_live(take_over, log)
         check_identity(log, identity_of(self._history))
+        import_clients(self._sinks, self._history.job)
         views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS)
         if not log.claims:
             return self._recovery(planned_sweep(views, log, sweep_tokens))

@@ -112,6 +112,7 @@ def look(
     seconds: float = ASKED_SECONDS,
 ) -> tuple[Log, Sequence[SinkView]]:
     """Read the journal and assess the sinks; again where a driver has appended meanwhile, unless all is well."""
+    import_clients(sinks, history.job)
     log = read()
     for _ in range(_LOOKS):
         views = assess(history, sinks, log, whole, seconds=seconds)
@@ -135,10 +136,10 @@ def assess(
     """Return how each sink stands, then each former one: that the last decision or an open claim names as it was.
 
     All are asked side by side, each for so many seconds at most, once the source was. `whole()` reads the log back to
-    its first claim. Changes nothing, and disturbs no driver.
+    its first claim. `import_clients` comes before it: an import counts as time of the store's. Changes nothing, and
+    disturbs no driver.
     """
     calls = {name: partial(_ask, sink, history.job, log, seconds) for name, sink in sinks.items()}
-    import_clients(sinks, history.job)
     # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
     answers = ask_all(calls, seconds)

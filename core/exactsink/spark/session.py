@@ -17,7 +17,6 @@ from pyspark.sql.utils import is_remote
 from exactsink.contract import ConfigError
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
-from exactsink.job.config.wanted import nearest
 from exactsink.job.modules import search_in
 from exactsink.spark.arrow_settings import UNCHECKED
 from exactsink.spark.errors import first_line
@@ -25,6 +24,7 @@ from exactsink.spark.jvm import started_jvm
 from exactsink.spark.kafka_source import with_isolation
 from exactsink.spark.modules import load_transform
 from exactsink.spark.versions import keep_quiet, session_of_its_own
+from exactsink.toolkit.nearest import nearest
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
 

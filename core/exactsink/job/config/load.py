@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 from exactsink.contract import ConfigError
 from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document, KeyPath, read_document
-from exactsink.job.config.wanted import field_of, keys_of, nearest, table_at, wanted, written
+from exactsink.job.config.wanted import field_of, keys_of, table_at, wanted, written
 from exactsink.protocol.commit import all_before
+from exactsink.toolkit.nearest import nearest
 
 __all__ = ["config_error", "load_config"]
 

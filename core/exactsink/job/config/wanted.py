@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -12,7 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-__all__ = ["field_of", "keys_of", "nearest", "table_at", "wanted", "written"]
+from exactsink.toolkit.nearest import nearest
+
+__all__ = ["field_of", "keys_of", "table_at", "wanted", "written"]
 
 _KINDS = {
     "bool": "true or false is wanted",
@@ -58,12 +59,6 @@ def written(key: str, field: FieldInfo | None) -> str:
     known = [] if field is None else [*(field.examples or ()), field.default]
     shown = next((value for value in known if isinstance(value, bool | int | float | str | list) and value != ""), None)
     return "" if shown is None else f"write {key} = {json.dumps(shown, ensure_ascii=False)}"
-
-
-def nearest(given: object, known: Iterable[str]) -> str:
-    """Return the question whether the nearest known name is meant; empty where none is near."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5) if isinstance(given, str) else []
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def field_of(model: type[BaseModel], key: object) -> FieldInfo | None:

@@ -1,0 +1,167 @@
+"""What pages say of measurements, from `docs/figures`: blocks between two comments, and which versions were played."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from exactsink.bench.report import Cell, Table, from_json, shown, table_lines
+from exactsink.observe.reference import markdown_table
+from exactsink.spark import versions
+
+__all__ = ["BLOCKS", "FIGURES", "PAGES_WITH_FIGURES", "take", "versions_page", "with_figures"]
+
+FIGURES = Path(__file__).parent / "figures"
+PAGES_WITH_FIGURES = (Path(__file__).parents[1] / "README.md", Path(__file__).parent / "how-to/choose-a-backend.md")
+_BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
+_VERSIONS = """\
+# Supported versions
+
+exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer; on Python 3.12 or newer that is Spark {later}
+to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with `exactsink[spark]`. Another Spark is refused by
+its name when `exactsink.spark` is imported, so before a job starts: exit code 2, with the line for pip. Driver and
+executors must have the same version of Spark, of Python (3.N) and of exactsink; preflight compares the last.
+
+Spark {oldest} runs on Java 8, 11 or 17, Spark 4 on Java 17 or newer. exactsink adds nothing to that.
+
+## What differs
+
+| Spark | what |
+| --- | --- |
+| 3.5 | It has no VARIANT. |
+| 3.5 | It has no `spark.sql.execution.arrow.maxBytesPerBatch`: a task gets 10,000 rows at a time, however wide they \
+are. With rows of more than some 10 KB set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory grows. |
+| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) are none, not one: in a sink's `where` write `'it\\'s'`. |
+| 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
+tasks, where Spark 3.5 gives NULL. |
+
+## What was played
+
+`make matrix` plays these on one machine, each in an environment that pip made as a user's, with the newest pyarrow,
+pandas and numpy that it chooses there; 3.5.0 stands for the oldest of all. *starter, counting* is the job of `exactsink
+init` and a stateful query, with drivers killed; *kills* kills a job of six sinks at each point of the protocol, and the
+JVM of a stateful query; *cluster* kills executors of a `local-cluster`; *session* is one pass, routes, batch runs and
+Arrow's settings; *text files* compares JSON lines and CSV with Spark's own; *stops* is signals and `exactsink stop`;
+*demo* is `make demo`.
+"""
+
+
+def peers_block(found: Mapping[str, Any]) -> str:
+    """Return ours beside its peers, from what `make bench-peers` wrote, also where we are behind."""
+    rows: list[Sequence[Cell]] = []
+    for line in found["lines"]:
+        if line["scale"] != 1.0:
+            raise ValueError(f"{line['benchmark']} was measured at scale {line['scale']}: too small for a page")
+        wanted = [figure for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS]
+        # A generator makes rows out of nothing, which no other side can: an extra of the whole table.
+        rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
+    columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
+    notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
+    [first, *_] = found["lines"]
+    return f"{_taken(first)} Medians of {first['rounds']} rounds in turns.\n\n{_lines(columns, rows)}" + "".join(notes)
+
+
+def faults_block(found: Mapping[str, Any]) -> str:
+    """Return what each tool lost and doubled, from what `make bench-faults` wrote."""
+    columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
+    rows = [[line[column] for column in columns] for line in found["lines"]]
+    notes = [f"- not played: {what}\n" for what in found["failed"]]
+    about = "Rows lost and doubled for readers, by id, once the tool was started again and had ended.\n\n"
+    return f"{_taken(found)} {about}{_lines(columns, rows)}" + "".join(notes)
+
+
+def ways_block(found: Mapping[str, Any]) -> str:
+    """Return the tables of `exactsink bench`."""
+    report = from_json(json.dumps(found))
+    parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine)}.\n"]
+    for table in (table for section in report.sections for table in section.tables):
+        parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + "".join(f"- {note}\n" for note in table.notes))
+    return "\n".join(parts)
+
+
+BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "peers": peers_block,
+    "peer_faults": faults_block,
+    "bench": ways_block,
+}
+_SPEEDS = {"rows_per_s": "rows/s", "trigger_ms": "ms", "wall_s": "s"}
+
+
+def with_figures(text: str, figures: Path = FIGURES) -> str:
+    """Return a page with the figures that it asks for; what was not measured yet is said."""
+
+    def block(asked: re.Match[str]) -> str:
+        path = figures / f"{asked['name']}.json"
+        made = BLOCKS[asked["name"]](json.loads(path.read_bytes())) if path.exists() else "Not measured yet.\n"
+        return f"{asked['name']} -->\n\n{made}\n"
+
+    return _BLOCK.sub(block, text)
+
+
+def versions_page() -> str:
+    """Return which Spark, Python and Java is supported, and what `make matrix` came to with each."""
+    oldest, newest, later = (
+        ".".join(map(str, v)) for v in (versions.OLDEST, versions.NEWEST, versions.OLDEST_OF_PYTHON_3_12)
+    )
+    text = _VERSIONS.format(oldest=oldest, newest=newest, later=later)
+    path = FIGURES / "matrix.json"
+    if not path.exists():
+        return text + "\nNot played yet.\n"
+    found = json.loads(path.read_bytes())
+    rows = [row for cell in found["cells"] for row in _cell_rows(cell)]
+    columns = ("Spark", "Python", "Java", "part", "tests passed", "what did not pass", "on")
+    servers = ((name, version) for name, version in found["servers"].items())
+    return (
+        f"{text}\n{markdown_table(columns, rows)}\n## Servers\n\nThe tests run against these; where Debian has them, "
+        f"against Debian's.\n\n{markdown_table(('server', 'version'), servers)}"
+    )
+
+
+def _cell_rows(cell: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Yield a line for each part that was played in an environment; what was refused or is missing here is said."""
+    made = cell.get("versions", cell)
+    place = [made["spark"] if "spark" in made else made["pyspark"], made["python"], made["java"]]
+    for part, came in cell.get("parts", {}).items():
+        notes = [*came["failed"], *([f"{came['skipped']} skipped"] if came["skipped"] else [])]
+        yield *place, part, str(came["passed"]), "; ".join(notes) or "-", cell["at"][:10]
+    for why in ("refused", "skipped"):
+        if why in cell:
+            yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1]}", cell["at"][:10]
+
+
+def take(folder: Path) -> None:
+    """Keep the newest results of a folder, for all pages from now on."""
+    FIGURES.mkdir(exist_ok=True)
+    for path in (path for name in BLOCKS for path in folder.rglob(f"{name}.json")):
+        shutil.copyfile(path, FIGURES / path.name)
+
+
+def _peer_row(line: Mapping[str, Any], figure: Mapping[str, Any]) -> Sequence[Cell]:
+    """Return ours beside one peer; a ratio of times is turned round, so that more is faster."""
+    faster = figure["value"] if figure["metric"] == "rows_per_s" else 1 / figure["value"]
+    rounds = [value if figure["metric"] == "rows_per_s" else 1 / value for value in figure["rounds"]]
+    sides = [line["variants"][figure[side]] for side in ("of", "over")]
+    speeds = [f"{shown(side[figure['metric']]['median'])} {_SPEEDS[figure['metric']]}" for side in sides]
+    cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
+    place = "ahead" if faster >= 1 else "behind"
+    noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
+    job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {figure['of']}"
+    return [job, figure["over"], faster, place, noise, *speeds, *cpu]
+
+
+def _taken(found: Mapping[str, Any]) -> str:
+    """Return when it was measured, where, and by which command."""
+    return f"Measured on {found['started'][:10]} by `{found['command']}` on {_where(found['machine'])}."
+
+
+def _where(machine: Mapping[str, Any]) -> str:
+    system, *_, architecture = str(machine["kernel"]).split()
+    return f"{machine['cores']} cores, {machine['memory_gib']} GiB, {system} {architecture}"
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    return table_lines(Table("", columns, rows)) + "\n"
