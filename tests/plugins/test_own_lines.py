@@ -18,7 +18,6 @@ PLUGINS = {
     "exactsink-redis": (r"\b(redis|_redis|step)\b", 100),
     "exactsink-delta": (r"\b(DeltaTable|table|_log|pq|pa|parquet)\b", 380),  # on the third road: files, log, columns
     "exactsink-mysql-xa": (r"\b(pymysql|session|_session)\b", 480),  # on the third road, for what servers do with XA
-    "exactsink-delta": (r"\b(deltalake|DeltaTable|table|_table|pq|parquet)\b", 420),  # so is this, over a log of files
 }
 """Examples, and what `exactsink init --plugin` writes: how the code names its store's client, and its budget."""
 
