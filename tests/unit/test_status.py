@@ -307,8 +307,10 @@ def test_another_jobs_journal_and_one_that_is_gone_are_no_health(in_doubt: Shop,
     assert "the journal is empty, and this job has run" in ended.err
 
 
-def test_a_driver_that_decides_while_it_is_asked_is_no_bad_state(shop: Shop) -> None:
-    """Each read of the journal is followed by an epoch: every mark is above what was read."""
+def test_a_driver_that_decides_while_it_is_asked_is_no_bad_state(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read of the journal is followed by an epoch: every mark is above what was read. Clients come first."""
+    imported: list[str] = []
+    monkeypatch.setattr("exactsink.operate.views.import_clients", lambda sinks, job: imported.append(job))
     shop.epochs(0)
     opened, epochs = Opened.of(shop.file), iter(range(1, 9))
     with closing(opened.operator()) as operator:
@@ -321,6 +323,7 @@ def test_a_driver_that_decides_while_it_is_asked_is_no_bad_state(shop: Shop) -> 
         log, views = look(opened.history, opened.sinks, read, operator.whole, seconds=60)
     assert log.decision is not None
     assert [(view.problem, view.is_proven) for view in views] == [(None, True), (None, True)]
+    assert imported == ["shop"], "once, before all looks"
 
 
 def test_work_of_a_claim_that_is_made_meanwhile_is_not_foreign(job: Job) -> None:
