@@ -45,6 +45,7 @@ from exactsink.testing.target import ROWS
 from tests.servers.s3 import S3
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-delta"
+pytestmark = pytest.mark.usefixtures("installed")
 APP = "exactsink:shop:lake"
 QUICK = ("commits-at-once", "second-journal", "one-vote-lost")
 """What `make test` plays; `make proof` plays all."""
@@ -53,13 +54,6 @@ OF_STORES = (
     *("loser-swept", "one-vote-lost", "other-process", "second-journal", "undecided-invisible", "unknown-after-commit"),
 )
 """What is another in a store than in a folder."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PLUGIN)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +65,7 @@ def bucket(s3: S3) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def runner(installed: None) -> Iterator[Runner]:
-    with closing(Runner()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def s3_runner(bucket: str) -> Iterator[Runner]:
+def s3_runner(bucket: str, installed: None) -> Iterator[Runner]:
     """The process has the bucket in its environment."""
     with closing(Runner()) as made:
         yield made

@@ -40,21 +40,9 @@ from exactsink.testing.target import ROWS
 from tests.servers.mariadb import MariaDB, own_mariadb
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-mysql-xa"
+pytestmark = pytest.mark.usefixtures("installed")
 QUICK = ("killed-inside-commit", "commits-at-once", "loser-swept")
 """What `make test` plays; `make proof` plays all."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PLUGIN)
-        yield
-
-
-@pytest.fixture
-def runner(installed: None) -> Iterator[Runner]:
-    with closing(Runner()) as made:
-        yield made
 
 
 def url(server: MariaDB, database: str, user: str = "root") -> str:

@@ -16,8 +16,11 @@ from exactsink.testing.target import ROWS
 from tests.servers.redis import RedisServer, own_redis
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-redis"
-QUICK = ("killed-after-decide", "killed-inside-commit", "commits-at-once", "applied-late", "second-journal")
-QUICK += ("two-jobs-interleaved",)
+pytestmark = pytest.mark.usefixtures("installed")
+QUICK = (
+    *("killed-after-decide", "killed-inside-commit", "commits-at-once"),
+    *("applied-late", "second-journal", "two-jobs-interleaved"),
+)
 """What `make test` plays; `make proof` plays all."""
 
 
@@ -25,19 +28,6 @@ QUICK += ("two-jobs-interleaved",)
 def server() -> Iterator[RedisServer]:
     with own_redis() as started:
         yield started
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PLUGIN)
-        yield
-
-
-@pytest.fixture
-def runner(installed: None) -> Iterator[Runner]:
-    with closing(Runner()) as made:
-        yield made
 
 
 def play(server: RedisServer, runner: Runner, scenario: str, folder: Path) -> str:
