@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf
 
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
@@ -72,3 +72,10 @@ def test_calls_into_a_jvm_that_is_gone_can_be_tried_again() -> None:
         jvm_needed(),
     ):
         raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_a_java_that_is_too_new_for_this_spark_is_named() -> None:
+    """What Hadoop asks for in Spark 3.5 and 4.0, and Java 24 has no longer."""
+    with pytest.raises(ConfigError, match="getSubject is not supported") as raised, jvm_needed():
+        raise Py4JError("java.lang.UnsupportedOperationException: getSubject is not supported")
+    assert raised.value.next.startswith("this Spark needs an older Java, 17 say: name it in JAVA_HOME")

@@ -54,6 +54,7 @@ _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
 _FIXES = {
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
+    "getSubject is not supported": "this Spark needs an older Java, 17 say: name it in JAVA_HOME",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
 }
 
