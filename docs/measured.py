@@ -26,9 +26,8 @@ to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with `exactsink
 its name when `exactsink.spark` is imported, so before a job starts: exit code 2, with the line for pip. Driver and
 executors must have the same version of Spark, of Python (3.N) and of exactsink; preflight compares the last.
 
-Spark {oldest} runs on Java 8, 11 or 17, Spark 4.0 on Java 17 or 21, later ones on Java 17 or newer. exactsink adds
-nothing to that. On Java 24 or newer Spark 3.5 and 4.0 fail with `getSubject is not supported`: the job ends with that,
-and says to set JAVA_HOME.
+Spark {oldest} runs on Java 8, 11 or 17, Spark 4.0 and 4.1 on Java 17 to 23, later ones on Java 17 or newer. exactsink
+adds nothing to that, and refuses a Java that is too new for a Spark by its name, exit code 2, before a job starts.
 
 ## What differs
 

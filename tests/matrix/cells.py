@@ -20,8 +20,8 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 JAVAS = ("17", "21", "25")
 _WHOLE = dict(zip(SPARKS, ("3.11", "3.10", "3.11", "3.13", "3.12", "3.12"), strict=True))
 """The Python on which a Spark plays all parts, on Java 17; elsewhere only the first part is played."""
-_NEWEST_JAVA = {OLDEST: 17, "3.5.*": 17, "4.0.*": 21}
-"""Where a Spark does not run on all: their Hadoop asks a Java for what 24 has no longer."""
+_NEWEST_JAVA = {OLDEST: 17, "3.5.*": 17, "4.0.*": 21, "4.1.*": 21}
+"""Where a Spark does not run on all of them."""
 DEMO = "examples/flights/demo.py"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "starter, counting": ("tests/e2e/test_starter.py",),

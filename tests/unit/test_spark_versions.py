@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyspark
 import pytest
 
 from exactsink.contract import ConfigError
 from exactsink.spark import versions
-from exactsink.spark.versions import NEWEST, OLDEST, OLDEST_OF_PYTHON_3_12, check_version, source_metrics
+from exactsink.spark.versions import (
+    NEWEST,
+    OLDEST,
+    OLDEST_OF_PYTHON_3_12,
+    check_java,
+    check_version,
+    source_metrics,
+)
 from exactsink.toolkit.spark_sql import quoted_text
 
 if sys.version_info >= (3, 11):
@@ -48,6 +57,25 @@ def test_another_is_refused(monkeypatch: pytest.MonkeyPatch, spark: str, python:
     with pytest.raises(ConfigError, match=f"Spark {spark} is not supported on Python 3.{python[1]}") as refused:
         check_version()
     assert f"pip install 'pyspark{wanted}'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("spark", "java", "refused"),
+    [
+        ("3.5.9", "17", False),
+        ("3.5.9", "25", True),
+        ("4.1.1", "23", False),
+        ("4.1.1", "24", True),
+        ("4.2.0", "25", False),
+    ],
+)
+def test_a_java_that_is_too_new_for_a_spark_is_refused(
+    monkeypatch: pytest.MonkeyPatch, spark: str, java: str, refused: bool
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", spark)
+    gateway = Mock(**{"jvm.System.getProperty.side_effect": {"java.specification.version": java}.__getitem__})
+    with pytest.raises(ConfigError, match=f"Spark {spark} does not run on Java {java}") if refused else nullcontext():
+        check_java(gateway)
 
 
 def found(monkeypatch: pytest.MonkeyPatch, spark: str, python: tuple[int, ...]) -> None:

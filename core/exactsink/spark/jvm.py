@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink.observe.logs import logs_json
 from exactsink.spark.errors import first_line
-from exactsink.spark.versions import has_jvm, launch_jvm, launched_jvm, use_jvm
+from exactsink.spark.versions import check_java, has_jvm, launch_jvm, launched_jvm, use_jvm
 
 __all__ = ["end_session", "jvm_is_gone", "jvm_needed", "kill_jvm", "lost_jvm", "reported", "started_jvm"]
 
@@ -107,6 +107,7 @@ def started_jvm(conf: SparkConf) -> Iterator[None]:
         gateway = _launched(conf)
     with jvm_needed():
         if gateway is not None:
+            check_java(gateway)
             use_jvm(gateway)
         yield
     if gateway is not None:

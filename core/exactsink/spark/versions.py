@@ -30,6 +30,7 @@ __all__ = [
     "analyzed_plan",
     "arrow_schema",
     "arrow_table",
+    "check_java",
     "check_query",
     "check_version",
     "forget_checkpoint",
@@ -47,19 +48,38 @@ OLDEST = (3, 5)
 NEWEST = (4, 3)
 OLDEST_OF_PYTHON_3_12 = (4, 0)
 """Spark 3.5 imports distutils, which Python 3.12 has no more."""
+OLDEST_OF_JAVA_24 = (4, 2)
+"""Before, Spark's Hadoop asks Java for the subject of a thread, which Java 24 has no more. 4.1 starts all the same, and
+then each query fails (`make matrix`)."""
 
 
 def check_version() -> None:
     """Raise ConfigError when this process has a Spark that is not supported, or not on its Python."""
     oldest = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
-    found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
-    if found is None or not oldest <= (int(found[1]), int(found[2])) <= NEWEST:
+    if not oldest <= _version() <= NEWEST:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         raise ConfigError(
             f"Spark {pyspark.__version__} is not supported on {python}",
             why=f"on {python} this exactsink runs on Spark {_spelled(oldest)} to {_spelled(NEWEST)}",
             next=f"pip install 'pyspark>={_spelled(oldest)},<{_spelled((NEWEST[0], NEWEST[1] + 1))}'",
         )
+
+
+def check_java(gateway: Any) -> None:
+    """Raise ConfigError when the JVM behind a gateway is too new for this Spark."""
+    java = str(gateway.jvm.System.getProperty("java.specification.version"))
+    if float(java) >= 24 and _version() < OLDEST_OF_JAVA_24:
+        raise ConfigError(
+            f"Spark {pyspark.__version__} does not run on Java {java}",
+            why="its Hadoop asks for what Java 24 has no more: getSubject is not supported",
+            next=f"name a Java 17 in JAVA_HOME; or take Spark {_spelled(OLDEST_OF_JAVA_24)} or newer",
+        )
+
+
+def _version() -> tuple[int, int]:
+    """Return which Spark this process has; (0, 0) for what has no number."""
+    found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
