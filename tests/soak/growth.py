@@ -64,12 +64,12 @@ def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def files_below(folder: Path) -> tuple[int, int]:
-    """Count a folder's files, and their bytes; those that go meanwhile don't count."""
+    """Count a folder's files, and their bytes; files and folders that go meanwhile don't count."""
     sizes = []
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            if path.is_file():
-                sizes.append(path.stat().st_size)
+    for place, _, names in os.walk(folder):  # which passes over a folder that is gone; `rglob` raises
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(Path(place, name).stat().st_size)
     return len(sizes), sum(sizes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from exactsink.cli.main import main
 from tests.e2e.drivers import Drivers
 from tests.e2e.warm_jvm import WarmJvm
-from tests.soak.growth import Sample, Slope, slopes, too_steep
+from tests.soak.growth import Sample, Slope, files_below, slopes, too_steep
 from tests.soak.soak import Soak, own_site
 
 MINUTES = float(os.environ.get("SOAK_MINUTES") or 20)
@@ -53,6 +53,22 @@ def test_job_of_six_sinks_under_kills_and_restarts(
             with capsys.disabled():
                 _report(soak, seed, Path(os.environ.get("SOAK_REPORT") or tmp_path))
     assert (amiss, status, too_steep(soak.of_last_driver)) == ({}, 0, [])
+
+
+def test_files_that_go_while_they_are_counted_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    scan, gone = os.scandir, tmp_path / "b"
+
+    def going(place: str) -> Iterator[os.DirEntry[str]]:
+        if place != str(tmp_path) and gone.exists():
+            (gone / "file").unlink()
+            gone.rmdir()
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", going)
+    assert files_below(tmp_path) == (1, 1)
 
 
 def test_a_leak_is_a_slope_that_is_too_steep() -> None:
