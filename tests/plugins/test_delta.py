@@ -42,6 +42,7 @@ from exactsink.contract import (
 )
 from exactsink.testing import SCENARIOS, Runner, Session
 from exactsink.testing.target import ROWS
+from tests.plugins.kit import rows
 from tests.servers.s3 import S3
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-delta"
@@ -83,10 +84,6 @@ def session(folder: Path, lineage: str = "ab", **options: Any) -> Session:
 
     backend = DeltaBackend(DeltaOptions.model_validate({"path": str(folder / "table"), **options}))
     return Session(backend, JobContext("shop", "lake", str(folder / "staging"), 1, lineage), lineage)
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)
 
 
 def table(folder: Path) -> DeltaTable:

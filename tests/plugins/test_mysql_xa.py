@@ -37,6 +37,7 @@ from exactsink.testing import SCENARIOS, Runner, Script, Session
 from exactsink.testing.driver_run import run_driver
 from exactsink.testing.processes import ended, start
 from exactsink.testing.target import ROWS
+from tests.plugins.kit import played, rows
 from tests.servers.mariadb import MariaDB, own_mariadb
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-mysql-xa"
@@ -52,9 +53,7 @@ def url(server: MariaDB, database: str, user: str = "root") -> str:
 def play(server: MariaDB, runner: Runner, scenario: str, folder: Path) -> str:
     from exactsink_mysql_xa_targets import XaTarget
 
-    result = runner.play(scenario, XaTarget(url(server, "mysql")), folder)
-    assert result.outcome != "failed", result.why
-    return result.outcome
+    return played(runner, XaTarget(url(server, "mysql")), scenario, folder)
 
 
 def test_the_kit(mariadb: MariaDB, runner: Runner, tmp_path: Path) -> None:
@@ -74,10 +73,6 @@ def session(server: MariaDB, database: str, job: str = "shop", user: str = "root
     values = {"url": url(server, database, user), "table": "flights", "create": True, "lock_timeout_seconds": 1}
     ctx = JobContext(job, "table", "", 1, "ab")
     return Session(XaBackend(XaOptions.model_validate({**values, **options})), ctx, "ab")
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)
 
 
 def found(server: MariaDB, database: str) -> list[int]:

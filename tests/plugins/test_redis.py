@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from exactsink.contract import Fatal, JobContext, LineageError, Retryable
 from exactsink.testing import SCENARIOS, Runner, Session
 from exactsink.testing.target import ROWS
+from tests.plugins.kit import played, rows
 from tests.servers.redis import RedisServer, own_redis
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-redis"
@@ -33,9 +33,7 @@ def server() -> Iterator[RedisServer]:
 def play(server: RedisServer, runner: Runner, scenario: str, folder: Path) -> str:
     from exactsink_redis_targets import RedisTarget
 
-    result = runner.play(scenario, RedisTarget(server.url), folder)
-    assert result.outcome != "failed", result.why
-    return result.outcome
+    return played(runner, RedisTarget(server.url), scenario, folder)
 
 
 def session(server: RedisServer, folder: Path, lineage: str = "ab", **options: Any) -> Session:
@@ -44,10 +42,6 @@ def session(server: RedisServer, folder: Path, lineage: str = "ab", **options: A
     values = {"url": server.url, "prefix": folder.name, "keys": ["id"], "count_by": ["kind"], **options}
     ctx = JobContext("shop", "cache", str(folder / "staging"), 1, lineage)
     return Session(RedisBackend(RedisOptions.model_validate(values)), ctx, lineage)
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)
 
 
 def test_the_kit(server: RedisServer, runner: Runner, tmp_path: Path) -> None:
