@@ -24,6 +24,7 @@ from benchmarks.cases import (
     s3_journal,
     second_sink,
     sqlite,
+    sqlite_upserts,
 )
 from benchmarks.plan import Benchmark
 
@@ -40,6 +41,8 @@ CATALOG: dict[str, Benchmark] = {
         files.BENCHMARK,
         second_sink.BENCHMARK,
         sqlite.BENCHMARK,
+        sqlite_upserts.SMALL,
+        sqlite_upserts.LARGE,
         postgres_loads.LOAD,
         postgres_loads.PREPARE,
         postgres_loads.COMMIT,
