@@ -121,6 +121,26 @@ def test_the_last_partition_wins_whichever_attempt_wrote_it(sink: Sink, attempts
     assert [participant.ref for participant in mine.listed()] == [losing.ref]
 
 
+_SAYS_HOW = """
+    CREATE FUNCTION says_how() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN NEW.looked_up := current_setting('enable_nestloop'); RETURN NEW; END$$;
+    CREATE TRIGGER says_how BEFORE INSERT OR UPDATE ON {} FOR EACH ROW EXECUTE FUNCTION says_how()
+"""
+
+
+def test_a_table_of_an_epochs_size_is_read_through_and_a_larger_one_looked_up(sink: Sink) -> None:
+    sink.make({"k": "bigint PRIMARY KEY", "v": "text", "looked_up": "text"}, [])
+    sink.run(_SAYS_HOW.format(TABLE))
+    mine = sink.session({"table": TABLE})
+    for epoch, (first, end, looked_up) in enumerate([(0, 300, "off"), (1_000, 2_000, "on")], 1):
+        sink.run(f"INSERT INTO {TABLE} SELECT generate_series({first}, {end - 1}), 'before'; ANALYZE {TABLE}")
+        updated, new = range(end - 100, end, 2), range(end, end + 100)
+        votes = mine.prepare(epoch, [_rows(*((k, f"epoch {epoch}") for k in keys)) for keys in (updated, new)])
+        assert mine.commit(epoch, votes) == [Committed()] * 2
+        found = sink.run(f"SELECT k, looked_up FROM {TABLE} WHERE v = 'epoch {epoch}' ORDER BY k")
+        assert found == [(k, looked_up) for k in (*updated, *new)]
+
+
 def test_a_key_that_another_transaction_inserts_meanwhile_is_updated(sink: Sink) -> None:
     sink.make(COLUMNS, [])
     mine = sink.session({"table": TABLE})
