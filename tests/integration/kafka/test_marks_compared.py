@@ -11,7 +11,8 @@ import pytest
 from exactsink.contract import InDoubtError, LineageError
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink_kafka.backend import KafkaBackend
-from tests.integration.kafka.marked import Driver
+from tests.integration.kafka.marked import Driver, Site
+from tests.servers.kafka import own_kafka
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -46,6 +47,25 @@ def test_a_journal_that_went_back_stops_the_job_and_no_row_comes_twice(driver: D
         driver.run(1)
     assert stopped.value.exit_code == 5
     assert driver.site.values() == [b"0", b"1", b"2"]
+
+
+def test_a_broker_put_back_from_a_backup_stops_the_job_and_no_row_comes_twice(tmp_path: Path) -> None:
+    with own_kafka() as broker:
+        driver, data = Driver(Site(broker), tmp_path / "journal"), broker.folder / "data"
+        driver.run(0)
+        broker.stop()
+        shutil.copytree(data, tmp_path / "backup")
+        broker.start()
+        driver.run(1, 2)
+        broker.stop()
+        shutil.rmtree(data)
+        shutil.copytree(tmp_path / "backup", data)
+        broker.start()
+        with pytest.raises(InDoubtError, match=r"its target holds epoch 0 .*, the journal expects epoch 2") as stopped:
+            driver.run(3)
+        assert stopped.value.exit_code == 3
+        assert "the target went back in time, and lacks rows of epochs 1 to 2" in str(stopped.value)
+        assert driver.site.values() == [b"0"]
 
 
 def test_another_journal_s_sink_is_not_written_to(driver: Driver, tmp_path: Path) -> None:
