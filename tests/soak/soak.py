@@ -108,6 +108,7 @@ class Soak:
         self.killed: Counter[str] = Counter()
         self.restarted: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
+        self.lost: set[tuple[str, str]] = set()
 
     @property
     def seconds(self) -> float:
@@ -149,7 +150,7 @@ class Soak:
         driver.send(signal.SIGTERM)
         if code := driver.exit_code():  # cut off, say: a server was away for longer than it may take for its end
             self._again(driver, code)
-        driver.end()
+        self._end(driver)
 
     def drain(self) -> None:
         """Run the job over the rest of its source."""
@@ -171,16 +172,21 @@ class Soak:
         elif code == KILLED:
             self.killed[str(kill)] += 1
         driver.exit_code()
-        driver.end()
+        self._end(driver)
         if code not in (None, KILLED):
             self._again(driver, code)
 
     def _again(self, driver: Driver, code: int | None) -> None:
         """Take the end of a driver run that nobody asked for: to start it again is all that an operator may need."""
-        driver.end()
+        self._end(driver)
         said = re.findall(r"(?m)^exactsink: (.*)", driver.reported)
         self.ended[f"{code}: {said[-1][:100] if said else '?'}"] += 1
         assert code == _TRY_AGAIN, f"ended with {code}: {driver.reported[-6000:]}"
+
+    def _end(self, driver: Driver) -> None:
+        """Let a driver run be over, and keep which decided participants it found lost: no fault here takes one."""
+        driver.end()
+        self.lost |= set(re.findall(r" vote_lost .*?\bsink=(\S+) txn=(\S+)", driver.reported))
 
     def _watch(
         self, driver: Driver, seconds: float, samples: list[Sample], until: Callable[[], bool] = lambda: False

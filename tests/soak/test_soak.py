@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_job_of_six_sinks_under_kills_and_restarts(
         finally:
             with capsys.disabled():
                 _report(soak, seed, Path(os.environ.get("SOAK_REPORT") or tmp_path))
-    assert (amiss, status, too_steep(soak.of_last_driver)) == ({}, 0, [])
+    assert (amiss, soak.lost, status, too_steep(soak.of_last_driver)) == ({}, set(), 0, [])
 
 
 def test_files_that_go_while_they_are_counted_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,8 @@ def _report(soak: Soak, seed: int, folder: Path) -> None:
     """Print the run as Markdown, and keep it, as JSON too."""
     whole = [slope for slope in slopes(soak.samples + soak.quiet) if not slope.what.startswith("driver")]
     growth = {"the whole run": whole, "the last driver, warm": soak.of_last_driver}
-    counts = {"killed": soak.killed, "restarted": soak.restarted, "ended by itself": soak.ended}
+    lost = Counter(sink for sink, _ in soak.lost)
+    counts = {"killed": soak.killed, "restarted": soak.restarted, "ended by itself": soak.ended, "found lost": lost}
     body = {"seed": seed, "minutes": round(soak.seconds / 60, 1), "epochs": soak.epoch + 1, "rows": soak.rows}
     lines = [f"# Soak: {', '.join(f'{value} {name}' for name, value in body.items())}", ""]
     for what, counted in counts.items():

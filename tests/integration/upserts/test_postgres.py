@@ -27,6 +27,7 @@ from exactsink.contract import (
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
+from exactsink_postgres.server import Session as Connection
 from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check, few_cases
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
@@ -121,24 +122,28 @@ def test_the_last_partition_wins_whichever_attempt_wrote_it(sink: Sink, attempts
     assert [participant.ref for participant in mine.listed()] == [losing.ref]
 
 
-_SAYS_HOW = """
-    CREATE FUNCTION says_how() RETURNS trigger LANGUAGE plpgsql AS
-    $$BEGIN NEW.looked_up := current_setting('enable_nestloop'); RETURN NEW; END$$;
-    CREATE TRIGGER says_how BEFORE INSERT OR UPDATE ON {} FOR EACH ROW EXECUTE FUNCTION says_how()
+_TRIGGER = f"""
+    CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+    CREATE TRIGGER keep BEFORE INSERT OR UPDATE ON {TABLE} FOR EACH ROW EXECUTE FUNCTION keep()
 """
 
 
-def test_a_table_of_an_epochs_size_is_read_through_and_a_larger_one_looked_up(sink: Sink) -> None:
-    sink.make({"k": "bigint PRIMARY KEY", "v": "text", "looked_up": "text"}, [])
-    sink.run(_SAYS_HOW.format(TABLE))
-    mine = sink.session({"table": TABLE})
-    for epoch, (first, end, looked_up) in enumerate([(0, 300, "off"), (1_000, 2_000, "on")], 1):
-        sink.run(f"INSERT INTO {TABLE} SELECT generate_series({first}, {end - 1}), 'before'; ANALYZE {TABLE}")
-        updated, new = range(end - 100, end, 2), range(end, end + 100)
-        votes = mine.prepare(epoch, [_rows(*((k, f"epoch {epoch}") for k in keys)) for keys in (updated, new)])
-        assert mine.commit(epoch, votes) == [Committed()] * 2
-        found = sink.run(f"SELECT k, looked_up FROM {TABLE} WHERE v = 'epoch {epoch}' ORDER BY k")
-        assert found == [(k, looked_up) for k in (*updated, *new)]
+@pytest.mark.parametrize(
+    ("there", "trigger", "read_through"), [(300, "", True), (1_000, "", False), (300, _TRIGGER, False)]
+)
+def test_a_table_of_an_epochs_size_is_read_through_and_a_larger_one_looked_up(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, there: int, trigger: str, read_through: bool
+) -> None:
+    sink.make({"k": "bigint PRIMARY KEY", "v": "text"}, [])
+    sink.run(f"INSERT INTO {TABLE} SELECT generate_series(1, {there}), 'before'; ANALYZE {TABLE}; {trigger}")
+    updated, new = range(there - 98, there + 1, 2), range(there + 1, there + 101)
+    mine, run, said = sink.session({"table": TABLE}), Connection.run, list[str]()
+    votes = mine.prepare(1, [_rows(*((k, "after") for k in keys)) for keys in (updated, new)])
+    monkeypatch.setattr(Connection, "run", lambda self, text, *given: said.append(text) or run(self, text, *given))
+    assert mine.commit(1, votes) == [Committed()] * 2
+    assert ("SET LOCAL enable_nestloop = off" in said) is read_through
+    assert sink.run(f"SELECT k FROM {TABLE} WHERE v = 'after' ORDER BY k") == [(k,) for k in (*updated, *new)]
+    assert sink.run(f"SELECT count(*) FROM {TABLE}") == [(there + 100,)]
 
 
 def test_a_key_that_another_transaction_inserts_meanwhile_is_updated(sink: Sink) -> None:
