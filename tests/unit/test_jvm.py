@@ -43,6 +43,10 @@ CASES = {
         script("echo 'Caused by: java.net.UnknownHostException: here: here: unknown' >&2; exit 1"),
         *({}, ConfigError, "UnknownHostException: here", "SPARK_LOCAL_HOSTNAME=localhost"),
     ),
+    "a user without a name": (  # docker run --user
+        script("echo 'java.lang.IllegalArgumentException: basedir must be absolute: ?/.ivy2.5.2/local' >&2; exit 1"),
+        *({}, ConfigError, "basedir must be absolute", "a user whom /etc/passwd names"),
+    ),
 }
 
 

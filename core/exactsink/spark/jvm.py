@@ -55,6 +55,7 @@ _FIXES = {
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
     "getSubject is not supported": "this Spark needs an older Java, 17 say: name it in JAVA_HOME",
+    r"absolute: \?|Invalid UID|null input: name": "run as a user whom /etc/passwd names: the JVM asks for its home",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
 }
 
