@@ -16,7 +16,11 @@ from tests.unit.fakes import IdleBackend
 from exactsink.contract import BackendOptions, BackendSpec, ConfigError, hookimpl
 from exactsink.job.config import JobConfig, bind_sinks, load_config
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.protocol.journal.journal import Journal
+from exactsink.protocol.journal.records import Identity
+from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.sinks import Sink
+from exactsink.toolkit.waiting import backoff
 
 HEAD = """\
 [job]
@@ -163,6 +167,24 @@ def test_a_journal_where_an_earlier_release_put_it_is_not_passed_over(
     assert f"mv {tmp_path / old} {tmp_path / real}.exactsink" in text
     (tmp_path / old).rename(tmp_path / f"{real}.exactsink")
     assert bind(tmp_path, JOB.replace("/data/chk", written))[0].history == tmp_path / f"{real}.exactsink"
+
+
+@pytest.mark.parametrize("is_at_home", [True, False])
+def test_another_job_s_journal_in_the_folder_of_the_start_is_let_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_home: bool
+) -> None:
+    """Two jobs name their checkpoints alike, each in its own folder, and one is started from the other's."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    theirs = tmp_path / "first/chk.exactsink"
+    claimed = Identity("theirs", checkpoint=str(tmp_path / ("first" if is_at_home else "second") / "chk"))
+    Journal(LocalStore(theirs / "journal"), wait=backoff).claim("query", "driver", claimed)
+    text = JOB.replace("/data/chk", "chk")
+    if is_at_home:
+        assert bind(tmp_path / "second", text)[0].history == tmp_path / "second/chk.exactsink"
+    else:
+        assert f"mv {theirs} {tmp_path}/second/chk.exactsink" in refused(tmp_path / "second", text)
 
 
 @pytest.mark.parametrize("checkpoint", ["", "/", ".", "..", "/data/chk/..", "file:///"])

@@ -1,16 +1,22 @@
-"""What Spark's checkpoint folder says of a query: who it is, what a batch reads, and whether a batch is done."""
+"""What Spark's checkpoint folder says of a query: who it is, what a batch reads, and whether a batch is done.
+
+And whose the journal beside such a folder is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from contextlib import AbstractContextManager
+from pathlib import Path
 
-from exactsink.contract import AnyPath, LineageError, file_names, storage_errors
-from exactsink.protocol.journal.journal import other_query
+from exactsink.contract import AnyPath, ExactsinkError, LineageError, file_names, storage_errors
+from exactsink.protocol.journal.journal import Journal, other_query
 from exactsink.protocol.journal.log import Log
+from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.toolkit.waiting import backoff
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "check_not_left"]
 
 
 class Checkpoint:
@@ -112,3 +118,21 @@ class Checkpoint:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def check_not_left(old: Path, new: Path) -> None:
+    """Refuse a job whose journal stands where an earlier release put it: beside a link to the checkpoint, or in the
+    folder in which the job was started. It would not be found, and every row be written again. Raises ValueError.
+    """
+    if old.exists() and not new.exists() and not _is_at_home(old):
+        raise ValueError(f"its journal is looked for in {new} now, and stands in {old}: move it, mv {old} {new}")
+
+
+def _is_at_home(history: Path) -> bool:
+    """Return whether the journal says that its checkpoint is beside it: it is another job's, then."""
+    try:
+        claims = Journal(LocalStore(history / "journal"), wait=backoff).read().claims
+    except (ExactsinkError, OSError):
+        return False
+    identity = claims[-1].identity if claims else None
+    return identity is not None and f"{identity.checkpoint}.exactsink" == str(history)

@@ -29,6 +29,7 @@ from exactsink.contract import (
     path_of,
     refused_store,
 )
+from exactsink.job.checkpoint import check_not_left
 from exactsink.toolkit.local_paths import absolute_path, real_path
 
 __all__ = [
@@ -137,7 +138,7 @@ class JobSection(_Section):
             if Path(value).name in ("", "..") or real == "/":
                 raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
             for written in (absolute_path(value, info.context), absolute_path(value)):
-                _check_beside(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
+                check_not_left(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
         return real
 
     @field_validator("modules")
@@ -372,14 +373,6 @@ def _object_url(value: str) -> str:
     if _UNUSUAL.search(path) or {"", ".", ".."} & set(path.split("/")):
         raise ValueError("a URL's path has plain names between its slashes, without ? # * [ ] and backslashes")
     return f"{found['scheme']}://{found['store']}/{path}"
-
-
-def _check_beside(old: Path, new: Path) -> None:
-    """Refuse a job whose journal stands where an earlier release put it: beside a link to the checkpoint, or in the
-    folder in which the job was started. It would not be found, and every row be written again.
-    """
-    if old.exists() and not new.exists():
-        raise ValueError(f"its journal is looked for in {new} now, and stands in {old}: move it, mv {old} {new}")
 
 
 def _seconds(duration: str) -> float:
