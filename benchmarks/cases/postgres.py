@@ -70,7 +70,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
         bounds = [
             Bound("rows_per_s", "two_phase", _JDBC, at_least=1.8),
             Bound("rows_per_cpu_s", "two_phase", _JDBC),
-            Bound("rows_per_s", "staged", _JDBC),
+            Bound("rows_per_s", "staged", _JDBC, at_least=1.0),
             Bound("rows_per_cpu_s", "staged", _JDBC),
             Bound("rows_per_s", "ten columns, two_phase", f"ten columns, {_JDBC}", at_least=1.8),
             Bound("rows_per_cpu_s", "ten columns, two_phase", f"ten columns, {_JDBC}"),
