@@ -17,6 +17,7 @@ from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, ObjectPath, Retryable, Txn, Unknown
 from exactsink.contract.staging import damage_of, voted
+from exactsink_idempotent_upsert.sqlite import rows as sqlite_rows
 
 MARKERS = "SELECT * FROM exactsink_epochs"
 
@@ -46,6 +47,67 @@ def test_order_by_uses_the_tables_own_equality_of_keys(tmp_path: Path) -> None:
     sink.sql("CREATE TABLE t (id, v TEXT COLLATE NOCASE UNIQUE, o)")
     sink.run(1, [(1, "ab", 7), (2, "AB", 3)])
     assert sink.rows("SELECT id, o FROM t") == [(1, 7)]
+
+
+_ARRIVED = "SELECT id FROM t ORDER BY rowid"
+
+
+@pytest.mark.parametrize("at_once", [1, 2**20])
+def test_new_rows_go_in_by_their_keys_and_each_key_s_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(sqlite_rows, "_SORTED_BYTES", at_once)
+    sink = upsert(tmp_path)
+    sink.run(1, [(3, "c"), (2, "b"), (1, "a"), (2, "B")], [(5, "e"), (4, "d"), (1, "A")])
+    assert sink.rows() == [(1, "A"), (2, "B"), (3, "c"), (4, "d"), (5, "e")]
+    assert sink.rows(_ARRIVED) == [(1,), (2,), (3,), (4,), (5,)]
+    first = upsert(tmp_path, sink="first", mode="insert_if_absent")
+    first.run(1, [(7, "c"), (6, "b")], [(6, "B"), (7, "C")])
+    assert first.rows()[5:] == [(6, "b"), (7, "c")]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v UNIQUE, o)",
+        "CREATE TABLE t (n INTEGER PRIMARY KEY, id BIGINT UNIQUE, v, o)",
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v, o REFERENCES t (id))",
+        "CREATE TABLE t (id TEXT PRIMARY KEY, v, o)",
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v, o); CREATE TRIGGER i AFTER INSERT ON t BEGIN SELECT 1; END",
+    ],
+)
+def test_rows_of_several_keys_keep_their_order_where_the_table_may_depend_on_it(tmp_path: Path, table: str) -> None:
+    sink = upsert(tmp_path, create=False)
+    sink.sql(table)
+    sink.run(1, [(3, "c"), (1, "a"), (2, "b")])
+    assert [int(key) for (key,) in sink.rows(_ARRIVED)] == [3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"set": {"o": "(SELECT count(*) FROM t)"}}, pa.array([3, 1, 2])),
+        ({"delete_when": "o = 1"}, pa.array([3, 1, 2])),
+        ({}, pa.array(["3", "1", "2"])),
+    ],
+)
+def test_so_they_do_where_the_options_or_the_keys_may(
+    tmp_path: Path, options: dict[str, object], ids: pa.Array
+) -> None:
+    sink = upsert(tmp_path, create=False, **options)
+    sink.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v, o)")
+    rows = {"id": ids, "v": pa.array(["c", "a", "b"]), "o": pa.array([7, 7, 7])}
+    rows |= {"exactsink_delete": pa.array([False] * 3)} if "delete_when" in options else {}
+    sink.run(1, pa.RecordBatch.from_pydict(rows))
+    assert sink.rows(_ARRIVED) == [(3,), (1,), (2,)]
+
+
+def test_a_value_that_must_be_there_once_goes_from_one_key_to_another(tmp_path: Path) -> None:
+    sink = upsert(tmp_path, create=False)
+    sink.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT UNIQUE, o)")
+    sink.run(1, [(2, "first")])
+    assert sink.run(2, [(2, "second"), (1, "first")]) == [Committed()]
+    assert sink.rows() == [(1, "first"), (2, "second")]
 
 
 @pytest.mark.parametrize("order_by", [None, "o"])

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from exactsink.contract import Fatal
 from exactsink.toolkit.sql import quoted
@@ -25,6 +26,7 @@ __all__ = ["Changes", "HeldRows", "insert"]
 
 _AT_ONCE = 10_000  # rows, as Spark hands them over
 _MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
+_SORTED_BYTES = 64 * 2**20  # of rows as Arrow has them: what is put in the order of keys at a time
 
 # By which collation each unique index meets its columns. An upsert takes the index's, which may not be the column's.
 _COLLATIONS = """
@@ -36,6 +38,17 @@ _MAY_DROP = """
     SELECT 1 FROM main.sqlite_master
     WHERE (type = 'trigger' AND lower(tbl_name) = lower(?)) OR (lower(name) = lower(?) AND sql LIKE '%IGNORE%')
 """
+
+# Whether rows of several keys may change places: one rule alone says which rows are the same, and nothing else looks.
+_ANY_ORDER = """
+    SELECT (SELECT count(*) FROM pragma_index_list(:name) WHERE "unique") + (
+        EXISTS (SELECT 1 FROM pragma_table_info(:name) WHERE pk)
+        AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk')
+    ) = 1
+    AND NOT EXISTS (SELECT 1 FROM pragma_foreign_key_list(:name))
+    AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(:name))
+"""
+_TYPES = "SELECT lower(name), type FROM pragma_table_info(?)"
 
 
 class HeldRows:
@@ -89,7 +102,7 @@ class Changes:
         keys, one after another.
         """
         if not _needs_order(self._table):
-            for batch in batches:
+            for batch in self._by_key(batches):
                 self._apply([stored_values(batch.column(name)) for name in self._names])
             return
         held = HeldRows(self._connection, self._table)
@@ -102,6 +115,15 @@ class Changes:
             in_order = self._connection.execute(held.select())
             while rows := in_order.fetchmany(_AT_ONCE):
                 self._apply(list(zip(*rows, strict=True)))
+
+    def _by_key(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Return rows in the order of keys, each key's in theirs, where that makes no difference: the table's pages are
+        met once each then, not once for each row.
+        """
+        keys = self._table.keys
+        if self._table.deletes or self._table.expressions or not self._any_order:
+            return batches
+        return (part for chunk in _chunks(batches) for part in _sorted(chunk, keys).to_batches(max_chunksize=_AT_ONCE))
 
     def _apply(self, columns: Sequence[Sequence[Any]]) -> None:
         """Upsert; or upsert and delete by turns, as the last column says."""
@@ -181,9 +203,40 @@ class Changes:
         return next((index for index in indexes if set(index) == keys), {})
 
     @cached_property
+    def _any_order(self) -> bool:
+        """Whether keys are whole numbers, as they are equal in Arrow and in SQLite alike, and no other rule differs."""
+        types = dict(self._connection.execute(_TYPES, (self._table.name,)))
+        whole = all("INT" in types.get(ascii_lower(key), "").upper() for key in self._table.keys)
+        return whole and bool(self._connection.execute(_ANY_ORDER, {"name": self._table.name}).fetchone()[0])
+
+    @cached_property
     def _may_drop(self) -> bool:
         """Whether the table has triggers, or constraints that ignore rows."""
         return self._connection.execute(_MAY_DROP, (self._table.name, self._table.name)).fetchone() is not None
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put rows together, as many as are sorted at a time."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        if waiting and (size >= _SORTED_BYTES or batch.schema != waiting[0].schema):
+            yield pa.Table.from_batches(waiting).combine_chunks()
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+def _sorted(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return rows in the order of their keys; as they come where Arrow can't."""
+    values = {str(place): rows.column(key) for place, key in enumerate(keys)}
+    if not all(pa.types.is_integer(column.type) for column in values.values()):
+        return rows
+    try:
+        return rows.take(pc.sort_indices(pa.table(values), sort_keys=[(name, "ascending") for name in values]))
+    except pa.ArrowNotImplementedError:  # a column's type can't be taken apart, as views of text in pyarrow 26
+        return rows
 
 
 def _needs_order(table: Table) -> bool:
