@@ -10,7 +10,6 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from exactsink.contract import Event
 from exactsink.job.history import JobHistory
@@ -103,7 +102,7 @@ SAME = {
 
 
 def hashes(spark: SparkSession, schema: str, first: str, second: str) -> list[int]:
-    wanted = StructType.fromDDL(schema)
+    wanted = spark.createDataFrame([], schema).schema
     names = wanted.fieldNames()
     cast = ", ".join(
         f"CAST({field.name} AS {field.dataType.simpleString()}) AS {field.name}" for field in wanted.fields

@@ -137,7 +137,7 @@ _LOADED = (
     "SparkEnv",
     "storage.BlockManager",
     "executor.Executor",
-    "sql.classic.SparkSession",
+    "sql.SparkSession",
     "MicroBatchExecution",
 )
 """The last class that a JVM has loaded as it is killed: Spark's launcher, what it starts, and so on to the query."""

@@ -108,8 +108,8 @@ def started_jvm(conf: SparkConf) -> Iterator[None]:
         gateway = _launched(conf)
     with jvm_needed():
         if gateway is not None:
+            use_jvm(gateway)  # first: that it is gone is looked up there
             check_java(gateway)
-            use_jvm(gateway)
         yield
     if gateway is not None:
         gateway.proc.printed.pass_on()

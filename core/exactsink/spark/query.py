@@ -36,9 +36,9 @@ _BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", 
 """What sources report of themselves in Spark's progress, and in what it counts."""
 _PARK_MILLISECONDS = 60_000
 _QUIET_SECONDS = 5.0
-_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling a batch: java.lang.InterruptedException"
-"""What Spark looks for in the text of a Python error (`StreamExecution.isInterruptionException`). Its pattern overflows
-the stack on the long text of a real one."""
+_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling a batch.\n: java.lang.InterruptedException"
+"""What Spark looks for in the text of a Python error (`StreamExecution.isInterruptionException`), before 4.0 with that
+end of a line. Its pattern overflows the stack on the long text of a real one."""
 
 
 class Query:
