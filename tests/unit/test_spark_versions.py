@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import traceback
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,7 +14,7 @@ import pyspark
 import pytest
 
 from exactsink.contract import ConfigError
-from exactsink.spark import versions
+from exactsink.spark import query, versions
 from exactsink.spark.versions import (
     NEWEST,
     OLDEST,
@@ -118,3 +120,11 @@ def test_a_text_in_sql_has_no_quote_or_backslash_that_versions_read_differently(
         "concat('d', char(39), 'T', char(39), 'H')",
         "concat('a', char(92))",
     ]
+
+
+@pytest.mark.parametrize("between", [r".+(\r\n|\r|\n): ", r"((.|\r\n|\r|\n)*)"], ids=["3.5", "4.0 or newer"])
+def test_each_spark_finds_a_stop_in_the_text_of_an_interrupted_batch(between: str) -> None:
+    """Spark looks for it in the traceback that py4j hands on (`StreamExecution.PROXY_ERROR`)."""
+    text = "".join(traceback.format_exception_only(RuntimeError(query._INTERRUPTED)))
+    calling = r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
+    assert re.search(rf"{calling}{between}java\.lang\.InterruptedException", text)
