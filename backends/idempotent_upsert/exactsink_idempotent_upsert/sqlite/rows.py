@@ -220,12 +220,12 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
         if waiting and (size >= _SORTED_BYTES or batch.schema != waiting[0].schema):
-            yield pa.Table.from_batches(waiting).combine_chunks()
+            yield pa.Table.from_batches(waiting)
             waiting, size = [], 0
         waiting.append(batch)
         size += batch.nbytes
     if waiting:
-        yield pa.Table.from_batches(waiting).combine_chunks()
+        yield pa.Table.from_batches(waiting)
 
 
 def _sorted(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -234,8 +234,9 @@ def _sorted(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     if not all(pa.types.is_integer(column.type) for column in values.values()):
         return rows
     try:
-        return rows.take(pc.sort_indices(pa.table(values), sort_keys=[(name, "ascending") for name in values]))
-    except pa.ArrowNotImplementedError:  # a column's type can't be taken apart, as views of text in pyarrow 26
+        order = pc.sort_indices(pa.table(values), sort_keys=[(name, "ascending") for name in values])
+        return rows.combine_chunks().take(order)
+    except pa.ArrowException:  # of a column's type, as views of text in pyarrow 26: any order of several keys will do
         return rows
 
 
