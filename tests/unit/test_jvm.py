@@ -34,10 +34,14 @@ OLD = """echo 'Error: LinkageError occurred while loading main class org.apache.
 \tjava.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main has been compiled by a more recent version
 \tat java.base/java.lang.ClassLoader.defineClass1(Native Method)' >&2; exit 1"""
 
+GONE = r"""case "$*" in *launcher.Main*) printf '\n%s\0' "$0"; exit 0;; esac
+printf '\000\000\000\001\000\000\000\001x' > "$_PYSPARK_DRIVER_CONN_INFO_PATH" """
+
 CASES = {
     "no java there": (no_java, {}, ConfigError, "bin/java: No such file or directory", "Java 17 or newer"),
     "an old one": (script(OLD), {}, ConfigError, "UnsupportedClassVersionError: org/apache/spark", "Java 17 or newer"),
     "killed": (script("kill -9 $$"), {}, Retryable, "without a word", "spark.driver.memory"),
+    "gone once it has reported its port": (script(GONE), {}, Retryable, "without a word", "spark.driver.memory"),
     "too large": (None, {"spark.driver.memory": "9000t"}, ConfigError, "Could not reserve", "spark.driver.memory"),
     "another host": (
         script("echo 'Caused by: java.net.UnknownHostException: here: here: unknown' >&2; exit 1"),

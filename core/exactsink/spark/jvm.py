@@ -167,7 +167,8 @@ def jvm_is_gone() -> bool:
 
 def _not_started(error: Exception, words: str) -> ExactsinkError:
     what = "Spark's JVM did not start"
-    if not isinstance(error, OSError) and (not words or "Killed" in words):
+    refused = isinstance(error, OSError) and not isinstance(error, ConnectionError)  # else it began, and is gone
+    if not refused and (not words or "Killed" in words):
         why = words or "it ended without a word, as the kernel ends what takes too much memory"
         return Retryable(what, why=why, next="free memory, or lower spark.driver.memory; then start the job again")
     return ConfigError(what, why=words or str(error), next=_fix(words))

@@ -100,7 +100,8 @@ def arrow_table(frame: DataFrame) -> pa.Table:
     if hasattr(frame, "toArrow"):
         return frame.toArrow()
     collected: Any = frame  # 3.5 has it under a private name only
-    return pa.Table.from_batches(collected._collect_as_arrow(), schema=arrow_schema(frame))
+    batches = collected._collect_as_arrow()  # a map's values may be NULL in their schema, whatever the frame says
+    return pa.Table.from_batches(batches) if batches else arrow_schema(frame).empty_table()
 
 
 def source_metrics(source: Mapping[str, Any]) -> Mapping[str, str]:
