@@ -63,7 +63,7 @@ def _open(setting: Setting, rows_at_most: int) -> Iterator[Plan]:
         Variant(_READY, partial(_plain, target, lambda: ready), target.counted),
     ]
     bounds = [
-        Bound(metric, _OURS, other, at_least=0.9 if (metric, other) == ("rows_per_s", _BY_ARROW) else None)
+        Bound(metric, _OURS, other, at_least=0.9 if metric == "rows_per_s" else None)
         for other in (_BY_ARROW, _READY)
         for metric in ("rows_per_s", "rows_per_cpu_s")
     ]
