@@ -203,6 +203,7 @@ class StagingCommitter(PostgresCommitter):
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
         """Refuse rows of the epoch with the same unique key. An index would find them, at three times the cost."""
         doing = f"check the votes of epoch {epoch} for table {self._options.name}"
+        schema = payload_of(committables[0], StagingWriter)["schema"]
         if not self._keys:
             return
         with self._using(doing, UNDECIDED) as session, session.transaction():
@@ -210,7 +211,6 @@ class StagingCommitter(PostgresCommitter):
             for key in self._keys:
                 for place, given in _by_place(committables).items():
                     if (found := twice(session, place.relation, key, given)) is not None:
-                        schema = payload_of(committables[0], StagingWriter)["schema"]
                         where = f"sink {self._ctx.sink}, table {schema}.{self._options.name.name}"
                         raise _doubled(where, key, *found)
 

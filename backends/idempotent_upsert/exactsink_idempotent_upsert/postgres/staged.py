@@ -115,7 +115,7 @@ def _merge(session: Session, statements: Statements, voted: int) -> int:
 
 
 def _reads_through(session: Session, target: str, voted: int) -> bool:
-    """Return whether the table is small beside an epoch, by the planner's guess, which of staged rows knows nothing.
+    """Return whether the table is small beside the epoch. The planner knows its size, and not that of the staged rows.
 
     Never with triggers: what they ask would be planned so, too.
     """
