@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 
+from benchmarks.cases.sqlite import by_arrow
 from benchmarks.epochs import EpochDriver, FrameEpoch
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.warm_spark import PARTITIONS, row_frame
@@ -56,10 +57,10 @@ def _open(setting: Setting, rows_at_most: int) -> Iterator[Plan]:
     rows = setting.scaled(rows_at_most, least=2)
     frame = row_frame(setting.spark(), rows).select((F.col("id") * 7919 % rows).alias("id"), "name", "text")
     target = _Target(setting.folder, rows)
-    ready = list(_by_arrow(frame))
+    ready = list(by_arrow(frame))
     variants = [
         Variant(_OURS, partial(_ours, target, frame), target.counted),
-        Variant(_BY_ARROW, partial(_plain, target, partial(_by_arrow, frame)), target.counted),
+        Variant(_BY_ARROW, partial(_plain, target, partial(by_arrow, frame)), target.counted),
         Variant(_READY, partial(_plain, target, lambda: ready), target.counted),
     ]
     bounds = [
@@ -101,11 +102,6 @@ def _plain(target: _Target, rows: Callable[[], _Rows], folder: Path) -> Work:
         return {"rows": target.rows}
 
     return work
-
-
-def _by_arrow(frame: DataFrame) -> Iterator[Sequence[Any]]:
-    for batch in frame.toArrow().to_batches():
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 _SMALL = "Upserts into SQLite, 200,000 rows an epoch, half of them updates, beside executemany in one transaction."

@@ -26,7 +26,7 @@ from tests.servers.s3 import S3Server, own_s3
 from tests.soak.growth import Sample, Slope, files_below, open_files, resident, slopes
 from tests.soak.plan import Kill, Restart, kills, restarts
 
-__all__ = ["Site", "Soak", "own_site"]
+__all__ = ["Site", "Soak", "lost_votes", "own_site"]
 
 AHEAD = 3 * PARTICIPANTS
 """How many files the source is ahead of the job."""
@@ -186,7 +186,7 @@ class Soak:
     def _end(self, driver: Driver) -> None:
         """Let a driver run be over, and keep which decided participants it found lost: no fault here takes one."""
         driver.end()
-        self.lost |= set(re.findall(r" vote_lost .*?\bsink=(\S+) txn=(\S+)", driver.reported))
+        self.lost |= lost_votes(driver.reported)
 
     def _watch(
         self, driver: Driver, seconds: float, samples: list[Sample], until: Callable[[], bool] = lambda: False
@@ -240,3 +240,8 @@ class Soak:
             found["kafka: transactional ids"] = len(ids := self._site.sink.ids)
             found["kafka: open transactions"] = sum(each.state == "Ongoing" for each in ids.values())
         return found
+
+
+def lost_votes(reported: str) -> set[tuple[str, str]]:
+    """Return which participants of which sinks a driver's log says are lost."""
+    return set(re.findall(r" vote_lost .*?\bsink=(\S+) txn=(\S+)", reported))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 from collections import Counter
@@ -16,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from exactsink.cli.main import main
+from exactsink.protocol.events import Events
 from tests.e2e.drivers import Drivers
 from tests.e2e.warm_jvm import WarmJvm
 from tests.soak.growth import Sample, Slope, files_below, slopes, too_steep
-from tests.soak.soak import Soak, own_site
+from tests.soak.soak import Soak, lost_votes, own_site
 
 MINUTES = float(os.environ.get("SOAK_MINUTES") or 20)
 BETWEEN_KILLS, BETWEEN_RESTARTS = 20.0, 75.0
@@ -54,6 +56,14 @@ def test_job_of_six_sinks_under_kills_and_restarts(
             with capsys.disabled():
                 _report(soak, seed, Path(os.environ.get("SOAK_REPORT") or tmp_path))
     assert (amiss, soak.lost, status, too_steep(soak.of_last_driver)) == ({}, set(), 0, [])
+
+
+def test_votes_that_a_driver_finds_lost_are_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events("e2e")
+    for sink, txn in [("db", "e2e.db.g1.e3.p0"), ("lake", "e2e.lake.g1.e3.p1"), ("db", "e2e.db.g1.e3.p0")]:
+        events.report("vote_lost", level=logging.WARNING, epoch=3, sink=sink, txn=txn, evidence="it is gone")
+    events.report("redecided", level=logging.WARNING, epoch=3, sink="db", participants=1)
+    assert lost_votes(caplog.text) == {("db", "e2e.db.g1.e3.p0"), ("lake", "e2e.lake.g1.e3.p1")}
 
 
 def test_files_that_go_while_they_are_counted_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,14 +39,13 @@ _MAY_DROP = """
     WHERE (type = 'trigger' AND lower(tbl_name) = lower(?)) OR (lower(name) = lower(?) AND sql LIKE '%IGNORE%')
 """
 
-# Whether rows of several keys may change places: one rule alone says which rows are the same, and nothing else looks.
+# Whether one rule alone says which rows are the same, and no other table is asked.
 _ANY_ORDER = """
     SELECT (SELECT count(*) FROM pragma_index_list(:name) WHERE "unique") + (
         EXISTS (SELECT 1 FROM pragma_table_info(:name) WHERE pk)
         AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk')
     ) = 1
     AND NOT EXISTS (SELECT 1 FROM pragma_foreign_key_list(:name))
-    AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(:name))
 """
 _TYPES = "SELECT lower(name), type FROM pragma_table_info(?)"
 
@@ -204,10 +203,14 @@ class Changes:
 
     @cached_property
     def _any_order(self) -> bool:
-        """Whether keys are whole numbers, as they are equal in Arrow and in SQLite alike, and no other rule differs."""
+        """Whether rows of several keys may change places: keys are whole numbers, equal in Arrow and in SQLite alike,
+        and the table has no trigger, nor another rule of which rows there may be.
+        """
         types = dict(self._connection.execute(_TYPES, (self._table.name,)))
         whole = all("INT" in types.get(ascii_lower(key), "").upper() for key in self._table.keys)
-        return whole and bool(self._connection.execute(_ANY_ORDER, {"name": self._table.name}).fetchone()[0])
+        if not whole or self._may_drop:
+            return False
+        return bool(self._connection.execute(_ANY_ORDER, {"name": self._table.name}).fetchone()[0])
 
     @cached_property
     def _may_drop(self) -> bool:
