@@ -146,6 +146,15 @@ def test_a_table_of_an_epochs_size_is_read_through_and_a_larger_one_looked_up(
     assert sink.run(f"SELECT count(*) FROM {TABLE}") == [(there + 100,)]
 
 
+def test_a_vote_of_a_later_release_is_refused_before_the_decision(sink: Sink) -> None:
+    sink.make(COLUMNS, [])
+    mine = sink.session({"table": TABLE})
+    [vote] = mine.prepare(1, [_rows((1, "a"))])
+    mine.check_votes(1, _ROWS, [vote])
+    with pytest.raises(Fatal, match="version"):
+        mine.check_votes(1, _ROWS, [replace(vote, version=vote.version + 1)])
+
+
 def test_a_key_that_another_transaction_inserts_meanwhile_is_updated(sink: Sink) -> None:
     sink.make(COLUMNS, [])
     mine = sink.session({"table": TABLE})
