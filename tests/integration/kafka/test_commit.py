@@ -25,7 +25,8 @@ pytest_plugins = ["tests.servers.fixtures"]
 def test_what_became_of_a_participant_before_is_reported_whatever_it_was(participants: Participants) -> None:
     """Each slot has a history of its own; all are asked for in one call."""
     with ThreadPoolExecutor(8) as pool:
-        producers = list(pool.map(lambda slot: participants.begin(slot, f"{slot}-a", f"{slot}-b"), range(11)))
+        producers = list(pool.map(lambda slot: participants.begin(slot, f"{slot}-a", f"{slot}-b"), range(1, 11)))
+    producers.insert(0, participants.begin(0, "0-a", "0-b"))  # last: what stays open hides no other's end
     votes = [participants.committable(slot, 2) for slot in range(11)]
 
     def ended(slot: int, *, commit: bool) -> None:

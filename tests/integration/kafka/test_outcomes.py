@@ -94,6 +94,9 @@ def test_deleted_records_prove_nothing_and_one_partition_that_is_left_proves_all
 
 def test_a_foreign_open_transaction_that_hides_the_end_is_waited_for_and_named(participants: Participants) -> None:
     foreign = participants.begin("foreign", "x", "x")
+    ended = participants.votes(2, first=2)
+    assert [participants.end(vote, commit=vote is ended[0]) for vote in ended] == [[0], [0]]
+    assert participants.commit(*ended) == ["AlreadyCommitted", "Lost"], "its coordinator still knows, and is believed"
     committed = moved_on(participants, 0, commit=True)
     aborted = moved_on(participants, 1, commit=False)
     producer = participants.wire.describe(["foreign"])["foreign"].transaction
