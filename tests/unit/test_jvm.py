@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink.spark.jvm import jvm_needed, started_jvm
@@ -59,6 +59,8 @@ def test_a_jvm_that_does_not_start_is_said_in_its_own_words(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     home, conf, kind, why, fix = CASES[case]
+    for name in ("_gateway", "_jvm"):  # another test may have a session in this process
+        monkeypatch.setattr(SparkContext, name, None)
     if home is not None:
         monkeypatch.setenv("JAVA_HOME", home(tmp_path))
     for name in [name for name in os.environ if name.startswith("PYSPARK_GATEWAY")]:
