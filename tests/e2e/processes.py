@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 
 class Process:
-    """A program with all that it starts, in one session. Its output goes to `log`; closing its input may end it."""
+    """A program with all that it starts. Its output goes to `log`; closing its input may end it."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,15 @@ class Process:
         assert seen.si_code == os.CLD_STOPPED, f"ended instead of stopping: {self.reported}"
 
     def members(self) -> list[int]:
-        """Return the process ids of its session that live, its own among them."""
-        return list(_session(self.pid))
+        """Return the process ids of it and of all that it started, of those that live."""
+        return list(_family(self.pid, self.log))
+
+    def left_behind(self) -> list[int]:
+        """Return what has outlasted it: a JVM that is there now, or a Python worker that does not see its end, soon."""
+        found = self.members()
+        jvms = {pid for pid in found if _program(pid) == "java"}
+        _wait_gone([pid for pid in found if pid not in jvms], 30)
+        return sorted(jvms | set(self.members()))
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -87,14 +94,14 @@ class Process:
             _wait_gone([self.pid], 0.05)
 
     def end(self, patience: float = 0.0) -> None:
-        """End the whole session: by itself within `patience` seconds, else with SIGKILL. Idempotent."""
-        if self._reaped:  # its process id, and so its session, may be another's now
+        """End it and all that it started: by itself within `patience` seconds, else with SIGKILL. Idempotent."""
+        if self._reaped:  # its process id may be another's now
             return
         if self._popen is not None and self._popen.stdin is not None:
             with suppress(BrokenPipeError):
                 self._popen.stdin.close()
-        _wait_gone(_session(self.pid), patience)
-        while members := list(_session(self.pid)):  # again: one may have forked meanwhile
+        _wait_gone(self.members(), patience)
+        while members := self.members():  # again: one may have forked meanwhile
             for pid in members:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -114,18 +121,28 @@ class Process:
 
 
 def temporary(log: Path) -> Mapping[str, str]:
-    """Return the environment of a process whose temporary files are beside its log."""
-    return {"JAVA_TOOL_OPTIONS": f"{QUICK_JAVA} -Djava.io.tmpdir={log.parent}", "TMPDIR": str(log.parent)}
+    """Return the environment of a process whose temporary files are beside its log, by which it is known, too."""
+    options = f"{QUICK_JAVA} -Djava.io.tmpdir={log.parent}"
+    return {"JAVA_TOOL_OPTIONS": options, "TMPDIR": str(log.parent), "EXACTSINK_TESTS_LOG": str(log)}
 
 
-def _session(leader: int) -> Iterator[int]:
-    """Find a session's living processes; the leader may be gone."""
+def _family(leader: int, log: Path) -> Iterator[int]:
+    """Find the living of a leader's session, and of those with its log in their environment: a JVM has a session of its
+    own, and the leader may be gone."""
+    mark = f"EXACTSINK_TESTS_LOG={log}".encode()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            with suppress(FileNotFoundError, ProcessLookupError):
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 state, _, _, session, *_ = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
-                if int(session) == leader and state not in "ZX":
+                its_own = int(session) == leader or mark in Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                if its_own and state not in "ZX":
                     yield int(entry)
+
+
+def _program(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    return ""
 
 
 def _wait_gone(pids: Iterator[int] | Sequence[int], seconds: float) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -97,6 +99,21 @@ def test_an_interrupt_exits_130(error: BaseException, ending: Callable[[BaseExce
     ended = ending(error)
     assert (ended.code, "Traceback" in ended.err) == (130, False)
     assert ended.err.strip().startswith("exactsink: interrupted; nothing decided is lost")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_an_answer_is_an_error_and_behind_the_log_none(unbuffered: str) -> None:
+    code = "import sys; from exactsink.cli.main import main; sys.exit(main())"
+
+    def run(*arguments: str, **where: Any) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        return subprocess.run([sys.executable, "-c", code, *arguments], text=True, env=environment, **where)
+
+    with open("/dev/full", "w") as full:
+        answered = run("schema", stdout=full, stderr=subprocess.PIPE)
+        assert answered.returncode == 1
+        assert answered.stderr.startswith("exactsink: the answer can't be printed: No space left on device\n  next: ")
+        assert run("status", "nowhere.toml", stderr=full).returncode == 2
 
 
 def test_verbose_reports_events_and_twice_the_points() -> None:

@@ -37,3 +37,23 @@ def test_only_its_own_signals_and_requests_ask_a_driver_to_end(tmp_path: Path) -
         assert asked.wait(30)
         assert (stop.asked, stop.at_once) == ("SIGINT", True)
     assert signal.getsignal(signal.SIGINT) is interrupt
+
+
+def test_a_closed_terminal_asks_a_driver_to_end_but_not_under_nohup() -> None:
+    """The shell and the terminal may both send it: a signal that comes at once again is the same request."""
+    asked, cut_off = threading.Event(), threading.Event()
+    with stopped_by_signals() as stop:
+        stop.on_asked = lambda by, seconds: asked.set()
+        stop.crash = lambda why: cut_off.set()  # type: ignore[method-assign]
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert asked.wait(30)
+        assert (stop.asked, stop.at_once) == ("SIGHUP", False)
+        while not cut_off.wait(0.1):  # later than at once
+            os.kill(os.getpid(), signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_signals() as stop:
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

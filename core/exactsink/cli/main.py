@@ -36,6 +36,7 @@ from exactsink.cli.answers import answering
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.init_plugin import ROADS, init_plugin
 from exactsink.cli.plugins import PluginCommands
+from exactsink.cli.streams import watched_streams
 from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ContractError, ExactsinkError
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
@@ -318,7 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Without `arguments` those of this process are taken, and it may end here.
     """
-    code = _run_command(arguments)
+    with watched_streams():
+        code = _run_command(arguments)
     if arguments is None:
         exit_though_asking(code)
     return code
@@ -327,6 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_command(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
+        print(end="", flush=True)  # an answer that can't be printed is an error
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code

@@ -20,10 +20,13 @@ from exactsink.contract import AnyPath, ExactsinkError, ObjectPath, Retryable
 __all__ = ["Stop", "StopFile", "StopRequest", "driver_name", "stopped_by_signals"]
 
 _LOG = logging.getLogger("exactsink")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WAKE = b"\xff"  # no signal's number
 _INTERRUPT_SECONDS = 10.0
 _CRASH_SECONDS = 5.0
+_SAME_SECONDS = 0.5
+"""Within these another signal is the same request: `timeout` sends it to the process and to its group, systemd may send
+SIGHUP behind SIGTERM."""
 _LOOK_SECONDS = 1.0
 _LOOK_FAR_SECONDS = 15.0  # there each look is a request
 
@@ -80,9 +83,9 @@ class Stop:
     """Whether this process is asked to end. A thread hears it, so that a hanging call can't keep it from ending.
 
     The first signal, or a request, sets `asked`: then whoever drives ends after the running epoch, or at once where
-    `at_once` is set (SIGINT). What has not ended in time, and a second signal, end the process as a crash would,
-    without its JVM: `say(text, code)` reports that, and each of `on_crash` is called before. `on_asked(by, seconds)` is
-    called once.
+    `at_once` is set (SIGINT). What has not ended in time, and a second signal later than half a second, end the process
+    as a crash would, without its JVM: `say(text, code)` reports that, and each of `on_crash` is called before.
+    `on_asked(by, seconds)` is called once.
     """
 
     def __init__(self, within: float = 60.0) -> None:
@@ -95,6 +98,7 @@ class Stop:
         self.say: Callable[[str, int], None] = lambda text, code: _LOG.error("%s", text)
         self._file: StopFile | None = None
         self._seconds = within
+        self._asked_at = 0.0
         self._end: float | None = None
         self._code = Retryable.exit_code
         self._ears: tuple[socket.socket, socket.socket] | None = None
@@ -109,10 +113,13 @@ class Stop:
         self._file = file
 
     def take_signals(self) -> None:
-        """Take SIGINT and SIGTERM from whoever has them now, if this has been started: a Spark context takes SIGINT."""
+        """Take SIGINT, SIGTERM and SIGHUP from whoever has them now, if this has been started: a Spark context takes
+        SIGINT. SIGHUP stays ignored where it is, as `nohup` wants it.
+        """
         if self._ears is None:
             return
-        for number in _SIGNALS:
+        hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        for number in _SIGNALS if hangup else _SIGNALS[:2]:
             signal.signal(number, _only_heard)
         signal.set_wakeup_fd(self._ears[1].fileno(), warn_on_full_buffer=False)  # heard though this thread hangs
 
@@ -163,6 +170,8 @@ class Stop:
             return None
 
     def _signalled(self, number: signal.Signals) -> None:
+        if self.asked and time.monotonic() < self._asked_at + _SAME_SECONDS:
+            return
         if self.asked:
             self._code = 128 + number
             self.crash(f"{number.name} after {self.asked}")
@@ -181,7 +190,8 @@ class Stop:
                 self._ask(request.by, request.within, at_once=False)
 
     def _ask(self, by: str, seconds: float, *, at_once: bool) -> None:
-        self._seconds, self._end = seconds, time.monotonic() + seconds
+        self._seconds, self._asked_at = seconds, time.monotonic()
+        self._end = self._asked_at + seconds
         self.at_once = at_once
         self.asked = by
         _aside(lambda: self.on_asked(by, seconds))
@@ -203,7 +213,7 @@ def _only_heard(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stopped_by_signals(within: float = 60.0) -> Iterator[Stop]:
-    """Hear SIGINT and SIGTERM, in the main thread, while the body runs."""
+    """Hear SIGINT, SIGTERM and SIGHUP, in the main thread, while the body runs."""
     stop = Stop(within)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     stop.start()

@@ -139,9 +139,13 @@ def check_query(session: SparkSession, query: str) -> None:
 
 
 def launch_jvm(conf: SparkConf, output: int) -> Any:
-    """Start a JVM that prints into `output`; return the gateway to it, whose `proc` is its process."""
+    """Start a JVM that prints into `output`; return the gateway to it, whose `proc` is its process.
+
+    It is in a session of its own: a signal to the driver's process group, or a terminal that is closed, is the driver's
+    to hear, which ends its epoch first.
+    """
     launched: Any = launch_gateway  # has no types
-    return launched(conf, {"stdout": output, "stderr": output})
+    return launched(conf, {"stdout": output, "stderr": output, "start_new_session": True})
 
 
 def keep_quiet(session: SparkSession) -> None:

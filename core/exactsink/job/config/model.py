@@ -281,7 +281,7 @@ class TransformSection(_Section):
         if self.sql_file is None:
             return self.sql or ""
         try:
-            return Path(self.sql_file).read_text(encoding="utf-8")
+            return Path(self.sql_file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigError(f"{self.key} can't be read", why=why or "", next="correct [transform] sql_file") from None

@@ -75,12 +75,12 @@ class Document:
 def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     """Read and parse a file. Raises ConfigError with the file and line of what can't be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the first line
     except OSError as error:
         raise ConfigError(f"{path} can't be read", why=str(error.strerror), next=_instead_of(path)) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path.name} line {line} is not UTF-8", why=error.reason, next="fix that line") from None
+        raise ConfigError(f"{path.name} line {line} is not UTF-8", why=error.reason, next="save it as UTF-8") from None
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

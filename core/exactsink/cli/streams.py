@@ -1,0 +1,74 @@
+"""Where a command prints: an answer that can't be written is an error, a line of the log that can't be is let go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from exactsink.contract import Fatal
+
+__all__ = ["watched_streams"]
+
+
+@contextmanager
+def watched_streams() -> Iterator[None]:
+    """Let nothing that the body prints to stderr fail, as a job outlives its log's full disk or closed terminal; raise
+    Fatal for what can't be printed to stdout, and leave to its caller that the reader has gone (EPIPE).
+
+    What can't be written at the end is dropped, or Python would give an exit code of its own (120).
+    """
+    before = sys.stdout, sys.stderr
+    if sys.stdout is not None:  # it is None where it was closed from the first
+        sys.stdout = _Stream(sys.stdout, _refuse)  # type: ignore[assignment]
+    if sys.stderr is not None:
+        sys.stderr = _Stream(sys.stderr, lambda error: None)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in before:
+            _drop_unwritten(stream)
+
+
+class _Stream:
+    """A text stream that gives `lost` what keeps it from being written to."""
+
+    def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
+        self._stream = stream
+        self._lost = lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self._lost(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lost(error)
+
+
+def _refuse(error: OSError) -> None:
+    if error.errno == errno.EPIPE:
+        raise error
+    fix = "make room where standard output goes, then repeat the command; what it did stands"
+    raise Fatal("the answer can't be printed", why=error.strerror or str(error), next=fix) from None
+
+
+def _drop_unwritten(stream: Any) -> None:
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        with suppress(OSError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
