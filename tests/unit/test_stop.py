@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 from exactsink.job.stop import StopFile, StopRequest, driver_name, stopped_by_signals
@@ -42,15 +43,16 @@ def test_only_its_own_signals_and_requests_ask_a_driver_to_end(tmp_path: Path) -
 def test_a_closed_terminal_asks_a_driver_to_end_but_not_under_nohup() -> None:
     """The shell and the terminal may both send it: a signal that comes at once again is the same request."""
     asked, cut_off = threading.Event(), threading.Event()
+    crashed: list[float] = []
     with stopped_by_signals() as stop:
         stop.on_asked = lambda by, seconds: asked.set()
-        stop.crash = lambda why: cut_off.set()  # type: ignore[method-assign]
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGHUP)
+        stop.crash = lambda why: (crashed.append(time.monotonic()), cut_off.set())  # type: ignore[method-assign]
+        began = time.monotonic()
+        while not cut_off.wait(0.01):
+            os.kill(os.getpid(), signal.SIGHUP)
         assert asked.wait(30)
         assert (stop.asked, stop.at_once) == ("SIGHUP", False)
-        while not cut_off.wait(0.1):  # later than at once
-            os.kill(os.getpid(), signal.SIGHUP)
+    assert crashed[0] >= began + 0.5, "what came at once cut it off"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stopped_by_signals() as stop:

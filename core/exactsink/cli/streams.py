@@ -48,7 +48,8 @@ class _Stream:
         try:
             self._stream.write(text)
         except OSError as error:
-            self._lost(error)
+            if text:  # a closed terminal refuses even nothing
+                self._lost(error)
         return len(text)
 
     def flush(self) -> None:
