@@ -72,7 +72,8 @@ with the size of its payload; `exactsink journal export` writes the entries as t
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
     EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, the same command goes on",
-    128 + signal.SIGTERM: "SIGTERM came a second time: ended at once, as by a crash; nothing decided is lost",
+    128 + signal.SIGHUP: "SIGHUP came as a second signal: ended at once, as by a crash; nothing decided is lost",
+    128 + signal.SIGTERM: "SIGTERM came as a second signal: ended at once, as by a crash; nothing decided is lost",
     errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, the same command is safe",
 }
 

@@ -21,10 +21,11 @@ _BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of 
 _VERSIONS = """\
 # Supported versions
 
-exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer; on Python 3.12 or newer that is Spark {later}
-to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with `exactsink[spark]`. Another Spark is refused by
-its name when `exactsink.spark` is imported, so before a job starts: exit code 2, with the line for pip. Driver and
-executors must have the same version of Spark, of Python (3.N) and of exactsink; preflight compares the last.
+exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer; Spark 4.3 itself wants Python 3.11, and on
+Python 3.12 or newer it is Spark {later} to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with
+`exactsink[spark]`. Another Spark is refused by its name when `exactsink.spark` is imported, so before a job starts:
+exit code 2, with the line for pip. Driver and executors must have the same version of Spark, of Python (3.N) and of
+exactsink; preflight compares the last.
 
 Spark {oldest} runs on Java 8, 11 or 17, Spark 4.0 and 4.1 on Java 17 to 23, later ones on Java 17 or newer. exactsink
 adds nothing to that, and refuses a Java that is too new for a Spark by its name, exit code 2, before a job starts.
@@ -131,7 +132,7 @@ def _cell_rows(cell: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield *place, part, str(came["passed"]), "; ".join(notes) or "-", cell["at"][:10]
     for why in ("refused", "skipped"):
         if why in cell:
-            yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1]}", cell["at"][:10]
+            yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1].partition(': for help')[0]}", cell["at"][:10]
 
 
 def take(folder: Path) -> None:

@@ -26,7 +26,7 @@ class Exactsink(BaseOperator):
         self._driver = None
 
     def execute(self, context) -> None:
-        # A session of its own: a signal to the worker's group would kill the JVM in the middle of an epoch.
+        # A session of its own: a signal to the worker's group would kill spark-submit's JVM in the middle of an epoch.
         self._driver = subprocess.Popen(self.command, start_new_session=True)
         code = self._driver.wait()
         if code in A_PERSON_HAS_TO_LOOK:

@@ -118,8 +118,8 @@ def test_a_value_is_not_repeated_where_it_would_have_to_be_escaped(
 
 
 def test_settings_may_be_written_without_quotes_and_behind_an_editor_s_mark(tmp_path: Path) -> None:
-    text = JOB.replace("[sinks.lake]", "options = { kafka.group.id = 'x', y = 1 }\n[sinks.lake]")
-    (tmp_path / "job.toml").write_text("\ufeff" + text + '[spark.conf]\nspark.sql.shuffle.partitions = 2\n"spark.x.y" = true\n')
+    text = "\ufeff" + JOB.replace("[sinks.lake]", "options = { kafka.group.id = 'x', y = 1 }\n[sinks.lake]")
+    (tmp_path / "job.toml").write_text(text + '[spark.conf]\nspark.sql.shuffle.partitions = 2\n"spark.x.y" = true\n')
     config, _ = load_config(tmp_path / "job.toml", {})
     assert config.spark.conf == {"spark.sql.shuffle.partitions": 2, "spark.x.y": True}
     assert config.source

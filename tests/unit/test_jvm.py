@@ -47,6 +47,10 @@ CASES = {
         script("echo 'Caused by: java.net.UnknownHostException: here: here: unknown' >&2; exit 1"),
         *({}, ConfigError, "UnknownHostException: here", "SPARK_LOCAL_HOSTNAME=localhost"),
     ),
+    "few open files": (  # ulimit -n 256
+        script("echo 'java.lang.InternalError: Error loading java.security file' >&2; exit 1"),
+        *({}, ConfigError, "loading java.security file", "ulimit -n 4096"),
+    ),
     "a user without a name": (  # docker run --user
         script("echo 'java.lang.IllegalArgumentException: basedir must be absolute: ?/.ivy2.5.2/local' >&2; exit 1"),
         *({}, ConfigError, "basedir must be absolute", "a user whom /etc/passwd names"),

@@ -23,9 +23,9 @@ def watched_streams() -> Iterator[None]:
     """
     before = sys.stdout, sys.stderr
     if sys.stdout is not None:  # it is None where it was closed from the first
-        sys.stdout = _Stream(sys.stdout, _refuse)  # type: ignore[assignment]
+        sys.stdout = _Stream(sys.stdout, _refuse)
     if sys.stderr is not None:
-        sys.stderr = _Stream(sys.stderr, lambda error: None)  # type: ignore[assignment]
+        sys.stderr = _Stream(sys.stderr, lambda error: None)
     try:
         yield
     finally:

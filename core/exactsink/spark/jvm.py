@@ -56,6 +56,7 @@ _FIXES = {
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
     "getSubject is not supported": "this Spark needs an older Java, 17 say: name it in JAVA_HOME",
     r"absolute: \?|Invalid UID|null input: name": "run as a user whom /etc/passwd names: the JVM asks for its home",
+    "Too many open files|java.security file": "allow more open files: ulimit -n 4096; if they are, install Java again",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
 }
 

@@ -124,7 +124,7 @@ class JobSection(_Section):
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
     """What one epoch may take, from its first row to its commit; a store that gives up earlier is refused."""
     stop_within: Annotated[str, Field(pattern=_DURATION)] = "1 minute"
-    """How long a driver that is asked to end (SIGTERM, `exactsink stop`) may take for its epoch; then it is ended."""
+    """How long a driver may take for its epoch, asked to end (SIGTERM, SIGHUP, `exactsink stop`); then it is ended."""
 
     @field_validator("checkpoint", "staging")
     @classmethod
