@@ -67,18 +67,21 @@ def as_a_closed_terminal_does(driver: Driver) -> None:
 def test_a_signal_to_its_whole_group_ends_the_driver_after_its_epoch(
     ask: Callable[[Driver], None], tmp_path: Path, drivers: Drivers
 ) -> None:
-    write_source(tmp_path, 3)
-    job = write_job(tmp_path, job=slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
-    driver = drivers.start(job)
-    driver.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")
+    """In a folder that the driver's locale can't spell: Java would not find it."""
+    folder = tmp_path / "aufträge"
+    folder.mkdir()
+    write_source(folder, 3)
+    job = write_job(folder, job=slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
+    driver = drivers.start(job, environment={"LC_ALL": "C"})
+    driver.until(slow_tasks.mark(folder, 0).exists, "a task in the middle of its write")
     assert len(driver.members()) > 2  # the JVM, and a worker of its own
     ask(driver)
     driver.until(lambda: "query_ending job=e2e" in driver.reported, "hearing the signal")
-    (tmp_path / "go").touch()
+    (folder / "go").touch()
     assert driver.exit_code() == 0, driver.reported
     assert driver.left_behind() == []
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
-    assert is_clean(tmp_path)
+    assert in_lake(folder) == in_table(folder) == ids(2)
+    assert is_clean(folder)
 
 
 def test_exactsink_stop_ends_a_driver_between_two_epochs(

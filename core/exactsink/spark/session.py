@@ -44,6 +44,8 @@ def make_session(config: JobConfig) -> SparkSession:
     them. Raises ConfigError where Spark does not start, Retryable where its JVM is killed.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        os.environ["LC_ALL"] = "C.UTF-8"  # Java takes it by its word: a path beyond ASCII would not be there
     for name in _REPEATING:  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_repeat)
