@@ -116,6 +116,17 @@ def test_a_full_disk_behind_an_answer_is_an_error_and_behind_the_log_none(unbuff
         assert run("status", "nowhere.toml", stderr=full).returncode == 2
 
 
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deployed").mkdir()
+    monkeypatch.chdir(tmp_path / "deployed")
+    (tmp_path / "deployed").rmdir()
+    ended = command("status", "job.toml")
+    said = 'exactsink: the current folder was deleted\n  next: cd "$PWD", or into another one\n'
+    assert (ended.code, ended.err) == (2, said)
+
+
 def test_verbose_reports_events_and_twice_the_points() -> None:
     for flags, level in {(): "WARNING", ("-v",): "INFO", ("-vv",): "DEBUG", ("-vvv",): "DEBUG"}.items():
         assert main([*flags, "backends", "--json"]) == 0

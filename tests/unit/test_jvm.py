@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
@@ -39,6 +39,7 @@ printf '\000\000\000\001\000\000\000\001x' > "$_PYSPARK_DRIVER_CONN_INFO_PATH" "
 
 CASES = {
     "no java there": (no_java, {}, ConfigError, "bin/java: No such file or directory", "Java 17 or newer"),
+    "no Spark there": (None, {}, ConfigError, "bin/spark-submit'", "unset SPARK_HOME"),
     "an old one": (script(OLD), {}, ConfigError, "UnsupportedClassVersionError: org/apache/spark", "Java 17 or newer"),
     "killed": (script("kill -9 $$"), {}, Retryable, "without a word", "spark.driver.memory"),
     "gone once it has reported its port": (script(GONE), {}, Retryable, "without a word", "spark.driver.memory"),
@@ -63,6 +64,8 @@ def test_a_jvm_that_does_not_start_is_said_in_its_own_words(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     home, conf, kind, why, fix = CASES[case]
+    if case == "no Spark there":
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     for name in ("_gateway", "_jvm"):  # another test may have a session in this process
         monkeypatch.setattr(SparkContext, name, None)
     if home is not None:
@@ -86,10 +89,3 @@ def test_calls_into_a_jvm_that_is_gone_can_be_tried_again() -> None:
         jvm_needed(),
     ):
         raise Py4JNetworkError("Answer from Java side is empty")
-
-
-def test_a_java_that_is_too_new_for_this_spark_is_named() -> None:
-    """What Hadoop asks for in Spark 3.5 and 4.0, and Java 24 has no longer."""
-    with pytest.raises(ConfigError, match="getSubject is not supported") as raised, jvm_needed():
-        raise Py4JError("java.lang.UnsupportedOperationException: getSubject is not supported")
-    assert raised.value.next.startswith("this Spark needs an older Java, 17 say: name it in JAVA_HOME")

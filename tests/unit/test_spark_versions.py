@@ -19,7 +19,7 @@ from exactsink.spark.versions import (
     NEWEST,
     OLDEST,
     OLDEST_OF_PYTHON_3_12,
-    check_java,
+    check_jvm,
     check_version,
     source_metrics,
 )
@@ -75,9 +75,23 @@ def test_a_java_that_is_too_new_for_a_spark_is_refused(
     monkeypatch: pytest.MonkeyPatch, spark: str, java: str, refused: bool
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", spark)
-    gateway = Mock(**{"jvm.System.getProperty.side_effect": {"java.specification.version": java}.__getitem__})
     with pytest.raises(ConfigError, match=f"Spark {spark} does not run on Java {java}") if refused else nullcontext():
-        check_java(gateway)
+        check_jvm(gateway_to(spark, java))
+
+
+def test_a_jvm_of_another_spark_is_refused_by_the_name_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    check_jvm(gateway_to("4.3.1-vendor", "17"))
+    with pytest.raises(ConfigError) as refused:
+        check_jvm(gateway_to("3.5.9", "17"))
+    said = "the JVM has Spark 3.5.9, and this Python has pyspark 4.3.0: SPARK_HOME is /opt/spark"
+    assert str(refused.value) == f"{said}\n  next: unset SPARK_HOME; or pip install 'pyspark==3.5.*'"
+
+
+def gateway_to(spark: str, java: str) -> Mock:
+    asked = {"jvm.System.getProperty.side_effect": {"java.specification.version": java}.__getitem__}
+    return Mock(**asked, **{"jvm.org.apache.spark.package.SPARK_VERSION.return_value": spark})
 
 
 def found(monkeypatch: pytest.MonkeyPatch, spark: str, python: tuple[int, ...]) -> None:

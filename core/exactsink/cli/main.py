@@ -69,6 +69,10 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
 def cli(verbose: int, log_format: LogFormat) -> None:
     """Exactly-once output from PySpark to several stores, committed together."""
     start_log(log_format, verbose)
+    try:
+        Path.cwd()
+    except FileNotFoundError:  # somebody has put another one in its place, perhaps
+        raise ConfigError("the current folder was deleted", next='cd "$PWD", or into another one') from None
 
 
 @cli.command()

@@ -18,11 +18,12 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink.observe.logs import logs_json
 from exactsink.spark.errors import first_line
-from exactsink.spark.versions import check_java, has_jvm, launch_jvm, launched_jvm, use_jvm
+from exactsink.spark.versions import check_jvm, has_jvm, launch_jvm, launched_jvm, use_jvm
 
 __all__ = ["end_session", "jvm_is_gone", "jvm_needed", "kill_jvm", "lost_jvm", "reported", "started_jvm"]
 
@@ -52,9 +53,9 @@ _NOISE = re.compile(
 _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
 """A line that says nothing to whom the line before it does not: of a stack, or of a script that goes on."""
 _FIXES = {
+    "bin/spark-submit": "unset SPARK_HOME, or name a Spark in it that is there",
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
-    "getSubject is not supported": "this Spark needs an older Java, 17 say: name it in JAVA_HOME",
     r"absolute: \?|Invalid UID|null input: name": "run as a user whom /etc/passwd names: the JVM asks for its home",
     "Too many open files|java.security file": "allow more open files: ulimit -n 4096; if they are, install Java again",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
@@ -104,13 +105,12 @@ def started_jvm(conf: SparkConf) -> Iterator[None]:
     Its errors are shown; its warnings with `-v`, the rest with `-vv`. A JVM that spark-submit started is left alone.
     Raises ConfigError with its last words, Retryable if it was killed, and what `jvm_needed` does.
     """
-    gateway = None
-    if "PYSPARK_GATEWAY_PORT" not in os.environ and not has_jvm():
+    gateway, submitted = None, "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and not has_jvm():
         gateway = _launched(conf)
     with jvm_needed():
-        if gateway is not None:
-            use_jvm(gateway)  # first: that it is gone is looked up there
-            check_java(gateway)
+        if gateway is not None or (submitted and not is_remote()):
+            check_jvm(use_jvm(gateway))  # used first: that it is gone is looked up there
         yield
     if gateway is not None:
         gateway.proc.printed.pass_on()
@@ -172,7 +172,7 @@ def _not_started(error: Exception, words: str) -> ExactsinkError:
     if not refused and (not words or "Killed" in words):
         why = words or "it ended without a word, as the kernel ends what takes too much memory"
         return Retryable(what, why=why, next="free memory, or lower spark.driver.memory; then start the job again")
-    return ConfigError(what, why=words or str(error), next=_fix(words))
+    return ConfigError(what, why=words or str(error), next=_fix(words or str(error)))
 
 
 def _fix(words: str) -> str:

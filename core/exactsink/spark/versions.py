@@ -7,6 +7,7 @@ its number.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ __all__ = [
     "analyzed_plan",
     "arrow_schema",
     "arrow_table",
-    "check_java",
+    "check_jvm",
     "check_query",
     "check_version",
     "forget_checkpoint",
@@ -65,8 +66,16 @@ def check_version() -> None:
         )
 
 
-def check_java(gateway: Any) -> None:
-    """Raise ConfigError when the JVM behind a gateway is too new for this Spark."""
+def check_jvm(gateway: Any) -> None:
+    """Raise ConfigError when the JVM behind a gateway has another Spark than this process, or is too new for it."""
+    spark = str(gateway.jvm.org.apache.spark.package.SPARK_VERSION())
+    if _numbers(spark) != _version():
+        home = os.environ.get("SPARK_HOME")
+        raise ConfigError(
+            f"the JVM has Spark {spark}, and this Python has pyspark {pyspark.__version__}",
+            why="" if home is None else f"SPARK_HOME is {home}",
+            next=f"unset SPARK_HOME; or pip install 'pyspark=={_spelled(_numbers(spark))}.*'",
+        )
     java = str(gateway.jvm.System.getProperty("java.specification.version"))
     if float(java) >= 24 and _version() < OLDEST_OF_JAVA_24:
         raise ConfigError(
@@ -78,7 +87,11 @@ def check_java(gateway: Any) -> None:
 
 def _version() -> tuple[int, int]:
     """Return which Spark this process has; (0, 0) for what has no number."""
-    found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
+    return _numbers(pyspark.__version__)
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
@@ -160,9 +173,10 @@ def keep_quiet(session: SparkSession) -> None:
     server.handle_error = handle_error
 
 
-def use_jvm(gateway: Any) -> None:
-    """Let this process's session be in the JVM behind a gateway."""
+def use_jvm(gateway: Any) -> Any:
+    """Let this process's session be in the JVM behind a gateway, or in the one that spark-submit started; return it."""
     SparkContext._ensure_initialized(gateway=gateway)
+    return SparkContext._gateway
 
 
 def has_jvm() -> bool:
