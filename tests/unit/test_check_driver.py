@@ -139,6 +139,34 @@ def test_what_the_job_names_is_there(
     assert (ended.code, said in ended.err) == (code, True), ended.err
 
 
+@pytest.mark.parametrize(
+    ("path", "options", "severity"),
+    [
+        ("lake", "", "error"),
+        ("file:{}/lake/", "", "error"),
+        (".", "recursiveFileLookup = true", "error"),
+        (".", "", "warning"),
+        ("lake", "pathGlobFilter = '*.csv'", "warning"),
+        ("la*", "", "warning"),
+        ("{{lake,sea}}/*.json", "", "warning"),
+        ("in", "recursiveFileLookup = true", None),
+        ("lake2", "", None),
+        ("lake/in", "", None),
+    ],
+)
+def test_a_source_that_takes_a_sinks_files_is_named(
+    tmp_path: Path, check: Check, path: str, options: str, severity: str | None
+) -> None:
+    for folder in ("lake/in", "lake2", "in"):
+        (tmp_path / folder).mkdir(parents=True)
+    shop = Shop(tmp_path)
+    source = f'[source]\nformat = "csv"\npath = "{path.format(tmp_path)}"\noptions = {{ {options} }}\n'
+    shop.edit("[sinks.lake]", f"{source}[sinks.lake]")
+    ended = check(shop.file)
+    found = [(one["severity"], "source" in one["message"]) for one in ended.body["sinks"]["lake"]["findings"]]
+    assert (ended.code, found) == (5 if severity == "error" else 0, [(severity, True)] if severity else [])
+
+
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path, check: Check) -> None:
     shop = Shop(tmp_path)
     (tmp_path / "chk.exactsink").write_text("in the way")

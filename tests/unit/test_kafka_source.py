@@ -49,10 +49,12 @@ def test_a_sink_that_writes_into_what_the_job_reads_is_found(reads: dict[str, st
     assert [found.severity for _, found in own_targets(source, mirrored)] == ["warning"]
 
 
-def test_other_sources_are_not_looked_at() -> None:
+def test_other_sources_are_looked_at_by_their_folder_alone() -> None:
     assert list(own_targets(None, sinks("b1:9092", "kafka:orders"))) == []
     files = SourceSection(format="json", options={**_BROKERS, "subscribe": "orders"})
     assert list(own_targets(files, sinks("b1:9092", "kafka:orders"))) == []
+    store = SourceSection(format="json", path="s3a://shop/lake/")
+    assert [found.severity for _, found in own_targets(store, sinks("", "s3://shop/lake", "s3://shop/la"))] == ["error"]
 
 
 @pytest.mark.parametrize(

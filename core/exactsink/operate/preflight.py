@@ -7,6 +7,7 @@ known of them without it.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -90,12 +91,18 @@ def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[P
 
 
 def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
-    """Find the sinks that write into a topic which the job reads: an endless loop. Each with its finding.
+    """Find the sinks that write into what the job reads: an endless loop. Each with its finding.
 
-    An error where both name a broker by the same address; else a warning, as only the name is the same for sure.
+    An error where that is sure; else a warning: a topic of the same name, perhaps on another cluster, or a folder in
+    the source's.
     """
-    if source is None or source.format != "kafka":
-        return
+    if source is not None and source.format == "kafka":
+        yield from _own_topics(source, sinks)
+    elif source is not None and source.path:
+        yield from _own_folders(source, source.path, sinks)
+
+
+def _own_topics(source: SourceSection, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
     options = {key.lower(): str(value) for key, value in source.options.items()}
     brokers = _addresses(options.get("kafka.bootstrap.servers", ""))
     for name, sink in sinks.items():
@@ -108,6 +115,36 @@ def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iter
         else:
             message = f"the job's source has a topic {topic}, too: on the same cluster that is an endless loop"
             yield name, Finding("warning", message, "nothing, if they are two clusters")
+
+
+def _own_folders(source: SourceSection, path: str, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
+    """Spark takes each file in the source's folder, whatever its name ends with; folders in it where it is asked to.
+
+    With a pattern or a filter nothing is sure.
+    """
+    options = {key.lower(): str(value).lower() for key, value in source.options.items()}
+    place = _folder(path)
+    before, pattern, _ = re.split(r"([*?\[{]|$)", place, maxsplit=1)
+    fixed = before.rpartition("/")[0] if pattern else place
+    unsure = pattern or "pathglobfilter" in options
+    for name, sink in sinks.items():
+        target = _folder(sink.backend.target)
+        if target != fixed and not target.startswith(f"{fixed}/"):
+            continue
+        if not unsure and (target == place or options.get("recursivefilelookup") == "true"):
+            message = f"{target} is in the job's own source: each epoch's files would be the next one's input"
+            yield name, Finding("error", message, "give the sink, or the source, another folder")
+        else:
+            message = f"{target} is in the source's folder {fixed}: an endless loop if the source takes its files"
+            yield name, Finding("warning", message, "give the sink another folder; nothing, if it never does")
+
+
+def _folder(place: str) -> str:
+    """Return one name for what a source and a sink may spell in several ways."""
+    scheme, url, rest = place.partition("://")
+    if not url or scheme.lower() == "file":
+        return os.path.realpath(rest) if url else os.path.realpath(place)
+    return f"{'s3' if scheme.lower() in ('s3a', 's3n') else scheme.lower()}://{rest.rstrip('/')}"
 
 
 def _addresses(servers: str) -> frozenset[str]:
