@@ -110,6 +110,7 @@ def serve() -> None:
 
     A driver run is an orphan, and so a child of the process that asked for it: that one is a subreaper.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     for line in sys.stdin:
         request = json.loads(line)
         reading, writing = os.pipe()
