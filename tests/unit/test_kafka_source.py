@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,8 @@ def test_other_sources_are_looked_at_by_their_folder_alone() -> None:
     assert list(own_targets(None, sinks("b1:9092", "kafka:orders"))) == []
     files = SourceSection(format="json", options={**_BROKERS, "subscribe": "orders"})
     assert list(own_targets(files, sinks("b1:9092", "kafka:orders"))) == []
+    here = SourceSection(format="json", path=os.getcwd())
+    assert list(own_targets(here, sinks("b1:9092", "kafka:orders"))) == []
     store = SourceSection(format="json", path="s3a://shop/lake/")
     assert [found.severity for _, found in own_targets(store, sinks("", "s3://shop/lake", "s3://shop/la"))] == ["error"]
 

@@ -118,9 +118,9 @@ class Stop:
         """
         if self._ears is None:
             return
-        hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-        for number in _SIGNALS if hangup else _SIGNALS[:2]:
-            signal.signal(number, _only_heard)
+        for number in _SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _only_heard)
         signal.set_wakeup_fd(self._ears[1].fileno(), warn_on_full_buffer=False)  # heard though this thread hangs
 
     def start(self) -> None:

@@ -127,8 +127,8 @@ def _own_folders(source: SourceSection, path: str, sinks: Mapping[str, Sink]) ->
     before, pattern, _ = re.split(r"([*?\[{]|$)", place, maxsplit=1)
     fixed = before.rpartition("/")[0] if pattern else place
     unsure = pattern or "pathglobfilter" in options
-    for name, sink in sinks.items():
-        target = _folder(sink.backend.target)
+    folders = {name: _folder(sink.backend.target) for name, sink in sinks.items() if "://" in sink.backend.target}
+    for name, target in folders.items():
         if target != fixed and not target.startswith(f"{fixed}/"):
             continue
         if not unsure and (target == place or options.get("recursivefilelookup") == "true"):
@@ -143,7 +143,7 @@ def _folder(place: str) -> str:
     """Return one name for what a source and a sink may spell in several ways."""
     scheme, url, rest = place.partition("://")
     if not url or scheme.lower() == "file":
-        return os.path.realpath(rest) if url else os.path.realpath(place)
+        return os.path.realpath(rest or place)
     return f"{'s3' if scheme.lower() in ('s3a', 's3n') else scheme.lower()}://{rest.rstrip('/')}"
 
 
