@@ -28,8 +28,16 @@ LAKE = """
 backend = "files"
 path = "lake"
 """
+OTHERS = """
+[spark]
+master = "spark://127.0.0.1:{port},nowhere.invalid:7077"
+[source]
+format = "kafka"
+options = { "kafka.bootstrap.servers" = "PLAINTEXT://127.0.0.1:{port}", subscribe = "in" }
+"""
 SINKS = (
-    DB
+    OTHERS
+    + DB
     + LAKE
     + """
 [sinks.events]
@@ -86,8 +94,8 @@ def test_who_refuses_is_named_with_its_place_before_a_jvm_starts(
         monkeypatch.setattr(module, "reachable", partial(reachable, seconds=60))  # who refuses is not waited for
     ended = command(command_name, write(tmp_path, closed))
     assert ended.code == 75
-    said = ended.err[ended.err.index("4 servers don't answer") :]
-    for name in ("sink events", "sink db", "sink bucket", "the journal"):
+    said = ended.err[ended.err.index("6 servers don't answer") :]
+    for name in ("sink events", "sink db", "sink bucket", "the journal", "Spark's master", "the source"):
         [line] = [line for line in said.splitlines() if line.startswith(f"  {name}")]
         assert f"127.0.0.1:{closed}" in line
         assert "refused" in line
@@ -111,7 +119,7 @@ def test_a_look_at_the_job_does_not_wait_for_who_refuses(
 def test_who_takes_connections_and_says_nothing_is_named_in_time(tmp_path: Path, silent: int) -> None:
     opened = Opened.of(write(tmp_path, silent))
     with pytest.raises(Retryable) as raised:
-        reachable(opened.history, opened.sinks, seconds=0.5)
+        reachable(opened.config, opened.sinks, seconds=0.5)
     lines = raised.value.what.splitlines()
     assert lines[0] == "4 servers don't answer:"
     assert all("has not answered within 0.5 s" in line and f"127.0.0.1:{silent}" in line for line in lines[1:])
@@ -120,9 +128,9 @@ def test_who_takes_connections_and_says_nothing_is_named_in_time(tmp_path: Path,
 def test_one_that_is_down_is_the_message_and_none_is_no_error(tmp_path: Path, closed: int) -> None:
     opened = Opened.of(write(tmp_path, closed, journal=False, sinks=DB + LAKE))
     with pytest.raises(Retryable, match=f"^sink db: connect to postgres://127.0.0.1:{closed}/shop: .*refused"):
-        reachable(opened.history, opened.sinks)
+        reachable(opened.config, opened.sinks)
     opened = Opened.of(write(tmp_path, closed, journal=False, sinks=LAKE))
-    reachable(opened.history, opened.sinks)
+    reachable(opened.config, opened.sinks)
     assert not (tmp_path / "lake").exists()
 
 
@@ -133,4 +141,4 @@ def test_what_preflight_knows_to_fix_is_left_to_it(tmp_path: Path, monkeypatch: 
         raise ConfigError("the mark is another job's", next="look")
 
     monkeypatch.setattr("exactsink_files.committer.FilesCommitter.mark", refused)
-    reachable(opened.history, opened.sinks)
+    reachable(opened.config, opened.sinks)

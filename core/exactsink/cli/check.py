@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from exactsink.cli.check_driver import report
-from exactsink.job.history import JobHistory
 from exactsink.operate.reachable import reachable
 from exactsink.spark.job import Job
 from exactsink.spark.jvm import end_session, jvm_needed
@@ -18,7 +17,7 @@ def check(path: str, answer: dict[str, Any]) -> None:
     """Print every sink and finding. Raises what would stop the job."""
     job = Job.from_toml(path)
     answer["job"] = job.config.job.name
-    reachable(JobHistory.of(job.config), job.sinks)
+    reachable(job.config, job.sinks)
     spark = make_session(job.config)
     try:
         with jvm_needed():

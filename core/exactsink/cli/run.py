@@ -13,7 +13,6 @@ from typing import Any
 from exactsink.cli.table import print_guarantees
 from exactsink.contract import Event
 from exactsink.job.config import load_config
-from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.job.stop import Stop
 from exactsink.observe.logs import LogContext, in_context, logs_json
@@ -54,7 +53,7 @@ def run(
     with in_context(context):
         if not logs_json():  # there the events say it
             print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
-        reachable(JobHistory.of(job.config), job.sinks)
+        reachable(job.config, job.sinks)
         spark = make_session(job.config)
         try:
             stop.take_signals()  # back from the Spark context

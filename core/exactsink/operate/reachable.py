@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
 from exactsink.contract import ExactsinkError, ObjectPath, Retryable
+from exactsink.job.config import JobConfig
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["import_clients", "knock", "late_sink", "reachable"]
+__all__ = ["import_clients", "knock", "late", "late_sink", "other_servers", "reachable"]
 
 _SECONDS = 5.0
 _IMPORT_SECONDS = 10.0
 _JOURNAL = "the journal"
 
 
-def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float = _SECONDS) -> None:
-    """Ask every sink's store, and the journal's where that is a server, side by side and for so many seconds at most.
+def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = _SECONDS) -> None:
+    """Ask every sink's store, the journal's where that is a server, and the `other_servers`, side by side and for so
+    many seconds at most.
 
     Raises Retryable that names each that does not answer. Any other problem, a login or a missing table, is left to
     preflight, which knows its fix. Changes nothing.
     """
+    history, others = JobHistory.of(config), other_servers(config)
     import_clients(sinks, history.job)
     calls: dict[str, Callable[[], object]] = {
         f"sink {name}": partial(_ask, sink, history.job, seconds) for name, sink in sinks.items()
     }
+    calls |= {name: partial(knock, name, servers, seconds) for name, servers in others.items()}
     if history.journal_url is not None or isinstance(history.folder, ObjectPath):
         calls[_JOURNAL] = partial(_read, history.journal(lambda attempt: None))
     answers = ask_all(calls, seconds)
     silent = {f"sink {name}": late_sink(sink, seconds) for name, sink in sinks.items()}
-    silent[_JOURNAL] = _late(_JOURNAL, history.journal_place, seconds)
+    silent |= {name: late(name, ", ".join(servers), seconds) for name, servers in others.items()}
+    silent[_JOURNAL] = late(_JOURNAL, history.journal_place, seconds)
     found = {name: answers.get(name, silent[name]) for name in calls}
     down = {name: answer for name, answer in found.items() if isinstance(answer, Retryable)}
     if len(down) > 1:
@@ -42,6 +48,18 @@ def reachable(history: JobHistory, sinks: Mapping[str, Sink], *, seconds: float 
         raise Retryable(f"{len(down)} servers don't answer:\n{each}", next="bring them back, then start the job again")
     for name, error in down.items():
         raise Retryable(_of(name, error), next=error.next) from error
+
+
+def other_servers(config: JobConfig) -> Mapping[str, Sequence[str]]:
+    """Return whom Spark itself waits for, for a minute or more: its own master, and a Kafka source's brokers."""
+    source = config.source
+    options = {} if source is None or source.format != "kafka" else source.options
+    named = {
+        "Spark's master": (config.spark.master or "").partition("spark://")[2],
+        "the source": ",".join(str(of) for key, of in options.items() if key.lower() == "kafka.bootstrap.servers"),
+    }
+    found = {name: re.findall(r"[^\s,/]+:\d+", text) for name, text in named.items()}
+    return {name: servers for name, servers in found.items() if servers}
 
 
 def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
@@ -55,10 +73,11 @@ def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
 
 def late_sink(sink: Sink, seconds: float) -> Retryable:
     """Return what is to be said of a sink whose store has not answered in time."""
-    return _late(f"sink {sink.name}", ", ".join(sink.backend.servers) or sink.backend.target, seconds)
+    return late(f"sink {sink.name}", ", ".join(sink.backend.servers) or sink.backend.target, seconds)
 
 
-def _late(name: str, place: str, seconds: float) -> Retryable:
+def late(name: str, place: str, seconds: float) -> Retryable:
+    """Return the same of any server, at a place."""
     return Retryable(
         f"{name} has not answered within {seconds:g} s",
         why=f"{place} is down, hangs, or can't be reached from here",
@@ -74,16 +93,16 @@ def _of(name: str, error: ExactsinkError) -> str:
 def _ask(sink: Sink, job: str, seconds: float) -> None:
     """Ask for what is read fastest."""
     with closing(committer_of(sink, job)) as committer:
-        knock(sink, seconds)
+        knock(f"sink {sink.name}", sink.backend.servers, seconds)
         if sink.backend.traits.marks:
             committer.mark()
         else:
             list(committer.in_doubt())
 
 
-def knock(sink: Sink, seconds: float) -> None:
-    """Raise Retryable where none of a sink's servers takes a connection: a client's library would try for long."""
-    refused, servers = [], sink.backend.servers
+def knock(name: str, servers: Sequence[str], seconds: float) -> None:
+    """Raise Retryable where none of the servers takes a connection: a client's library would try for long."""
+    refused = []
     for server in servers:
         host, _, port = server.rpartition(":")
         try:
@@ -93,7 +112,7 @@ def knock(sink: Sink, seconds: float) -> None:
             refused.append(f"{server}: {error.strerror or error}")
     if refused:
         fix = "see that it runs, and fix its address in the job's file if it is elsewhere; then start the job again"
-        raise Retryable(f"sink {sink.name}: no connection", why="; ".join(refused), next=fix)
+        raise Retryable(f"{name}: no connection", why="; ".join(refused), next=fix)
 
 
 def _read(journal: Journal) -> None:

@@ -177,7 +177,7 @@ def _ask(sink: Sink, job: str, log: Log, seconds: float) -> _Answer:
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
-        knock(sink, seconds)
+        knock(f"sink {sink.name}", sink.backend.servers, seconds)
         if not sink.backend.traits.marks and _decided(sink, log):
             standings = _standings(sink, log, committer)
         for _ in range(2 if sink.backend.traits.marks else 0):
