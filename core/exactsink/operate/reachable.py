@@ -55,7 +55,7 @@ def other_servers(config: JobConfig) -> Mapping[str, Sequence[str]]:
     source = config.source
     options = {} if source is None or source.format != "kafka" else source.options
     named = {
-        "Spark's master": (config.spark.master or "").partition("spark://")[2],
+        "Spark's master": str(config.spark.master or config.spark.conf.get("spark.master")).partition("spark://")[2],
         "the source": ",".join(str(of) for key, of in options.items() if key.lower() == "kafka.bootstrap.servers"),
     }
     found = {name: re.findall(r"[^\s,/]+:\d+", text) for name, text in named.items()}
