@@ -126,6 +126,7 @@ def test_foreign_work_and_a_sink_that_is_lacking_are_what_a_start_refuses(job: J
         ('route = "ours:f"\n', 0, ""),
         ('[transform]\nsql_file = "gone.sql"\n', 2, "gone.sql can't be read"),
         ('[source]\nformat = "csv"\npath = "gone"\n', 5, "gone does not exist"),
+        ('[spark]\nmaster = "spark://127.0.0.1:1"\n', 75, "Spark's master: no connection: 127.0.0.1:1: "),
         ("[observe]\nopentelemetry = true\n", 2, "[observe] opentelemetry: not installed"),
     ],
 )

@@ -23,7 +23,7 @@ from exactsink.job.source_columns import columns_of, source_columns
 from exactsink.operate.asking import ask_all
 from exactsink.operate.plan import planned
 from exactsink.operate.preflight import Found, ask_sink, look_at_journal, own_targets, promise_refusals
-from exactsink.operate.reachable import knock, late, late_sink, other_servers
+from exactsink.operate.reachable import late_sink, other_servers
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.sinks import Sink, check_identity
@@ -66,9 +66,8 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     columns, refusals = _columns(config, sinks)
     calls = {name: partial(ask_sink, config.job.name, sink, columns.get(name)) for name, sink in sinks.items()}
     history_call = partial(_look_at_history, config, sinks, seconds * _SHARE)
-    others = other_servers(config)
-    knocks = {name: partial(knock, name, servers, seconds) for name, servers in others.items()}
-    answers = ask_all({**calls, **knocks, _JOURNAL: history_call}, seconds)
+    others, silent = other_servers(config, seconds)
+    answers = ask_all({**calls, **others, _JOURNAL: history_call}, seconds)
     history = answers[_JOURNAL] if _JOURNAL in answers else _late_journal(config, seconds)
     if isinstance(history, ExactsinkError):
         history = _History([history], [])
@@ -80,8 +79,7 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     places = list(_place_problems(config))
     refusals += [*_program_refusals(config), *promise_refusals(config, sinks), *history.refusals]
     refusals += [PreflightError(found.message, next=found.fix) for found in places]
-    heard = [answers.get(name, late(name, ", ".join(servers), seconds)) for name, servers in others.items()]
-    refusals += [answer for answer in heard if isinstance(answer, ExactsinkError)]
+    refusals += [found for name in others if isinstance(found := answers.get(name, silent[name]), ExactsinkError)]
     return DriverCheck(
         findings=findings,
         refusals=refusals,

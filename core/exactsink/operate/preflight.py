@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable
+from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable, is_object_url, object_scheme
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
 from exactsink.job.guarantees import check_guarantee, check_order
@@ -141,10 +141,8 @@ def _own_folders(source: SourceSection, path: str, sinks: Mapping[str, Sink]) ->
 
 def _folder(place: str) -> str:
     """Return one name for what a source and a sink may spell in several ways."""
-    scheme, url, rest = place.partition("://")
-    if not url or scheme.lower() == "file":
-        return os.path.realpath(rest or place)
-    return f"{'s3' if scheme.lower() in ('s3a', 's3n') else scheme.lower()}://{rest.rstrip('/')}"
+    rest = place.partition("://")[2]
+    return f"{object_scheme(place)}://{rest.rstrip('/')}" if is_object_url(place) else os.path.realpath(rest or place)
 
 
 def _addresses(servers: str) -> frozenset[str]:

@@ -15,7 +15,7 @@ from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["import_clients", "knock", "late", "late_sink", "other_servers", "reachable"]
+__all__ = ["import_clients", "knock", "late_sink", "other_servers", "reachable"]
 
 _SECONDS = 5.0
 _IMPORT_SECONDS = 10.0
@@ -23,24 +23,24 @@ _JOURNAL = "the journal"
 
 
 def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = _SECONDS) -> None:
-    """Ask every sink's store, the journal's where that is a server, and the `other_servers`, side by side and for so
-    many seconds at most.
+    """Ask every sink's store, the journal's where that is a server, and `other_servers`, side by side and for so many
+    seconds at most.
 
     Raises Retryable that names each that does not answer. Any other problem, a login or a missing table, is left to
     preflight, which knows its fix. Changes nothing.
     """
-    history, others = JobHistory.of(config), other_servers(config)
+    history = JobHistory.of(config)
     import_clients(sinks, history.job)
     calls: dict[str, Callable[[], object]] = {
         f"sink {name}": partial(_ask, sink, history.job, seconds) for name, sink in sinks.items()
     }
-    calls |= {name: partial(knock, name, servers, seconds) for name, servers in others.items()}
+    others, silent_others = other_servers(config, seconds)
+    calls |= others
     if history.journal_url is not None or isinstance(history.folder, ObjectPath):
         calls[_JOURNAL] = partial(_read, history.journal(lambda attempt: None))
     answers = ask_all(calls, seconds)
-    silent = {f"sink {name}": late_sink(sink, seconds) for name, sink in sinks.items()}
-    silent |= {name: late(name, ", ".join(servers), seconds) for name, servers in others.items()}
-    silent[_JOURNAL] = late(_JOURNAL, history.journal_place, seconds)
+    silent = {f"sink {name}": late_sink(sink, seconds) for name, sink in sinks.items()} | silent_others
+    silent[_JOURNAL] = _late(_JOURNAL, history.journal_place, seconds)
     found = {name: answers.get(name, silent[name]) for name in calls}
     down = {name: answer for name, answer in found.items() if isinstance(answer, Retryable)}
     if len(down) > 1:
@@ -50,8 +50,10 @@ def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = 
         raise Retryable(_of(name, error), next=error.next) from error
 
 
-def other_servers(config: JobConfig) -> Mapping[str, Sequence[str]]:
-    """Return whom Spark itself waits for, for a minute or more: its own master, and a Kafka source's brokers."""
+def other_servers(config: JobConfig, seconds: float) -> tuple[dict[str, Callable[[], object]], dict[str, Retryable]]:
+    """Return calls that ask whom Spark itself waits for, for a minute or more: its own master, and a Kafka source's
+    brokers; and what is to be said of each that gives no answer in time.
+    """
     source = config.source
     options = {} if source is None or source.format != "kafka" else source.options
     named = {
@@ -59,7 +61,11 @@ def other_servers(config: JobConfig) -> Mapping[str, Sequence[str]]:
         "the source": ",".join(str(of) for key, of in options.items() if key.lower() == "kafka.bootstrap.servers"),
     }
     found = {name: re.findall(r"[^\s,/]+:\d+", text) for name, text in named.items()}
-    return {name: servers for name, servers in found.items() if servers}
+    servers_of = {name: servers for name, servers in found.items() if servers}
+    return (
+        {name: partial(knock, name, servers, seconds) for name, servers in servers_of.items()},
+        {name: _late(name, ", ".join(servers), seconds) for name, servers in servers_of.items()},
+    )
 
 
 def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
@@ -73,11 +79,10 @@ def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
 
 def late_sink(sink: Sink, seconds: float) -> Retryable:
     """Return what is to be said of a sink whose store has not answered in time."""
-    return late(f"sink {sink.name}", ", ".join(sink.backend.servers) or sink.backend.target, seconds)
+    return _late(f"sink {sink.name}", ", ".join(sink.backend.servers) or sink.backend.target, seconds)
 
 
-def late(name: str, place: str, seconds: float) -> Retryable:
-    """Return the same of any server, at a place."""
+def _late(name: str, place: str, seconds: float) -> Retryable:
     return Retryable(
         f"{name} has not answered within {seconds:g} s",
         why=f"{place} is down, hangs, or can't be reached from here",

@@ -53,9 +53,9 @@ _NOISE = re.compile(
 _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
 """A line that says nothing to whom the line before it does not: of a stack, or of a script that goes on."""
 _FIXES = {
-    "bin/spark-submit": "unset SPARK_HOME, or name a Spark in it that is there",
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
+    "bin/spark-submit": "unset SPARK_HOME, or name a Spark in it that is there",
     r"absolute: \?|Invalid UID|null input: name": "run as a user whom /etc/passwd names: the JVM asks for its home",
     "Too many open files|java.security file": "allow more open files: ulimit -n 4096; if they are, install Java again",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
