@@ -67,7 +67,7 @@ class TimedWriter(KafkaWriter):
 
     vote_ms = 0.0
 
-    def _vote(self) -> Vote:
+    def _vote(self) -> tuple[Vote, float]:
         started = time.perf_counter()
         vote = super()._vote()
         self.vote_ms = ms_since(started)

@@ -10,6 +10,9 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from exactsink.contract import ExactsinkError
+from tests.commands import commands_in, problem_of
+
 pytest_plugins = ["tests.servers.fixtures", "tests.e2e.fixtures"]
 
 _FIRST = ("e2e", "docs", "matrix", "simulation", "integration", "plugins", "contract", "unit", "conformance", "soak")
@@ -67,7 +70,22 @@ def _no_clients_of_another_environment() -> Iterator[None]:
     """Let no test get a client of S3 that fsspec keeps from one with other credentials."""
     yield
     if (s3fs := sys.modules.get("s3fs")) is not None:
-        s3fs.S3FileSystem.clear_instance_cache()
+        for kind in (s3fs.S3FileSystem, *s3fs.S3FileSystem.__subclasses__()):
+            kind.clear_instance_cache()
+
+
+@pytest.fixture(autouse=True)
+def _every_error_names_commands_that_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    advice: set[str] = set()
+    made = ExactsinkError.__init__
+
+    def noted(error: ExactsinkError, what: str, *, why: str = "", next: str = "") -> None:
+        advice.add(next)
+        made(error, what, why=why, next=next)
+
+    monkeypatch.setattr(ExactsinkError, "__init__", noted)
+    yield
+    assert [found for text in sorted(advice) for one in commands_in(text) if (found := problem_of(one))] == []
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -101,7 +101,7 @@ def _file(day: Day) -> None:
     narrow = day.at('columns = "id"')
     columns = 'sinks.db.columns: a list is wanted: write columns = ["id"]'
     both = f"{day.at(setting)}: unknown key spark.spark.sql.shuffle.partitions: {spark}"
-    fix = "\n  next: fix job.toml, then `exactsink check job.toml`"
+    fix = f"\n  next: fix job.toml, then `exactsink check {day.file}`"
     day.refused(2, f"{both}\n{narrow}: {columns}{fix}", command="check")
     day.edit((f"{setting}\n", ""), ("[spark.conf]\n", f"[spark.conf]\n{setting}\n"))
     day.edit(('columns = "id"', 'columns = ["id"]'))
@@ -147,7 +147,9 @@ def _server(day: Day, server: PostgresServer) -> None:
 
 def _targets(day: Day, server: PostgresServer, kafka: Kafka, topic: str) -> None:
     """Places that can't be written, and tables and topics that are not there or don't fit: all said at once."""
-    day.refused(5, "the job's journal and state can't be written to /sys/first-day.exactsink: /sys: ", "chown, chmod")
+    day.refused(
+        5, "the job's journal and state can't be written to /sys/first-day.exactsink: /sys: ", "sudo install -d -o "
+    )
     day.edit(('"/sys/first-day"', '"checkpoint"'))
     server.execute("CREATE TABLE rows (id text)", "shop")
     said = day.refused(
@@ -157,7 +159,7 @@ def _targets(day: Day, server: PostgresServer, kafka: Kafka, topic: str) -> None
         "sink db: table public.rows, column id: the rows' int64 does not go into text",
         'sink db: role "loader" may not insert into table public.rows',
         f"sink out: there is no topic {topic}, and brokers are not relied on to make it",
-        "next: fix that, then `exactsink check JOB.toml`",
+        f"next: fix that, then `exactsink check {day.file}`",
     )
     for statement in day.fixes(said):
         _obey(statement, day, server, kafka, topic)

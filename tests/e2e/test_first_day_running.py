@@ -63,7 +63,10 @@ def test_names_keys_and_folders_that_change_under_a_job(
     (tmp_path / "checkpoint").rename(tmp_path / "mislaid")
     gone = f"and its checkpoint {tmp_path}/checkpoint is gone: a new checkpoint starts at epoch 0 again"
     day.refused(
-        5, "the journal belongs to query ", gone, "\n  next: bring the checkpoint back; or `exactsink adopt JOB.toml`"
+        5,
+        "the journal belongs to query ",
+        gone,
+        f"\n  next: bring the checkpoint back; or `exactsink adopt {day.file}`",
     )
     (tmp_path / "mislaid").rename(tmp_path / "checkpoint")
 
@@ -71,7 +74,7 @@ def test_names_keys_and_folders_that_change_under_a_job(
     day.edit(("[sinks.lake]", "[sinks.pond]"))
     target = f"backend files (rename), target file://{tmp_path}/lake"
     lacks = "the config lacks sink lake as it was: epoch 1 may be unfinished, and holds rows: "
-    recover = "\n  next: put [sinks.lake] back as it was, `exactsink recover JOB.toml`, then change it"
+    recover = f"\n  next: put [sinks.lake] back as it was, `exactsink recover {day.file}`, then change it"
     day.refused(2, f"{lacks}{target}{recover}")
     day.edit(("[sinks.pond]", "[sinks.lake]"))
     assert day.command("recover --take-over")[0] == 0, "a killed driver is taken for alive for a minute"

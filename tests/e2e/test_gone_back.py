@@ -151,11 +151,11 @@ def test_after_a_target_went_back_the_named_command_goes_on_from_there(
 ) -> None:
     put_back(folder, "yesterday", "lake")
     path = str(folder / "job.toml")
-    with pytest.raises(InDoubtError, match=r"exactsink rebase JOB\.toml"):
+    with pytest.raises(InDoubtError, match=r"exactsink rebase \S+job\.toml"):
         run(spark, Path(path))
     assert main(["rebase", path]) == 0
-    assert "epochs 1 to 2 are missing" in capsys.readouterr().out
-    assert main(["rebase", path, "--sink", "lake=0", "--sink", "table=2", "--yes", "--reason", "its disk died"]) == 0
+    assert "epochs 1 to 2 are in no source and not here: missing" in capsys.readouterr().out
+    assert main(["rebase", path, "--sink", "lake=0", "--batch", "3", "--yes", "--reason", "its disk died"]) == 0
     write_source(folder, 4)
     run(spark, Path(path))
     assert in_table(folder) == ids(4)
@@ -233,7 +233,7 @@ def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(
 def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of docs/how-to/change-a-job.md: columns, conditions, folders, cores, and how much of the source is a batch.
+    """Of docs/how-to/change-a-job.md: columns, conditions, folders, settings, and how much of the source is a batch.
 
     The batch that was begun before keeps the file that it has.
     """
@@ -244,13 +244,15 @@ def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(
         run(spark, path)
     for old, new in (
         ('columns = ["id", "kind", "amount"]', 'columns = ["id", "amount"]\nwhere = "id % 2 = 0"'),
-        ('partition_by = ["kind"]', "distribution = 3"),
+        ('partition_by = ["kind"]', "distribution = 3\nmax_participants = 7"),
         ("maxFilesPerTrigger = 1", "maxFilesPerTrigger = 2"),
         ("[sinks.lake]", "[sinks.wide]\nbackend = 'files'\npath = 'wide'\nepoch_column = 'epoch'\n\n[sinks.lake]"),
     ):
         path.write_text(path.read_text().replace(old, new))
     write_source(folder, 6)
-    run(spark, path)
+    settings = spark.newSession()
+    settings.conf.set("spark.sql.files.maxPartitionBytes", "20KB")
+    run(settings, path)
     assert in_lake(folder) == ids(6)
     assert in_table(folder) == ids(3) + Counter(n for n in ids(6) - ids(3) if n % 2 == 0)
     wide = ds.dataset(str(folder / "wide"), format="parquet").to_table(columns=["id", "epoch"])

@@ -179,7 +179,7 @@ def test_early_rows_beside_exact_sinks_must_be_allowed(spark: SparkSession, tmp_
     write_source(tmp_path, 3)
     with pytest.raises(LineageError, match="another journal fed this target"):
         _run(Job.from_toml(path), spark)
-    assert main(["rebase", str(path), "--sink", "lake=1", "--sink", "table=1", "--yes"]) == 0
+    assert main(["rebase", str(path), "--sink", "lake=1", "--sink", "table=1", "--batch", "2", "--yes"]) == 0
     _run(Job.from_toml(path), spark)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
     with closing(sqlite3.connect(tmp_path / "table.db")) as connection:

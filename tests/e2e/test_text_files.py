@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from exactsink.contract import PreflightError
+from exactsink.contract import ConfigError, PreflightError
 from exactsink.spark import Job
 from exactsink.spark.versions import arrow_schema, arrow_table
 from exactsink.toolkit.spark_sql import EXACT_TIMES, text_map
@@ -95,6 +97,49 @@ VALUES = {
     ),
 }
 """Columns of every kind, and the values that they are made of."""
+
+
+SAME = {
+    "parquet": ("X'00ff'", "array(1, NULL)", "map('a', 1.5BD)", "named_struct('a', DATE'0001-01-01')"),
+    "json": ("X'00ff'", "array(1, NULL)", "map('a', 1.5BD)", "INTERVAL '1 02:03:04.000005' DAY TO SECOND"),
+    "csv": ("DATE'0001-01-01'", "INTERVAL '1 02:03:04.000005' DAY TO SECOND"),
+}
+PLAIN = "true, 1Y, 2S, 3, 4L, 1.1F, 1.1D, 1.50BD, 'a', TIMESTAMP'2020-01-01 00:00:00.000001', TIMESTAMP_NTZ'2020-01-01'"
+REFUSED = {
+    ("parquet", "INTERVAL '1' DAY"): "is INTERVAL, which Parquet has not: it would be read back as BIGINT",
+    ("parquet", "array(INTERVAL '1' DAY)"): "is INTERVAL",
+    ("parquet", "map('a', parse_json('1'))"): "is VARIANT, which Parquet has not: it would be read back as a struct",
+    ("parquet", "ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040')"): "is GEOMETRY",
+    ("parquet", "array()"): "can't leave the JVM: c array<void>",
+    ("json", "map()"): "can't leave the JVM: c map<void,void>",
+    ("csv", "parse_json('1')"): "which CSV can't hold",
+    ("csv", "X'00ff'"): "which CSV can't hold",
+}
+
+
+@pytest.mark.parametrize("form", SAME)
+def test_spark_reads_back_the_types_that_were_written(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    frame = spark.sql(f"SELECT {PLAIN}, {', '.join(SAME[form])}")
+    frame = frame.toDF(*(f"c{n}" for n in range(len(frame.columns))))
+    job = Job.from_toml(write_job(tmp_path, f'[sinks.a]\nbackend = "files"\npath = "{tmp_path}/a"\nformat = "{form}"'))
+    job.write(frame, run="r")
+    reader = spark.read if form == "parquet" else spark.read.schema(frame.schema).option("header", True)
+    read = reader.format(form).load(f"{tmp_path}/a")
+    assert [kind for _, kind in read.dtypes] == [kind for _, kind in frame.dtypes]
+    assert read.collect() == frame.collect()
+
+
+@pytest.mark.parametrize(("form", "column"), REFUSED)
+def test_types_that_would_come_back_as_others_are_refused(
+    spark: SparkSession, tmp_path: Path, form: str, column: str
+) -> None:
+    try:
+        frame = spark.sql(f"SELECT 1 AS id, {column} AS c")
+    except PySparkException:
+        pytest.skip("this Spark has no such type")
+    job = Job.from_toml(write_job(tmp_path, f'[sinks.a]\nbackend = "files"\npath = "{tmp_path}/a"\nformat = "{form}"'))
+    with pytest.raises((ConfigError, PreflightError), match=re.escape(REFUSED[form, column])):
+        job.write(frame, run="r")
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])

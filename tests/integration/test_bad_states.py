@@ -222,6 +222,23 @@ def test_a_query_that_ran_by_itself_is_adopted_before_and_after_a_refused_start(
     assert job.rows == dict.fromkeys(whole(0), ids(2, 3))
 
 
+def test_a_target_put_back_in_the_midst_of_a_commit_gets_the_decided_epoch_again_and_no_other_does(
+    job: OperatedJob,
+) -> None:
+    assert job.run(1) == 0
+    shutil.copy2(job.folder / "table.db", job.folder / "copy")
+    job.killed("commit:lake", "after", 2)
+    shutil.copy2(job.folder / "copy", job.folder / "table.db")
+    assert job.run(3) == 3
+    table = job.exactsink("rebase").out
+    assert "epoch 1 is in no source and not here: missing; epoch 2 is written again" in table
+    assert table.count("nothing is missing or doubled") == 2
+    rebase_as_shown(job, "its disk died")
+    assert job.run(4) == 0
+    assert job.rows == {**whole(4), "table": ids(0, 2, 3)}
+    assert (job.exactsink("status").code, job.prepared) == (0, [])
+
+
 def test_an_old_checkpoint_put_back_goes_on_with_the_rows_that_a_person_accepts_twice(job: OperatedJob) -> None:
     assert job.run(4) == 0
     job.done(2)

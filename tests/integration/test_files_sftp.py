@@ -10,7 +10,7 @@ from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
 from exactsink_files.sftp import open_sftp
 from exactsink_files.snapshots import snapshot
 from tests.servers.sftp import Sftp, own_sftp
-from tests.unit.files_sink import DAYS, EPOCH, TEXT, Files, assert_two_files, files, lines, two_files
+from tests.unit.files_sink import DAYS, EPOCH, TEXT, Files, assert_two_files, files, lines, rows, two_files, visible
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,38 @@ def test_a_writer_that_was_swept_can_not_vote(server: Sftp) -> None:
         writer.pre_commit()
     writer.abort()
     assert sink.listed() == []
+
+
+@pytest.mark.parametrize("name", ["ACME Inc.", "#1 in what?", "50% é.."])
+def test_odd_names_of_roots_and_partitions_are_kept(server: Sftp, name: str) -> None:
+    sink = files(f"{server.url}/{name}", partition_by=["name"])  # type: ignore[arg-type]
+    assert (sink.check(), sink.put_birth().epoch) == ([], None)
+    voted = sink.vote(rows((1, "ACME Inc."), (2, "a")))
+    assert [sink.commit_marked(EPOCH, voted) for _ in range(2)] == [[Committed()], [AlreadyCommitted()]]
+    folders = [path.parent.relative_to(server.files) for path in visible(server.files / name)]
+    assert sorted(map(str, folders)) == [f"{name}/name=ACME Inc.", f"{name}/name=a"]
+    assert snapshot(f"{server.url}/{name}").rows == 2
+
+
+DENIED = {
+    "posix-rename": "can't replace a file durably",
+    "fsync": "can't make a file durably",
+    "rename": "can't make a file durably",
+    "read": "can't read a file",
+    "opendir": "can't list and remove a folder",
+    "remove": "can't list and remove a folder",
+    "mkdir": "can't make a folder",
+    "rmdir": "can't list and remove a folder",
+}
+
+
+@pytest.mark.parametrize("denied", DENIED)
+def test_a_server_that_lacks_a_call_of_a_commit_is_refused(denied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_sftp(denied) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        (found,) = files(f"{server.url}/lake").check()  # type: ignore[arg-type]
+    assert (found.severity, DENIED[denied] in found.message) == ("error", True), found.message
 
 
 def test_a_server_that_is_not_known_is_refused(server: Sftp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_exactly_what_is_given_up_is_missing_and_the_job_goes_on(shop: Shop, all
     for gid in gone:
         shop.sql(f"ROLLBACK PREPARED '{gid}'")
     code, said = shop("commit", "--sink", "db", "--yes")
-    assert (code, "--epoch 1 --sink db --as given-up --reason '...'" in said) == (3, True)
+    assert (code, "--epoch 1 --sink db --as given-up --reason 'TEXT'" in said) == (3, True)
     word = ("--epoch", "1", "--sink", "db", "--reason", "the source has dropped them", "--as")
     assert shop("resolve", *word, "committed", "--yes")[0] == 2, "it is proven lost"
     assert shop("resolve", *word, "given-up")[0] == 0

@@ -29,7 +29,7 @@ from tests.servers.postgres import Postgres
 ROWS = 100
 _JOB = """
 [job]
-name = "audited"
+name = "{topic}"
 checkpoint = "checkpoint"
 
 [sinks.lake]

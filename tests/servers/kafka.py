@@ -21,7 +21,7 @@ from typing import Literal
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.servers.kafka_jars import jars, java
+from tests.servers.kafka_jars import BROKER, JarSet, jars, java
 from tests.servers.kafka_view import Kafka, Record
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
@@ -67,6 +67,7 @@ class KafkaServer(ServerProcess, Kafka):
     `settings` are the broker's, beside those above. `listeners` are further ones, by name and security protocol; each
     gets a port, see `address`. `formatting` are options of the command that formats the data folder; a node of a
     cluster may take a `copy` of another node's instead. `ports` are the caller's where it must know them before.
+    Its next start is of `release`.
     """
 
     def __init__(
@@ -77,8 +78,9 @@ class KafkaServer(ServerProcess, Kafka):
         jvm: Sequence[str] = JVM,
         ports: Ports | None = None,
         copy: KafkaServer | None = None,
+        release: JarSet = BROKER,
     ) -> None:
-        self._program = [java(), *jvm, "-Dlog4j2.configurationFile=log4j2.properties", "-cp", f"{jars()}/*"]
+        self._jvm, self.release = jvm, release
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(listeners or {})}
         self._ports = ports or Ports(len(protocols))
         self._numbers = dict(zip(protocols, self._ports.numbers, strict=True))
@@ -92,7 +94,7 @@ class KafkaServer(ServerProcess, Kafka):
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", "server.properties"]
-        self._prepare([*self._program, *command, *formatting])
+        self._prepare(self._running(*command, *formatting))
 
     def address(self, listener: str) -> str:
         """Return a listener's host:port, the same after each restart."""
@@ -136,7 +138,11 @@ class KafkaServer(ServerProcess, Kafka):
         }
 
     def _command(self) -> Sequence[str]:
-        return [*self._program, "kafka.Kafka", "server.properties"]
+        return self._running("kafka.Kafka", "server.properties")
+
+    def _running(self, *words: str) -> Sequence[str]:
+        logging = "-Dlog4j2.configurationFile=log4j2.properties"
+        return [java(), *self._jvm, logging, "-cp", f"{jars(self.release)}/*", *words]
 
     def _answers(self) -> bool:
         with socket.socket() as probe:

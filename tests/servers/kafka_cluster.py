@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from confluent_kafka import TopicCollection
 
 from tests.servers.kafka import Kafka, KafkaServer
+from tests.servers.kafka_jars import BROKER, JarSet
 from tests.servers.ports import Ports
 from tests.servers.waiting import wait_until
 
@@ -49,15 +50,16 @@ class KafkaCluster(Kafka):
 
 
 @contextmanager
-def own_cluster() -> Iterator[KafkaCluster]:
+def own_cluster(settings: Mapping[str, str] | None = None, release: JarSet = BROKER) -> Iterator[KafkaCluster]:
     """Return a started cluster to one owner. It takes about 10 seconds to make."""
+    given = {**_SETTINGS, **(settings or {})}
     with ExitStack() as stack:
         ports = {node: Ports(2) for node in range(1, COPIES + 1)}
         voters = ",".join(f"{node}@127.0.0.1:{held.numbers[1]}" for node, held in ports.items())
         brokers: list[KafkaServer] = []
         for node, held in ports.items():
-            settings = {**_SETTINGS, "node.id": str(node), "controller.quorum.voters": voters}
-            brokers.append(KafkaServer(settings, ports=held, copy=brokers[0] if brokers else None))
+            own = {**given, "node.id": str(node), "controller.quorum.voters": voters}
+            brokers.append(KafkaServer(own, ports=held, copy=brokers[0] if brokers else None, release=release))
             stack.callback(brokers[-1].remove)
         for broker in brokers:
             broker.launch()

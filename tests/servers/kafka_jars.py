@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BROKER", "TOOLS", "VERSION", "JarSet", "java", "jars"]
+__all__ = ["BROKER", "OLDEST", "TOOLS", "VERSION", "JarSet", "java", "jars"]
 
 VERSION = "4.3.1"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -32,7 +32,11 @@ class JarSet:
     alone: bool = False
 
 
-BROKER = JarSet(f"kafka-{VERSION}", (f"org.apache.kafka:kafka_2.13:{VERSION}", _LOGS))
+def _broker(version: str) -> JarSet:
+    return JarSet(f"kafka-{version}", (f"org.apache.kafka:kafka_2.13:{version}", _LOGS))
+
+
+BROKER, OLDEST = _broker(VERSION), _broker("4.0.0")
 TOOLS = JarSet(f"kafka-tools-{VERSION}", (f"org.apache.kafka:kafka-tools:{VERSION}", _LOGS))
 
 

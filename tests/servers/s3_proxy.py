@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 
 from tests.servers.s3 import S3
 
-__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "Ask", "ForgetsUploads", "ListsWholeKeys", "OneByOne"]
-__all__ += ["S3Proxy", "SlowDown", "Trap", "cutting_s3"]
+__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "Ask", "Cuts", "ForgetsUploads", "ListsWholeKeys"]
+__all__ += ["OneByOne", "S3Proxy", "SlowDown", "Trap", "cutting_s3"]
 
 COMPLETE = r"^POST .*[?&]uploadId="
 ABORT = r"^DELETE .*[?&]uploadId="
@@ -134,6 +134,39 @@ class SlowDown(_Counting):
         if self._seen >= self._times:
             self.sprung.set()
         return Answer.error(503, "SlowDown")
+
+
+class Cuts(_Counting):
+    """Hands on the next `times` requests that `pattern` is found in, and `keep` bytes of their answers' bodies.
+
+    `done` says whether the server gets them; headers of its answer whose names begin with `without` are lost.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        times: int = 10**6,
+        *,
+        keep: int = 0,
+        done: bool = True,
+        without: str | tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__(pattern)
+        self._times = times
+        self._keep = keep
+        self._done = done
+        self._without = without
+
+    def concerns(self, request: str) -> bool:
+        return 0 < self._count(request) <= self._times
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        self.sprung.set()
+        given, lost = ask() if self._done else Answer(200, b""), self._without
+        if given is None:
+            return None
+        left = [(name, value) for name, value in given.headers if lost is None or not name.lower().startswith(lost)]
+        return Answer(given.status, given.body[: self._keep], left)
 
 
 class ForgetsUploads:

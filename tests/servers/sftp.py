@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+from tests.servers.packages import unpacked
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
 
@@ -29,7 +30,7 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 MaxStartups 100
-ForceCommand internal-sftp
+ForceCommand internal-sftp{denied}
 Subsystem sftp internal-sftp
 """
 
@@ -37,7 +38,8 @@ Subsystem sftp internal-sftp
 class Sftp(ServerProcess):
     """A running server: `files` is the folder that `url` names. Its user is `daemon` where the tests are root's."""
 
-    def __init__(self) -> None:
+    def __init__(self, denied: str = "") -> None:
+        """`denied` names requests of SFTP that it refuses, with commas."""
         self._ports = Ports(1)
         self.folder = Path(tempfile.mkdtemp(prefix="exactsink-sftp-"))
         self.port = self._ports.numbers[0]
@@ -53,7 +55,8 @@ class Sftp(ServerProcess):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         host = (self.folder / "host.pub").read_text()
         (ssh / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {host}")
-        (self.folder / "config").write_text(_CONFIG.format(port=self.port, folder=self.folder))
+        options = f" -P {denied}" if denied else ""
+        (self.folder / "config").write_text(_CONFIG.format(port=self.port, folder=self.folder, denied=options))
         if os.getuid() == 0:
             for path in (self.folder, self.files, self.folder / "host"):
                 shutil.chown(path, self.user)
@@ -91,9 +94,9 @@ class Sftp(ServerProcess):
         super()._end(number)
 
 
-def own_sftp() -> AbstractContextManager[Sftp]:
+def own_sftp(denied: str = "") -> AbstractContextManager[Sftp]:
     """Return a running server that the caller may stop, gone at the end."""
-    return owned(Sftp())
+    return owned(Sftp(denied))
 
 
 def _program() -> Path:
@@ -104,16 +107,4 @@ def _program() -> Path:
     for found in (shutil.which("sshd"), "/usr/sbin/sshd"):
         if found and os.access(found, os.X_OK):
             return Path(found)
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink" / "openssh-server-libwrap0"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix="openssh-server.new-", dir=folder.parent))
-        wanted = ["apt-get", "-q", "download", "openssh-server", "libwrap0"]
-        if subprocess.run(wanted, cwd=new, capture_output=True).returncode != 0:
-            subprocess.run(["apt-get", "-q", "update"], check=True, capture_output=True)
-            subprocess.run(wanted, cwd=new, check=True, capture_output=True)
-        for package in new.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", str(package), str(new)], check=True)
-        with suppress(OSError):  # another was faster
-            new.rename(folder)
-    return folder / "usr/sbin/sshd"
+    return unpacked("openssh-server", "libwrap0") / "usr/sbin/sshd"

@@ -18,7 +18,9 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
     Retryable,
+    Standing,
     Traits,
     Txn,
     Undecided,
@@ -36,7 +38,7 @@ class SinkBackend(MemoryBackend):
     """A sink that keeps marks, where its world does.
 
     The lake's store commits participants one by one, and counts them. The table's has names of its own, commits an
-    epoch as one, and doesn't count.
+    epoch as one, and doesn't count, but where its world says so.
     """
 
     store: SinkStore
@@ -75,6 +77,9 @@ class SinkCommitter(MemoryCommitter):
         if not self._store.one_by_one:
             return super().commit(epoch, committables)
         return [self._store.call(partial(self._store.commit, c.txn, c.payload)) for c in committables]
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        return [self._store.call(partial(self._store.stands, c.txn), reads=True) for c in committables]
 
     def abort(self, undecided: Undecided) -> None:
         refs = {participant.ref for participant in undecided}
@@ -158,7 +163,16 @@ class SinkStore(Store):
         participant.state = "committed"
         return AlreadyCommitted() if again else Committed()
 
-    def _absent(self, txn: Txn) -> Outcome:
+    def stands(self, txn: Txn) -> Standing:
+        """Return how a participant stands, as `commit` would find it."""
+        participant = self._participants.get(txn)
+        if participant is None or participant.strategy != self.strategy or participant.state == "aborted":
+            return self._absent(txn)
+        if participant.state == "dropped":
+            return Lost(f"{txn.id} timed out")
+        return AlreadyCommitted() if participant.state == "committed" else Prepared()
+
+    def _absent(self, txn: Txn) -> AlreadyCommitted | Lost | Unknown:
         if not self.traits.marks:
             return Unknown(f"{txn.id} is forgotten")
         above = max((known.epoch for known in self._committed(txn.job)), default=-1) > txn.epoch
@@ -211,7 +225,7 @@ class SinkStore(Store):
         epoch = max(txn.epoch for txn in committed)
         highest = [txn for txn in committed if txn.epoch == epoch]
         lineage = self._participants[highest[0]].lineage
-        count = len(highest) if self.sink == "lake" else None
+        count = len(highest) if self.sink in self._world.counting else None
         return Mark(lineage, epoch, frozenset(txn.token for txn in highest), count)
 
 

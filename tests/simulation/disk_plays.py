@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Event, ExactsinkError, Retryable, disk_errors, make_folder
+from exactsink.contract import Backend, Event, ExactsinkError, Retryable, make_folder, storage_errors
 from exactsink.observe.state import StateFile
 from exactsink.protocol.commit import Retry, SinkCommit
 from exactsink.protocol.coordinator import Batch, Coordinator
@@ -155,7 +155,7 @@ class Play:
         return ended
 
     def _query(self) -> None:
-        with disk_errors("the job's folder can't be made", "look at the disk"):  # as `Driver` does
+        with storage_errors(self.root, "the job's folder can't be made"):  # as `Driver` does
             make_folder(self.root / "job")
         sink = Sink("sink", "kind", self.kind.backend(self.root), str(self.root / "job" / "staging" / "sink"))
         coordinator = Coordinator(

@@ -54,14 +54,19 @@ def _now() -> float:
     return 0.0
 
 
-def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
+def one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
     return [call() for call in calls]
 
 
-def ended(work: Callable[[], object]) -> str:
-    """Do some work, and return how it ended; `gave up` is what may be tried again."""
+def ended(work: Callable[[], object], errors: list[ExactsinkError] | None = None) -> str:
+    """Do some work, and return how it ended; `gave up` is what may be tried again. What stopped it joins `errors`."""
     try:
-        work()
+        try:
+            work()
+        except ExactsinkError as error:
+            if errors is not None:
+                errors.append(error)
+            raise
     except (Retryable, ConnectionError):
         return "gave up"
     except Fenced:
@@ -86,7 +91,7 @@ class Driver:
 
     def run(self) -> None:
         for _ in range(self.world.schedule.restarts):
-            self.end = ended(self._query)
+            self.end = ended(self._query, self.world.errors)
             if self.end != "gave up":
                 return
 
@@ -123,9 +128,8 @@ class Driver:
             and world.is_new(journal.log.claims[-1].token, journal.log.next_epoch)
         ):
             world.judge_start(journal.log)
-        ends = min(world.schedule.epochs, world.schedule.until.get(name, world.schedule.epochs))
         batch = self.source.done + 1
-        while self.source.first + batch < ends:
+        while world.has_more(name, self.source, batch):
             world.plan_batch(name, self.source, batch)
             coordinator.run_epoch(self._batch(batch, checkpoint))
             world.finish_batch(name, self.source, batch)
@@ -146,6 +150,7 @@ class Driver:
             whole = len(plan.sinks) == len(self.backends)  # else lost votes are written again
             if self.world.went_back and whole and self.world.is_new(plan.token, plan.epoch):
                 self.world.check_exact(batch)
+            self.world.written[plan.epoch] = rows
             for partition, part in partitions_of(rows, cut).items():
                 votes += self._task(plan, partition, part)
             return votes
@@ -195,7 +200,7 @@ def coordinator_over(
         retry=Retry(2, lambda _: None),
         save_state=save_state,
         identity=identity,
-        parallel=_one_by_one,
+        parallel=one_by_one,
         now=_now,
     )
 
@@ -226,12 +231,13 @@ def run(
     not_idempotent: bool = False,
     stopping: frozenset[str] = STOPPED,
     actor: Callable[[World, str, Callable[[SinkStore], None]], Any] = Driver,
+    world: World | None = None,
 ) -> Run:
     """Run a schedule to its end: actors as it switches to them, then fresh drivers until the source is done.
 
     `between(world, number)` may change the world before a fresh driver. Raises Violation.
     """
-    world = World(schedule)
+    world = world or World(schedule)
     world.not_idempotent = not_idempotent
     drivers: dict[str, Any] = {}
     threads: dict[str, greenlet.greenlet] = {}

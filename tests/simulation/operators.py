@@ -9,17 +9,29 @@ from typing import Any
 from unittest.mock import patch
 
 from exactsink.cli.opened import Acting
-from exactsink.operate import actions
-from exactsink.operate.actions import Operator, in_words
+from exactsink.contract import ExactsinkError
+from exactsink.operate import actions, views
+from exactsink.operate.actions import Operator
 from exactsink.operate.refusals import Word
 from exactsink.operate.settle import Settler
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from tests.simulation.backend import SinkStore
-from tests.simulation.drivers import coordinator_over, ended, sinks_of
+from tests.simulation.drivers import coordinator_over, ended, one_by_one, sinks_of
 from tests.simulation.files import SourceCheckpoint, Store
-from tests.simulation.world import JOB, Source, World
+from tests.simulation.world import JOB, SINKS, Source, World
+
+
+def in_turn(calls: Mapping[str, Callable[[], Any]], seconds: float) -> Mapping[str, Any]:
+    """Ask as `ask_all` does, without threads."""
+    answers = {}
+    for name, call in calls.items():
+        try:
+            answers[name] = call()
+        except ExactsinkError as error:
+            answers[name] = error
+    return answers
 
 
 class Person:
@@ -33,7 +45,13 @@ class Person:
 
     def run(self) -> None:
         command = self.name.partition("-")[0]
-        with patch.object(actions, "coordinator_of", self._coordinator):
+        with (
+            patch.object(actions, "coordinator_of", self._coordinator),
+            patch.object(actions, "in_threads", one_by_one),
+            patch.object(actions, "import_clients"),
+            patch.object(views, "ask_all", in_turn),
+            patch.object(views, "Checkpoint", lambda folder: SourceCheckpoint(self.world.source)),
+        ):
             self.end = ended(lambda: getattr(self, f"_{command}")())
 
     def _operator(self, kind: type[Acting] = Operator) -> Acting:  # type: ignore[assignment]
@@ -75,12 +93,23 @@ class Person:
 
     def _rebase(self) -> None:
         """Go on from what the targets hold, and from the checkpoint's next batch; sweep what another history began."""
-        operator = self._operator()
-        named: Mapping[str, str] = {name: in_words(mark) for name, mark in operator.standing().items()}
-        operator.rebase(named, reason="restored", take_over=True)
+        operator, source = self._operator(), self.world.source
+        plan = operator.rebase_plan(take_over=True)
+        if plan.named:
+            plan = operator.rebase(plan.named, plan.batch, reason="restored", take_over=True)
         foreign = {txn.token for _, txn, _ in self.world.in_doubt()}
-        self._settle(operator, *foreign)
-        self.world.promised, self.world.first_batch = Counter(self.world.applied), self.world.source.done + 1
+        recovered = operator.recover(take_over=True, sweep_tokens=frozenset(foreign))
+        lost = {settled.sink for settled in recovered.settled if settled.lost}
+        if not lost and (left := recovered.left()) is not None:
+            raise left
+        decision = operator.read().decision
+        again = plan.goes_on and decision is not None and decision.epoch == plan.epoch
+        promised = Counter(self.world.applied)
+        for name in SINKS if again and decision is not None else ():
+            if (name, plan.batch) not in self.world.schedule.empty:
+                rows = [(name, row) for row in source.planned(plan.batch)]
+                promised.subtract(row for row in rows if name not in lost or promised[row])
+        self.world.promised, self.world.first_batch = promised, plan.batch
 
     def _resolve(self) -> None:
         """Look at what of the last decision shows in each sink, and give one's word on it."""

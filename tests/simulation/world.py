@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import greenlet
 import pyarrow as pa
 
-from exactsink.contract import Txn
+from exactsink.contract import ExactsinkError, Txn
 from exactsink.protocol.journal import records
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import BoundSink, Claim, Decide
@@ -148,6 +148,12 @@ class World:
         """Whether a batch was planned since something went back: then whoever opens its epoch had to see it."""
         self.dropped = set(schedule.dropped_rows)
         self.unlost = set(schedule.losses)
+        self.counting: Collection[str] = ("lake",)
+        """The sinks whose marks count participants."""
+        self.errors: list[ExactsinkError] = []
+        """What ended drivers and commands, the newest last."""
+        self.written: dict[int, tuple[str, ...]] = {}
+        """The rows that each epoch's tasks wrote last."""
 
     @property
     def entries(self) -> dict[int, bytes]:
@@ -168,6 +174,11 @@ class World:
     def is_over(self) -> bool:
         """Whether all that the source has is done."""
         return self.source.first + self.source.done >= self.schedule.epochs - 1
+
+    def has_more(self, actor: str, source: Source, batch: int) -> bool:
+        """Return whether the source has this batch for an actor, which may end before of its own will."""
+        epochs = self.schedule.epochs
+        return source.first + batch < min(epochs, self.schedule.until.get(actor, epochs))
 
     # -- every call of a driver to anything outside it comes through here
 
@@ -372,4 +383,4 @@ _CUTS = ((0, 0, 1), (1, 0, 0))
 def partitions_of(rows: tuple[str, ...], cut: int) -> Mapping[int, tuple[str, ...]]:
     """Cut a batch's rows into two partitions."""
     cuts = _CUTS[cut % len(_CUTS)]
-    return {p: tuple(row for row, where in zip(rows, cuts, strict=True) if where == p) for p in (0, 1)}
+    return {p: tuple(row for row, where in zip(rows, itertools.cycle(cuts)) if where == p) for p in (0, 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -19,6 +20,27 @@ from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.sinks import Sink
 from exactsink.testing.session import Session
 
+
+def play_checkpoint(folder: Path, query_id: str, *done: int) -> None:
+    """Write a checkpoint as Spark does: it has planned the batch after those that are done."""
+    for name in ("commits", "offsets"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for recorded in (folder / name).iterdir():
+            recorded.unlink()
+    (folder / "metadata").write_text(json.dumps({"id": query_id}))
+    for batch in done:
+        (folder / "commits" / str(batch)).touch()
+    for batch in {number for last in (*done, -1) for number in (last, last + 1) if number >= 0}:
+        (folder / "offsets" / str(batch)).write_text(_OFFSETS.format(batch))
+
+
+def offsets_sum(batch: int) -> str:
+    """Return what a decision keeps of such a checkpoint's batch; empty for the one before the first."""
+    return hashlib.sha256(_OFFSETS.format(batch).encode()).hexdigest() if batch >= 0 else ""
+
+
+_OFFSETS = "v1\n{{}}\n{}\n"
+
 FOREIGN = Claim(1, "ffffffffffff", "elsewhere", "query-9", "ffffffffffff")
 
 
@@ -35,14 +57,8 @@ class Job:
         )
 
     def checkpoint(self, query_id: str, *done: int) -> None:
-        """Write what Spark's checkpoint says: its query, and the batches that it has recorded as done."""
-        commits = self.folder / "chk" / "commits"
-        commits.mkdir(parents=True, exist_ok=True)
-        (self.folder / "chk" / "metadata").write_text(json.dumps({"id": query_id}))
-        for recorded in commits.iterdir():
-            recorded.unlink()
-        for batch in done:
-            (commits / str(batch)).touch()
+        """Write what Spark's checkpoint says: its query, the batches that it has recorded as done, and the next one."""
+        play_checkpoint(self.folder / "chk", query_id, *done)
 
     def heartbeat(self, at: float, complete_epoch: int | None = None) -> None:
         """Write what the driver said last, and when."""
@@ -74,11 +90,13 @@ class Job:
     def decide(self, journal: Journal, epoch: int, *committables: Committable) -> None:
         backend = self.sink.backend
         decided = DecidedSink("files", backend.strategy, backend.target, committables)
-        journal.decide(Decide(epoch, 1, "input", {"lake": decided}))
+        journal.decide(Decide(epoch, 1, offsets_sum(epoch), {"lake": decided}))
 
     def decided(self) -> tuple[Claim, list[Committable]]:
         """Leave epoch 0 decided with 6 rows and not committed, beside one undecided participant."""
         journal = self.journal
+        if not (self.folder / "chk").exists():
+            self.checkpoint("query-1")
         claim = journal.claim("query-1", "host:17")
         votes = [self.vote(claim, 0, partition) for partition in range(3)]
         self.decide(journal, 0, *votes[:2])

@@ -63,10 +63,9 @@ def decided_but_not_committed(*subscribers: Subscriber) -> Observed:
 
 
 def finished_again(*subscribers: Subscriber) -> Observed:
-    """Get the batch of a finished epoch twice more."""
+    """Get the batch of a finished epoch twice more, each time under a new claim."""
     bench = Observed(*subscribers)
-    driver = bench.driver()
-    assert [driver.run_epoch(bench.batch(0)).skipped for _ in range(3)] == [False, True, True]
+    assert [bench.driver().run_epoch(bench.batch(0)).skipped for _ in range(3)] == [False, True, True]
     return bench
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from pydantic import BaseModel
 from tests.unit.conftest import Ended
@@ -15,7 +18,8 @@ from tests.unit.manual_job import Job
 
 from exactsink.cli import check as check_module
 from exactsink.cli import run as run_module
-from exactsink.cli.answers import Adopted, Checked, Ran, Recovered, Verified
+from exactsink.cli.answers import Adopted, Checked, Problem, Ran, Recovered, Verified
+from exactsink.cli.main import cli
 from exactsink.contract import Event, Fatal, Finding
 from exactsink.job.config import load_config
 from exactsink.job.stop import Stop
@@ -37,6 +41,7 @@ def test_recover_and_adopt_answer_with_what_came_of_it(job: Job, command: Comman
     done = _answer(Recovered, command("recover", job.file, "--json"))
     assert (planned.dry_run, planned.sinks, planned.epoch) == (True, done.sinks, 0)
     assert [(sink.committed, sink.swept) for sink in done.sinks] == [(2, 1)]
+    shutil.rmtree(job.folder / "chk")
     adopted = _answer(Adopted, command("adopt", job.file, "--json"))
     assert (adopted.job, adopted.batch, adopted.epoch, adopted.error) == ("orders", 0, 1, None)
     assert _answer(Verified, command("journal", "verify", job.file, "--json")).entries == 9
@@ -135,3 +140,53 @@ def test_check_answers_with_findings_and_refusals(job: Job, command: Command, wi
     without_spark.found.findings["lake"].append(Finding("error", "closed", "open it"))
     ended = command("check", job.file, "--json")
     assert (ended.code, json.loads(ended.out)["error"]["kind"]) == (5, "PreflightError")
+
+
+def _with_json(group: click.Group, *before: str) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _with_json(command, *before, name)
+        elif command is not None and any("--json" in parameter.opts for parameter in command.params):
+            yield (*before, name)
+
+
+JSON_COMMANDS = [" ".join(path) for path in _with_json(cli)]
+
+
+@pytest.mark.parametrize("trouble", ["missing file", "wrong file", "damaged journal", "no such option"])
+@pytest.mark.parametrize("name", JSON_COMMANDS)
+def test_every_command_prints_one_document_whatever_happens(
+    name: str, trouble: str, job: Job, command: Command
+) -> None:
+    assert len(JSON_COMMANDS) >= 14
+    job.decided()
+    more = ["--no-spark"] if name == "check" else []
+    path = job.file
+    if trouble == "missing file":
+        path = f"{job.folder}/none.toml"
+    elif trouble == "wrong file":
+        Path(job.file).write_text("[job]\nname = 3\n[sinks")
+    elif trouble == "damaged journal":
+        for entry in (job.history / "journal").iterdir():
+            entry.write_bytes(b"{}")
+    else:
+        more = ["--no-such"]
+    if name == "run" and trouble == "damaged journal":
+        pytest.skip("it starts Spark first")
+    ended = command(*name.split(), path, "--json", *more)
+    if ended.code == 0 or isinstance(ended.body, list):
+        assert trouble == "damaged journal", ended.out
+        return
+    error = Problem.model_validate(ended.body["error"])
+    assert error.exit_code == ended.code
+    assert error.what in ended.err
+    assert ended.code != 70, error
+
+
+def test_status_has_the_error_that_ends_it(job: Job, command: Command) -> None:
+    job.decided()
+    ended = command("status", job.file, "--json", "--within", "60")
+    assert (ended.code, ended.body["error"]["exit_code"], ended.body["exit_code"]) == (3, 3, 3)
+    assert "not proven committed" in ended.body["error"]["what"]

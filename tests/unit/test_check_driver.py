@@ -46,9 +46,6 @@ def shop(tmp_path: Path) -> Shop:
     """A job whose epoch 0 is in both sinks, and done in Spark's checkpoint."""
     made = Shop(tmp_path)
     made.epochs(0)
-    (tmp_path / "chk" / "commits").mkdir(parents=True)
-    (tmp_path / "chk" / "commits" / "0").touch()
-    (tmp_path / "chk" / "metadata").write_text('{"id": "query-1"}')
     return made
 
 
@@ -68,8 +65,26 @@ def test_a_healthy_job_is_looked_at_without_spark(shop: Shop, check: Check) -> N
     assert "types of the columns of lake, table" in checked.not_looked_at
 
 
-def test_what_hangs_is_named_and_hides_no_other(tmp_path: Path, command: Check, mute: int) -> None:
+def test_no_client_is_imported_in_the_time_of_its_store(tmp_path: Path) -> None:
+    job = Shop(tmp_path)
+    job.edit(
+        "[sinks.table]",
+        '[sinks.b]\nbackend = "files"\npath = "s3://b/x"\nendpoint_url = "http://[::1]:1"\n[sinks.table]',
+    )
+    program = (
+        "import sys, exactsink.operate.driver_check as d; from exactsink.cli.main import main; real = d.ask_all;"
+        "d.ask_all = lambda *asked: [real(*asked) for _ in [print('s3fs' in sys.modules, file=sys.stderr)]][0];"
+        "main(sys.argv[1:])"
+    )
+    asked = [sys.executable, "-c", program, "check", "--no-spark", job.file]
+    assert subprocess.run(asked, capture_output=True, text=True).stderr.splitlines()[0] == "True"
+
+
+def test_what_hangs_is_named_and_hides_no_other(
+    tmp_path: Path, command: Check, mute: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the journal's database is what hangs; the command's own time is the bound, and it ends by itself."""
+    monkeypatch.setattr("exactsink.operate.asking._busy_seconds", float)
     job = Shop(tmp_path, f'journal = "postgresql+psycopg://u@127.0.0.1:{mute}/shop?connect_timeout=600"')
     (tmp_path / "lake").write_text("in the way")
     hangs = (

@@ -65,6 +65,8 @@ class Run:
 
     def __init__(self, attempts: int = 3, **after: tuple[str, ...]) -> None:
         self.before = all_before(after)
+        self.compared: list[str] = []
+        self.resolved: dict[str, dict[str, str]] = {}
         self.waits: list[int] = []
         self.reported: list[Event] = []
         self.retry = Retry(attempts, self.waits.append)
@@ -73,7 +75,7 @@ class Run:
         self, decision: Decision, *, source_done: bool = False, **committers: Committer
     ) -> Mapping[str, Sequence[Committable]]:
         events = Events("job", [self.reported.append])
-        calls = CommitCalls(events, self.retry, before=self.before)
+        calls = CommitCalls(events, self.retry, self.compared.append, self.resolved, self.before)
         left = calls.commit(decision, committers, in_threads, source_done=source_done)
         self.held_back = left.held_back
         return left.lost
@@ -121,7 +123,7 @@ def test_all_sinks_are_committed_though_one_fails() -> None:
 def test_a_retryable_error_is_tried_again_after_a_pause_and_raised_when_it_stays() -> None:
     run, a = Run(attempts=3), Fake(Retryable("busy"), Retryable("still busy"), [OK])
     assert run(a_decision(a=1), a=a) == {}
-    assert run.waits == [0, 1]
+    assert (run.waits, run.compared) == ([0, 1], ["a"] * 3), "each try may be in another session"
     assert run.fields("commit_retried") == [
         {"sink": "a", "attempt": 1, "error": "busy"},
         {"sink": "a", "attempt": 2, "error": "still busy"},
@@ -171,6 +173,15 @@ def test_an_unknown_outcome_stops_with_its_evidence_unless_the_source_has_done_t
     assert run.fields("evidence_expired") == []
     assert run(a_decision(a=2), a=Fake([OK, *UNKNOWN]), source_done=True) == {}
     assert run.fields("evidence_expired") == [{"sink": "a", "evidence": "offset 7 is deleted"}]
+
+
+@pytest.mark.parametrize(("word", "lost"), [("committed", [1]), ("lost", [0, 1]), ("given-up", [0, 1])])
+def test_an_operators_word_is_taken_for_what_is_unknown_and_not_for_what_is_proven(word: str, lost: list[int]) -> None:
+    run, decision = Run(), a_decision(a=3)
+    votes = decision.committables("a")
+    run.resolved = {"a": dict.fromkeys((vote.ref for vote in votes), word)}
+    found = run(decision, a=Fake([*UNKNOWN, Lost("timed out"), OK])).get("a", [])
+    assert found == [votes[number] for number in lost]
 
 
 def test_lost_votes_are_collected_by_sink_and_reported_with_their_evidence() -> None:
@@ -233,6 +244,7 @@ def test_a_sink_is_not_tried_before_those_that_it_comes_after_are_committed(stay
 
 def test_what_the_source_has_done_is_no_reason_to_wait_and_what_is_gone_keeps_its_place() -> None:
     assert Ordered().commit(source_done=True, customers=UNKNOWN) == ["customers", "orders", "lines"]
+    assert Ordered().commit(source_done=True, customers=[Lost("timed out")]) == ["customers"], "nobody has its rows"
     run = Ordered()
     with pytest.raises(Fatal):
         run(a_decision(notes=1, customers=1), notes=Fake(), customers=Fake(Fatal("f")))

@@ -13,7 +13,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, SecretStr
 from tests.unit.fakes import IdleBackend
 
-from exactsink.contract import BackendOptions, BackendSpec, ConfigError, hookimpl
+from exactsink.cli.main import main
+from exactsink.contract import BackendOptions, BackendSpec, ConfigError, Txn, hookimpl
 from exactsink.job.config import JobConfig, bind_sinks, load_config
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.protocol.journal.journal import Journal
@@ -379,3 +380,16 @@ def test_several_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     reported = refused(tmp_path, text)
     for line in ("line 2: job.name:", "line 7: sinks.b.backend", "line 8: sinks.b.columns:", "line 10: unknown key"):
         assert f"job.toml {line}" in reported
+
+
+@pytest.mark.parametrize("name", ["-", "---", "-a"])
+def test_a_name_that_begins_with_a_dash_is_refused(tmp_path: Path, name: str) -> None:
+    """In tables a dash alone says that there is none; an id that has it is still read."""
+    for job, sink in ((name, "lake"), ("orders", name)):
+        path = tmp_path / "job.toml"
+        sinks = f'[sinks."{sink}"]\nbackend = "files"\npath = "lake"\n'
+        path.write_text(f'[job]\nname = "{job}"\ncheckpoint = "chk"\n{sinks}')
+        with pytest.raises(ConfigError, match="has to match"):
+            load_config(path)
+    assert main(["init", str(tmp_path / "new"), "--name", name]) == 2
+    assert Txn.parse(f"{name}.lake.g1-ab.e1.p0.a0") is not None

@@ -22,15 +22,19 @@ from exactsink.contract import (
     InDoubtError,
     JobContext,
     LineageError,
+    Refused,
     Retryable,
+    Txn,
 )
 from exactsink.protocol.commit import Retry
-from exactsink.protocol.coordinator import Batch, Coordinator
+from exactsink.protocol.coordinator import Batch, Coordinator, State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Claim, Identity
+from exactsink.protocol.journal.log import Decision, Log
+from exactsink.protocol.journal.records import Claim, DecidedSink, Identity
+from exactsink.protocol.lineage import check_follows
 from exactsink.protocol.participant import no_probe, write_partition
-from exactsink.protocol.sinks import Sink, bound_sinks
+from exactsink.protocol.sinks import Sink, bound_sinks, is_bound, lacking_sinks
 from exactsink.protocol.votes import EpochPlan, Vote
 
 Change = Callable[[Vote], Vote]
@@ -42,6 +46,7 @@ class Bench:
     def __init__(self, *losses: tuple[str, int, int]) -> None:
         self.world = World(Schedule(losses=frozenset(losses)))
         self.reported: list[Event] = []
+        self.said: list[State] = []
         self.attempts = 0
 
     def sinks(self) -> dict[str, Sink]:
@@ -72,7 +77,7 @@ class Bench:
             Events("sim", [self.reported.append]),
             driver="A",
             retry=Retry(2, lambda _: None),
-            save_state=lambda _: None,
+            save_state=self.said.append,
             identity=identity,
             parallel=lambda calls: [call() for call in calls],
             now=lambda: now,
@@ -141,6 +146,7 @@ def _other_rows(vote: Vote) -> Vote:
     ("ran", "epoch", "why"),
     [
         (0, 3, "came with epoch 3, the journal expects 0.*journal went back"),
+        (0, 2, r"adopt JOB.toml`: epochs 0 to 1 are then missing in every sink"),
         (2, 0, "checkpoint went back"),
         (2, 3, "journal went back"),
     ],
@@ -157,13 +163,29 @@ def test_epoch_out_of_order_stops_and_the_driver_serves_no_more(bench: Bench, ra
 
 
 def test_same_epoch_is_skipped_when_its_input_is_the_same_and_stops_when_it_is_not(bench: Bench) -> None:
-    driver = bench.driver()
-    first, again = driver.run_epoch(bench.batch(0)), driver.run_epoch(bench.batch(0))
+    first, again = bench.driver().run_epoch(bench.batch(0)), bench.driver().run_epoch(bench.batch(0))
     assert (first.skipped, again.skipped) == (False, True)
     assert first.rows == again.rows == dict.fromkeys(SINKS, 3)
     assert "epoch_skipped" in bench.names()
     with pytest.raises(LineageError, match="other input"):
-        driver.run_epoch(bench.batch(0, rows="other"))
+        bench.driver().run_epoch(bench.batch(0, rows="other"))
+    bench.check_applied(1)
+
+
+@pytest.mark.parametrize("decided_before", [False, True])
+def test_an_epoch_that_comes_twice_under_one_claim_is_no_replay_and_is_refused(
+    bench: Bench, decided_before: bool
+) -> None:
+    if decided_before:
+        _decided_not_committed(bench)
+    driver = bench.driver()
+    driver.run_epoch(bench.batch(0))
+    with pytest.raises(Refused, match="called twice for one batch"):
+        driver.run_epoch(bench.batch(0))
+    with pytest.raises(Retryable, match="has no claim"):
+        driver.run_epoch(bench.batch(1))
+    driver.start("query", lambda epoch: False)
+    assert driver.run_epoch(bench.batch(0)).skipped, "a new claim finishes it again"
     bench.check_applied(1)
 
 
@@ -297,6 +319,15 @@ def test_a_batch_that_does_not_begin_where_the_last_epoch_ended_is_refused(bench
         bench.driver().run_epoch(replace(bench.batch(1), previous="offsets-0-anew"))
 
 
+def test_a_batch_begins_where_the_last_epoch_ended_though_that_had_no_sinks() -> None:
+    log = Log(
+        anchors=(Claim(1, "aa", "host", "query", "aa"),), decision=Decision(4, "end-4", {}, (1,), previous="end-3")
+    )
+    check_follows(log, 5, "end-4")
+    with pytest.raises(LineageError, match="epoch 5 does not begin where epoch 4 ended"):
+        check_follows(log, 5, "end-4-anew")
+
+
 # lost votes
 
 
@@ -321,6 +352,17 @@ def test_lost_votes_and_a_source_that_goes_on_stop_in_doubt() -> None:
     _decided_not_committed(bench)
     with pytest.raises(InDoubtError, match="source has gone on"):
         bench.driver().run_epoch(bench.batch(1))
+
+
+def test_a_driver_that_has_found_lost_votes_and_not_repaired_them_does_not_leave_clean() -> None:
+    bench = Bench(("lake", 0, 0))
+    _decided_not_committed(bench)
+    bench.driver().leave()
+    assert (bench.journal().read().decision_is_open, bench.said[-1].complete_epoch) == (True, -1)
+    repairing = bench.driver()
+    repairing.run_epoch(bench.batch(0))
+    repairing.leave()
+    assert (bench.journal().read().decision_is_open, bench.said[-1].complete_epoch) == (False, 0)
 
 
 @pytest.mark.parametrize(("marks", "says"), [(True, "lake: its target holds the birth"), (False, "has lost votes")])
@@ -353,6 +395,48 @@ def test_what_another_driver_decides_before_the_claim_is_what_is_finished(monkey
     monkeypatch.setattr(Journal, "claim", late)
     bench.driver(done=0).run_epoch(bench.batch(1))
     bench.check_applied(2)
+
+
+@pytest.mark.parametrize("other", [Bench.driver, _decided_not_committed], ids=["begun", "decided"])
+def test_a_sink_that_another_driver_has_opened_before_the_claim_is_not_lacking(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, other: Callable[[Bench], object]
+) -> None:
+    """Nothing spoke of it when the journal was read first; its rows would have been left where they were."""
+    claim = Journal.claim
+
+    def late(journal: Journal, *arguments: Any) -> Claim:
+        monkeypatch.setattr(Journal, "claim", claim)
+        other(bench)
+        return claim(journal, *arguments)
+
+    monkeypatch.setattr(Journal, "claim", late)
+    for _ in range(2):  # the newest claim is of a driver without it, then
+        with pytest.raises(ConfigError, match="lacks sink table"):
+            bench.driver({"lake": bench.sinks()["lake"]})
+    bench.check_applied(0)
+    bench.driver().run_epoch(bench.batch(0))
+    bench.check_applied(1)
+
+
+def test_of_a_decision_of_an_older_release_only_the_sinks_with_rows_must_stay(bench: Bench) -> None:
+    """Its claims don't say which sinks they had."""
+    votes = (Committable(Txn("sim", 0, "lake", 1, "aa", 0, 0), 1, b""),)
+    bound = {
+        sink.name: DecidedSink(sink.backend, sink.strategy, sink.target, ()) for sink in bound_sinks(bench.sinks())
+    }
+    decision = Decision(0, "end-0", {**bound, "lake": replace(bound["lake"], committables=votes)}, (1,))
+    log = Log(1, anchors=(Claim(1, "aa", "host", "query", "aa", seq=0),), decision=decision)
+    for gone, lacking in (("lake", ["lake"]), ("table", [])):
+        kept = {name: sink for name, sink in bench.sinks().items() if name != gone}
+        assert [sink.name for sink, _ in lacking_sinks(kept, log, source_done=False)] == lacking
+
+
+@pytest.mark.parametrize("changed", [{}, {"backend": "x"}, {"strategy": "x"}, {"target": "x"}], ids=str)
+def test_a_sink_is_the_decided_one_by_its_backend_strategy_and_target(bench: Bench, changed: dict[str, str]) -> None:
+    sinks = bench.sinks()
+    [mine] = (sink for sink in bound_sinks(sinks) if sink.name == "lake")
+    decided = replace(DecidedSink(mine.backend, mine.strategy, mine.target, ()), **changed)  # type: ignore[arg-type]
+    assert is_bound(sinks, Decision(0, "end-0", {"lake": decided}, (1,)), "lake") is (not changed)
 
 
 # fencing

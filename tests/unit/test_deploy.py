@@ -35,6 +35,7 @@ def test_the_unit_lets_the_driver_end_its_epoch_and_waits_for_a_person_after_cod
     assert (said["KillMode"], said["KillSignal"], said["Restart"]) == ("mixed", "SIGTERM", "on-failure")
     assert float(said["TimeoutStopSec"]) > STOP_WITHIN
     assert set(map(int, said["RestartPreventExitStatus"].split())) == WANT_A_PERSON
+    assert int(said["UMask"], 8) & 0o050 == 0, "a group of readers can read a lake"
 
 
 def test_the_dag_tries_again_what_may_go_through_and_ends_the_driver_alone(

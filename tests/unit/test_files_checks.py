@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import tempfile
+import unicodedata
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,18 +105,71 @@ def test_a_file_in_the_place_of_a_folder_is_found_and_fatal(tmp_path: Path, in_t
         sink.begin(SCHEMA.empty_table())
 
 
-def test_check_tries_the_folder_for_real_and_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert files(tmp_path / "a" / "b").check() == []
     assert list(tmp_path.iterdir()) == []
 
-    def read_only(**kwargs: Any) -> Any:
-        assert kwargs["dir"] == str(tmp_path)
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "TemporaryFile", read_only)
-        found = files(tmp_path).check()
-    assert [finding.message for finding in found] == [f"{tmp_path} can't be written: {os.strerror(errno.EROFS)}"]
+@pytest.mark.parametrize(
+    ("call", "code", "message"),
+    [
+        ("mkdir", errno.EROFS, "can't make a folder: Read-only file system"),
+        ("fsync", errno.EIO, "can't make a file durably: Input/output error"),
+        ("replace", errno.EACCES, "can't replace a file durably: Permission denied"),
+        ("link", errno.EXDEV, "can't make a file durably: Invalid cross-device link"),
+        ("listdir", errno.EIO, "can't list a folder: Input/output error"),
+        ("rmdir", errno.EACCES, "can't list and remove a folder: Permission denied"),
+    ],
+)
+def test_check_tries_each_call_that_a_commit_makes(tmp_path: Path, call: str, code: int, message: str) -> None:
+    with refused(tmp_path, call, code):
+        (found,) = files(tmp_path).check()
+    assert (found.severity, found.message) == ("error", f"{tmp_path} can't be written: {message}")
+
+
+def test_check_tries_a_link_from_the_hidden_folder_to_the_root(tmp_path: Path) -> None:
+    """A disk of its own at `_exactsink`, say."""
+    (tmp_path / "lake" / "_exactsink").mkdir(parents=True)
+
+    def apart(source: Any, final: Any, real: Any = os.link) -> None:
+        if Path(source).parent.parent != Path(final).parent.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        real(source, final)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", apart)
+        (found,) = files(tmp_path / "lake").check()
+    assert "can't give a hidden file its name" in found.message
+    assert found.fix.startswith(f"keep all folders below {tmp_path / 'lake'} on one file system")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "words"),
+    [
+        (str.lower, "upper and lower case"),
+        (partial(unicodedata.normalize, "NFD"), "the Unicode forms of é"),
+        (lambda name: name.rstrip("."), "a dot at the end"),
+    ],
+)
+def test_text_in_folders_is_refused_where_two_names_are_one(
+    tmp_path: Path, spelled: Callable[[str], str], words: str
+) -> None:
+    """The file system is played: `test_files_folding` has a real one."""
+    real = os.stat
+
+    def stat(path: Any, **how: Any) -> os.stat_result:
+        names = {spelled(name): name for name in os.listdir(Path(path).parent)} if "probe" in str(path) else {}
+        name = spelled(Path(path).name) if names else ""
+        return real(Path(path).with_name(names[name]) if name in names else path, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        (found,) = files(tmp_path, partition_by=["name"]).check()
+        assert (found.severity, f"differ only in {words}: rows could" in found.message) == ("error", True)
+        assert found.fix.endswith("set allow_folded_names = true")
+        assert files(tmp_path, partition_by=["name"], allow_folded_names=True).check() == []
+        assert files(tmp_path, partition_by=["id"]).check() == []
+    assert files(tmp_path, partition_by=["name"]).check() == []
 
 
 FINAL = (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EMFILE)

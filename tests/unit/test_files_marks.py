@@ -103,6 +103,16 @@ def test_a_vote_that_is_gone_and_never_was_named_is_lost_and_the_others_stand(tm
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "b\n"]
 
 
+def test_the_mark_has_no_token_of_a_lost_vote(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    other = replace(sink, token="cd34").write(EPOCH, 1, sink.open(EPOCH, lines("b").schema), lines("b"), attempt=7)
+    voted = [*sink.vote(lines("a")), other]
+    (tmp_path / "_exactsink" / other.txn.id / "0.tmp").unlink()
+    kept, lost = sink.commit_marked(EPOCH, voted)
+    assert (kept, type(lost)) == (Committed(), Lost)
+    assert sink.mark() == Mark("L1", EPOCH, frozenset(["ab12"]), 0)
+
+
 def test_without_a_mark_that_the_journal_knows_nothing_is_proven_lost(tmp_path: Path) -> None:
     sink = files(tmp_path, **TEXT)
     voted = sink.vote(lines("a"))

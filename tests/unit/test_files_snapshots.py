@@ -1,11 +1,12 @@
-"""Snapshots of a files target: which files an epoch has, at any moment, beside commits, folds and compactions."""
+"""Snapshots of a files target: which files an epoch has, at any moment, beside commits and folds."""
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,15 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from tests.servers.s3 import KEY, REGION, S3, SECRET
-from tests.unit.conftest import Ended
 from tests.unit.files_sink import Files, files, rows, visible
 from tests.unit.manual_job import Job
-from tests.unit.os_faults import Killed, around, at_step, each_step, kill
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
 from tests.unit.test_cli import Command
 
-from exactsink.contract import ConfigError, Fatal, Retryable, file_names, path_of
-from exactsink_files import Snapshot, compaction, manifests, snapshot
+from exactsink.contract import ConfigError, Fatal, file_names, path_of
+from exactsink_files import Snapshot, manifests, snapshot
 from exactsink_files.marks import MarkFolder
 from exactsink_files.votes import Vote
-
-SMALL = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -194,138 +192,23 @@ def test_several_sinks_are_taken_together_or_chosen(tmp_path: Path) -> None:
         snapshot(tmp_path, job="other")
 
 
-def by_partition(found: Snapshot) -> dict[str, list[int]]:
-    """Read what a snapshot lists by the value in the files' folders."""
-    read: dict[str, list[int]] = {}
-    for path in found.paths:
-        read.setdefault(Path(path).parent.name, []).extend(pq.ParquetFile(path).read()["id"].to_pylist())
-    return read
-
-
-def test_compaction_keeps_rows_folders_schema_and_earlier_epochs(tmp_path: Path) -> None:
-    sink = bound(tmp_path, partition_by=["name"], compression="zstd")
-    write(sink, range(5))
-    before, plain = by_partition(snapshot(tmp_path)), visible(tmp_path)
-    assert compaction.compact(tmp_path, "job", "sink", SMALL).files == 2
-    write(sink, [5])
-    bases = snapshot(tmp_path).by_base
-    assert {Path(path).parent.parent for paths in bases.values() for path in paths} == set(map(Path, bases))
-    assert (tmp_path in map(Path, bases), len(bases)) == (True, 2)
-    found = snapshot(tmp_path, 4)
-    assert (by_partition(found), found.rows, len(found.paths)) == (before, 10, 2)
-    assert pq.read_metadata(found.paths[0]).row_group(0).column(0).compression == "ZSTD"
-    assert ids(snapshot(tmp_path, 2)) == up_to(2)  # from the originals
-    assert plain == [path for path in visible(tmp_path) if ".e5." not in path.name]
-    again = compaction.compact(tmp_path, "job", "sink", SMALL)
-    assert (again.change, again.replaced, again.files, again.rows) == (2, 4, 2, 12)
-    assert (ids(snapshot(tmp_path)), ids(snapshot(tmp_path, 4))) == (up_to(5), up_to(4))
-    assert compaction.compact(tmp_path, "job", "sink", SMALL).change is None
-    assert compaction.drop_originals(tmp_path, "job", "sink") == 14
-    assert (ids(snapshot(tmp_path)), visible(tmp_path)) == (up_to(5), [])
-    with pytest.raises(ConfigError, match="files of epoch 4 were dropped") as caught:
-        snapshot(tmp_path, 4)
-    assert caught.value.next == "ask for 5 or later"
-    write(sink, [6])
-    assert ids(snapshot(tmp_path)) == up_to(6)
-
-
-@pytest.mark.parametrize("then", ["dies", "is overtaken"])
-def test_readers_find_each_row_once_at_any_step_of_a_compaction(tmp_path: Path, then: str) -> None:
-    """A compactor ends, or is overtaken by another one and by a driver that commits and folds."""
-    write(bound(tmp_path / "begun"), range(3))
-
-    def run(nth: int) -> list[int]:
-        root, sink = copied(tmp_path, nth)
-
-        def overtake() -> None:
-            compaction.compact(root, "job", "sink", SMALL)
-            write(sink, range(3, 5))
-
-        def step() -> None:
-            assert ids(snapshot(root)) == up_to(2)
-            kill() if then == "dies" else overtake()
-
-        with at_step(root, nth, step) as ran, suppress(Killed, Retryable):
-            compaction.compact(root, "job", "sink", SMALL)
-        done = 4 if ran and then == "is overtaken" else 2
-        assert ids(snapshot(root)) == up_to(done)
-        write(sink, [done + 1])
-        compaction.compact(root, "job", "sink", SMALL)
-        assert ids(snapshot(root)) == up_to(done + 1)
-        made = [path.parent.name for path in root.rglob("*.part")]
-        changes = [json.loads(path.read_text())["folder"] for path in root.rglob("*.change")]
-        assert sorted(made) == sorted(changes)  # nothing is left of the others
-        return ran
-
-    each_step(run, least=10)
-
-
-def test_a_compactor_that_finds_nothing_leaves_one_at_work_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(bound(tmp_path), range(2))
-    monkeypatch.setattr(compaction, "_check_same", lambda *_: compaction.compact(tmp_path, "job", "sink", 1))
-    assert compaction.compact(tmp_path, "job", "sink", SMALL).change == 1
-    assert ids(snapshot(tmp_path)) == up_to(1)
-
-
-def test_a_drop_that_is_cut_off_is_finished(tmp_path: Path) -> None:
-    write(bound(tmp_path / "begun"), range(2))
-    compaction.compact(tmp_path / "begun", "job", "sink", SMALL)
-
-    def run(nth: int) -> list[int]:
-        root, _ = copied(tmp_path, nth)
-        with at_step(root, nth, kill) as ran, suppress(Killed):
-            compaction.drop_originals(root, "job", "sink")
-        assert ids(snapshot(root)) == up_to(1)
-        compaction.drop_originals(root, "job", "sink")
-        assert (ids(snapshot(root)), visible(root)) == (up_to(1), [])
-        return ran
-
-    each_step(run, least=6)
-
-
 @pytest.mark.parametrize("path", ["../outside", "/outside", "a/../../outside"])
-def test_manifests_and_changes_that_name_files_outside_of_the_target_are_refused(tmp_path: Path, path: str) -> None:
-    (tmp_path / "outside").touch()
-    root = tmp_path / "lake"
-    write(bound(root), range(2))
-    compaction.compact(root, "job", "sink", SMALL)
-    compaction.drop_originals(root, "job", "sink")
-    folder = root / "_exactsink" / "job.sink"
-    for edited, key in ((folder / "changes" / "2.change", "drops"), (next(folder.glob("*.manifest")), "")):
-        body = json.loads(edited.read_text())
-        if key:
-            body[key] = [path]
-        else:
-            next(iter(body["participants"].values()))[0]["path"] = path
-        whole = edited.read_text()
-        edited.write_text(json.dumps(body))
-        with pytest.raises(Fatal, match="outside of the target"):
-            compaction.drop_originals(root, "job", "sink") if key else snapshot(root)
-        edited.write_text(whole)
-    assert (tmp_path / "outside").exists()
+def test_manifests_that_name_files_outside_of_the_target_are_refused(tmp_path: Path, path: str) -> None:
+    write(bound(tmp_path), [0])
+    manifest = next((tmp_path / "_exactsink/job.sink").glob("*.manifest"))
+    body = json.loads(manifest.read_text())
+    next(iter(body["participants"].values()))[0]["path"] = path
+    manifest.write_text(json.dumps(body))
+    with pytest.raises(Fatal, match="outside of the target"):
+        snapshot(tmp_path)
 
 
-def test_a_compaction_that_would_lose_a_row_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(bound(tmp_path), range(2))
-    nans = pa.record_batch({"x": pa.array([float("nan"), None])})
-    compaction._check_same(iter([nans]), iter([nans.slice(0, 1), nans.slice(1)]), manifests.FileEntry("x", 0, ""))
-    real = compaction.Parts.write
-    monkeypatch.setattr(compaction.Parts, "write", lambda self, batch: real(self, batch.slice(1)))
-    with pytest.raises(Fatal, match="does not hold the rows that it was made of"):
-        compaction.compact(tmp_path, "job", "sink", SMALL)
-    assert len(snapshot(tmp_path).paths) == 2
-    assert list(tmp_path.rglob("*.part")) == []
-
-
-def test_columns_that_changed_are_not_put_into_one_file(tmp_path: Path) -> None:
-    sink = bound(tmp_path)
-    write(sink, range(2))
-    for epoch in (2, 3):
-        sink.commit_marked(epoch, sink.prepare(epoch, [table(epoch).append_column("new", pa.array([1, 2]))]))
-    done = compaction.compact(tmp_path, "job", "sink", SMALL)
-    assert (done.replaced, done.files, ids(snapshot(tmp_path))) == (4, 2, up_to(3))
+def test_files_that_an_earlier_release_compacted_are_refused_by_name(tmp_path: Path) -> None:
+    """Their manifests name the small files, which it may have dropped."""
+    write(bound(tmp_path), [0])
+    (tmp_path / "_exactsink/job.sink/changes").mkdir()
+    with pytest.raises(ConfigError, match=r"job\.sink: an earlier release compacted these files"):
+        snapshot(tmp_path)
 
 
 @pytest.fixture
@@ -346,17 +229,51 @@ def test_the_commands(job: Job, command: Command) -> None:
     assert command("files", "read-list", job.file).out.split() == snapshot(lake).paths
     at = command("files", "read-list", job.file, "--at", "1", "--json").body
     assert (at["epoch"], at["rows"], len(at["files"])) == (1, 4, 2)
-    refused: Ended = command("files", "compact", job.file, "--drop-originals")
-    assert (refused.code, "would not see the rows" in refused.err) == (2, True)
-    assert command("files", "compact", job.file).out == "change 1: 3 files are 1 now, 6 rows\n"
-    assert command("files", "compact", job.file, "--drop-originals", "--yes").out.endswith("3 files dropped\n")
-    assert command("files", "compact", job.file, "--target-size", "big").code == 2
     assert (ids(snapshot(lake)), command("files", "no-such").code) == (up_to(2), 2)
     assert "files " in command("--help").out
 
 
-def test_in_an_object_store_manifests_folds_and_compaction_are_the_same(
-    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+UNREADABLE = {
+    "no such folder": (lambda lake: f"{lake}/none", 2),
+    "nobody wrote there": (lambda lake: str(lake.parent), 2),
+    "a file": (lambda lake: f"{lake.parent}/job.toml.bak", 1),
+    "no such job": (lambda lake: f"{lake.parent}/none.toml", 2),
+    "another format's job": (lambda lake: f"{lake.parent}/broken.toml", 2),
+    "an unknown store": (lambda lake: "hdfs://host/lake", 2),
+    "no bucket": (lambda lake: "s3://no-such-bucket/lake", 1),
+    "no bucket's name": (lambda lake: "s3://", 2),
+    "a server that is down": (lambda lake: "s3://down/lake", 75),
+    "a wrong key": (lambda lake: "s3://bucket/lake", 1),
+    "an SFTP server that is down": (lambda lake: "sftp://me@127.0.0.1:1/lake", 75),
+    "no SFTP server's name": (lambda lake: "sftp:///lake", 2),
+    "no right": (str, 1),
+    "a disk that fails": (str, 75),
+}
+
+
+@pytest.mark.parametrize("trouble", UNREADABLE)
+def test_what_keeps_a_target_from_being_read_is_no_bug(
+    job: Job, command: Command, s3: S3, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = job.folder / "lake"
+    write(bound(lake), [0])
+    for name in ("job.toml.bak", "broken.toml"):
+        (job.folder / name).write_text("{}")
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    if trouble == "a wrong key":
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    if trouble == "a server that is down":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    named, code = UNREADABLE[trouble]
+    disk = {"no right": errno.EACCES, "a disk that fails": errno.EIO}.get(trouble)
+    with refused(lake, "listdir", disk) if disk else nullcontext():
+        found = command("files", "list", named(lake))
+    assert (found.code, "next: " in found.err, "bug" in found.err) == (code, True, False), found.err
+
+
+def test_in_an_object_store_manifests_and_folds_are_the_same(
+    tmp_path: Path, s3: S3, job: Job, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the writer of a store will leave: files by their names, and marks; here of files made on a disk."""
     for name, value in s3.environment.items():
@@ -383,14 +300,16 @@ def test_in_an_object_store_manifests_folds_and_compaction_are_the_same(
         return sorted(pa.concat_tables(frames)["id"].to_pylist())
 
     assert (read(snapshot(str(root))), read(snapshot(root, 4))) == (up_to(7), up_to(4))
-    killed = root / "_exactsink/job.sink/compacted" / f"1.{'0' * 16}" / "0.part"
-    bucket, _, key = killed.url.removeprefix("s3://").partition("/")
-    killed.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
-    assert compaction.compact(root, "job", "sink", SMALL).files == 2
-    assert root.uploads() == []
-    assert (read(snapshot(root)), len(snapshot(root).paths), read(snapshot(root, 4))) == (up_to(7), 2, up_to(4))
     options = {"endpoint_url": s3.endpoint, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
     scanned = polars.scan_parquet(snapshot(root).paths, storage_options=options | {"aws_region": REGION})
     assert scanned.sort("id").collect()["id"].to_list() == up_to(7)
-    assert compaction.drop_originals(root, "job", "sink") == 16
-    assert (read(snapshot(root)), file_names(root)) == (up_to(7), ["_exactsink"])
+    Path(job.file).write_text(
+        f'[job]\nname = "job"\ncheckpoint = "{tmp_path}/chk"\n'
+        f'[sinks.sink]\nbackend = "files"\npath = "{root}"\nendpoint_url = "{s3.endpoint}"\n'
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # a job's own way to its store is taken
+    type(root.fs).clear_instance_cache()  # type: ignore[union-attr]
+    assert command("files", "list", job.file).out.startswith("job.sink: epoch 7: 16 files, 16 rows")
+    (root / "_exactsink/job.sink/changes/1.change").create(b"{}")  # an earlier release's
+    with pytest.raises(ConfigError, match="an earlier release compacted these files"):
+        snapshot(root)

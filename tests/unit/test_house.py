@@ -22,19 +22,19 @@ NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
 MOST_FILES = {"files": 24, "idempotent_upsert": 46, "kafka": 24, "postgres": 24}
-MOST_LINES = {"files": 2500, "idempotent_upsert": 3305, "kafka": 2780, "postgres": 2490}
+MOST_LINES = {"files": 2330, "idempotent_upsert": 3305, "kafka": 2780, "postgres": 2490}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
 # assess and audit: 180 there, 150 in each of the others
-# files: 760 for links and what they share, 480 for uploads to S3, 660 for manifests, exact reads and compaction,
+# files: 760 for links and what they share, 480 for uploads to S3, 470 for manifests and exact reads,
 # 300 for SFTP, 90 for votes that name only their own files
 # idempotent_upsert: 50 for rows in the order of keys
 # rows that are judged for a quarantine: 40 or 50 in each, and a file; 25 more of preflight in postgres
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 460, "kafka": 400, "postgres": 435}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
-    42_945  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
+    46_800  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
     # databases for upserts (2,500), signals, metrics and security (1,200),
     # what an operator sees and does: status, indoubt, recover (beside sinks that are away), verify, the soak (3,200)
     # a first day: its mistakes, paths, starts (1,050), bad rows (900), versions and sources of Spark (840),
@@ -44,6 +44,8 @@ MOST_LINES_OF_TESTS = (
     # a signal to the whole group, a log that can't be written, another Spark's home (120)
     # a broker that is put back, small tables read through, keys in order, a job started in another one's folder,
     # a source that takes a sink's files (215)
+    # the night and the random plays (1,700), cut answers (500), a rolling upgrade, folding and root (700),
+    # planted defects that nothing had caught (400), printed commands and alerts (450), the rest of the second list
 )
 PREFLIGHT = ("preflight", "connect")
 OLD_WORDS = {

@@ -7,6 +7,7 @@ import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,6 +34,7 @@ from exactsink.contract import (
     Version,
     durable,
 )
+from exactsink.contract.staged import Marker
 from exactsink.testing import Session
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -367,3 +369,17 @@ def test_versions_compare_by_epoch_then_generation_then_place() -> None:
     assert Version("L2", 99, 9, succeeds=frozenset({"L1"})).replaces(ascending[0]), "an operator has rebased L2 onto it"
     with pytest.raises(ValueError, match="not the text of a version"):
         Version.parse("7.3.12.L1")
+
+
+@pytest.mark.parametrize(("epoch", "goes_on"), [(6, True), (7, False), (8, False)])
+def test_a_marker_of_another_journal_is_gone_on_from_only_below_this_epoch(epoch: int, goes_on: bool) -> None:
+    """It was held against the journal, as after a rebase; rows of its epoch are not this journal's."""
+    stored = Marker("job", "s", "theirs", epoch, 1)
+    mine = Marker("job", "s", "mine", 7, 1, expected=stored)
+    if goes_on:
+        assert mine.must_apply(stored)
+    else:
+        with pytest.raises(LineageError):
+            mine.must_apply(stored)
+    with pytest.raises(LineageError):
+        replace(mine, expected="any").must_apply(stored)

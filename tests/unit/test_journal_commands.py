@@ -37,7 +37,7 @@ def _cut(path: Path) -> None:
 
 
 def _edit(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"host:17", b"host:71").replace(b'"input"', b'"other"'))
+    path.write_bytes(path.read_bytes().replace(b"host:17", b"host:71").replace(b'"generation": 1', b'"generation": 7'))
 
 
 def _replace(path: Path) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.unit.journals import QUERY, Driver, Store, claimed, committables, decided, redecided, whole
 
-from exactsink.contract import Fatal, LineageError, Retryable
+from exactsink.contract import Fatal, LineageError, Mark, Retryable
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, extended
-from exactsink.protocol.journal.records import Note, Record
+from exactsink.protocol.journal.records import Clean, Expected, Note, Record
 
 FORMAT_2 = Path(__file__).with_name("journal_format_2.json")
 """What the release before records with sums wrote; never made by today's code."""
@@ -59,6 +59,19 @@ def test_the_latest_redecide_of_a_sink_replaces_its_whole_set_and_no_others() ->
     assert (voted(decision, "lake"), voted(decision, "table")) == ([(2, 3), (2, 4)], [(2, 9)])
     decision = fold(decided(0), redecided(0, 7), decided(1))
     assert (voted(decision, "lake"), decision.epoch, decision.seqs) == ([(1, 1), (1, 2)], 1, (2,))
+
+
+def test_of_a_set_that_was_replaced_only_the_new_ones_tokens_may_show() -> None:
+    now, before = Mark("l1", 0, frozenset({"old"}), 2), Mark("l1")
+    decision = fold(replace(decided(0), marks=(Expected("lake", "/lake", now, before),)), redecided(0, 7))
+    new = frozenset(committable.txn.token for committable in decision.committables("lake"))
+    assert decision.marks == (Expected("lake", "/lake", Mark("l1", 0, new, 1), before),)
+
+
+def test_a_decision_is_open_again_once_a_part_of_it_is_replaced() -> None:
+    records = [decided(0), Clean(), redecided(0, 7)]
+    logs = [reduce(extended, [replace(r, seq=seq) for seq, r in enumerate(records[:n])], Log()) for n in (1, 2, 3)]
+    assert [log.decision_is_open for log in logs] == [True, False, True]
 
 
 @pytest.mark.parametrize("before", [[], [decided(1)]], ids=["alone", "behind a later epoch"])
@@ -178,8 +191,9 @@ def test_a_log_that_goes_on_lacking_a_named_record_is_never_used(
     store = redecided_journal()
     store.lacking = [lacking] * 99
     journal = Driver(store)
-    with pytest.raises(Retryable, match="lacks records"):
+    with pytest.raises(Retryable, match="lacks records") as refused:
         act(journal)
+    assert "move the journal away, and `exactsink rebase JOB.toml`" in refused.value.next
     assert journal.log.last_seq == -1
     assert sorted(store.entries) == [0, 1, 2, 3]
 

@@ -59,7 +59,7 @@ MARKS = (
     Expected("table", "t", None, None),
 )
 RECORDS: list[Record] = [
-    Claim(3, "0a1b2c", "host:17", "8f6a-query", "99ff", 5, 11, IDENTITY, MARKS, ("77aa",), **PLACE),
+    Claim(3, "0a1b2c", "host:17", "8f6a-query", "99ff", 5, 11, IDENTITY, MARKS, ("lake",), ("77aa",), **PLACE),
     Decide(
         12,
         3,

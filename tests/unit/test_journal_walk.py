@@ -60,7 +60,8 @@ def act(chance: random.Random, store: Store) -> str:
     elif deed == "decide":
         driver.decide(replace(decided(log.next_epoch), marks=marks_of(log.next_epoch)))
     elif deed == "rebase":
-        driver.rebase([Expected("lake", "/lake", Mark(chance.choice("xyz")), None)], QUERY, 0, DRIVER)
+        marks, keeps = [Expected("lake", "/lake", Mark(chance.choice("xyz")), None)], chance.choice([(), ("lake",)])
+        driver.rebase(marks, QUERY, 0, log.next_epoch, DRIVER, keeps)
     elif decision is not None and decision.sinks and deed == "redecide":
         again = committables(chance.randrange(9), epoch=decision.epoch, generation=driver.log.last_generation)
         driver.redecide(Redecide(decision.epoch, "lake", driver.log.last_generation, again))

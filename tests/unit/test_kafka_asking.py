@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, SaslAuthenticationFailedError
+from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import MetadataRequest
 
 from exactsink.contract import Fatal, Retryable
-from exactsink_kafka.messages import OpenProducer
+from exactsink_kafka.messages import Offset, OpenProducer
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -49,6 +50,9 @@ class Brokers:
         self.asked.append(tuple(broker for _, broker in requests))
         codes = [_next(self.codes.get((broker, request.transactional_id), [0])) for request, broker in requests]
         return [SimpleNamespace(error_code=code) for code in codes]
+
+    def alike(self) -> bool:
+        return True
 
     def close(self) -> None:
         self.closed += 1
@@ -132,12 +136,65 @@ def test_a_broken_connection_is_replaced_and_one_that_stays_broken_is_given_up(b
     assert brokers.made == brokers.closed + 1 > 4
 
 
+class Releases(Brokers):
+    """Brokers of different releases: each takes requests up to its own version."""
+
+    versions: dict[int, int]
+
+    def refresh(self) -> tuple[str, tuple[int, ...]]:
+        return "c", tuple(self.versions)
+
+    def alike(self) -> bool:
+        return len({*self.versions.values()}) == 1
+
+    def ask(self, requests: Sequence[tuple[Any, int]]) -> list[Any]:
+        for request, broker in requests:
+            BrokerVersionData(api_versions={request.API_KEY: (0, self.versions[broker])}).api_version(request)
+        listed = [SimpleNamespace(transactional_id=f"a.b.g{broker}-ab.s1") for _, broker in requests]
+        return [SimpleNamespace(error_code=0, transaction_states=[one]) for one in listed]
+
+
+def test_brokers_of_two_releases_are_each_asked_in_their_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = Releases(), []
+    made.versions = {1: 2, 2: 1}
+    monkeypatch.setattr("exactsink_kafka.channel.Channel", made)
+    wire = Wire(KafkaOptions(bootstrap_servers="b:9092"), "me", patience_seconds=0.05)
+    monkeypatch.setattr(wire, "describe", lambda ids: asked.extend(ids) or {})
+    assert wire.ongoing("a.b.g") == []
+    assert asked == ["a.b.g1-ab.s1", "a.b.g2-ab.s1"]
+    for versions, kind in (({1: 5, 2: 4}, Retryable), ({1: 4, 2: 4}, Fatal)):
+        made.versions = versions
+        made.coordinators = {ONE.id: [2]}
+        with pytest.raises(kind, match="too old"):
+            wire.end([ONE], commit=True)
+
+
 @pytest.mark.parametrize("failure", [SaslAuthenticationFailedError("no"), IncompatibleBrokerVersion("old")])
 def test_what_another_try_can_not_help_is_reported_at_once(brokers: Brokers, failure: Exception) -> None:
     brokers.failures = [failure]
     with pytest.raises(Fatal):
         ended()
     assert (brokers.made, brokers.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("asked", ["describe", "write_offset", "topics", "find", "about_texts"])
+def test_an_answer_that_lacks_what_was_asked_for_says_nothing_of_it(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    empty = SimpleNamespace(transaction_states=[], topics=[], groups=[], error_code=0, cluster_id="c")
+    monkeypatch.setattr(brokers, "ask", lambda requests: [empty for _ in requests])
+    wire = Wire(KafkaOptions(bootstrap_servers="b:9092"), "me", patience_seconds=0.05)
+    if asked == "find":
+        monkeypatch.setattr(brokers, "find", lambda ids, kind: [])
+    calls: dict[str, Callable[[], object]] = {
+        "describe": lambda: wire.describe([ONE.id, OTHER.id]),
+        "write_offset": lambda: wire.write_offset(ONE, Offset("g", "t", 0, 1, ""), joins=True),
+        "topics": lambda: wire.topics(["t"]),
+        "find": lambda: wire.find(ONE.id),
+        "about_texts": lambda: wire.ask(wire.about_texts("g", "t")),
+    }
+    with pytest.raises(Retryable, match="did not answer"):
+        calls[asked]()
 
 
 class Leaders(Brokers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exactsink.contract import Fatal, Retryable
-from exactsink_kafka.errors import Failure, Failures
+from exactsink_kafka.errors import Failure, Failures, refused
 from exactsink_kafka.options import KafkaOptions
 
 QUIET = (lambda seconds: None, lambda: None)  # time passes, and no transaction says what it failed of
@@ -74,3 +74,12 @@ def test_a_refused_login_explains_what_it_makes_impossible() -> None:
     error = lost.late("late", "no time")
     assert isinstance(error, Retryable)
     assert "connection refused" in error.why
+
+
+def test_whose_coordinator_is_away_is_named_with_what_brings_it_back() -> None:
+    options, mark = KafkaOptions(bootstrap_servers="b:9092"), {"topic": "orders", "group": "exactsink.a.b"}
+    for one, log in [("", "__consumer_offsets"), ("a.b.mark", "__transaction_state")]:
+        error = refused("read the sink's mark", 15, options, id=one, **mark)
+        assert isinstance(error, Retryable)
+        assert error.what.endswith(f" for {one or 'group exactsink.a.b'}")
+        assert f"--describe --topic {log} --unavailable-partitions" in error.next

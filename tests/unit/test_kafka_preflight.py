@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import Finding, JobContext, Retryable
+from exactsink_kafka.errors import OFFSETS, STATE_LOG
 from exactsink_kafka.messages import Cluster
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.preflight import STATE_LOG, Checks, Topic
+from exactsink_kafka.preflight import Checks, Topic
 from exactsink_kafka.remedies import Remedies
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -32,6 +33,7 @@ def topic(replicas: int = 3, insync: int = 3, leaderless: tuple[int, ...] = (), 
 
 def configs(**given: str) -> Mapping[str, str]:
     usual = {"min_insync_replicas": "2", "cleanup_policy": "delete", "retention_ms": "-1", "retention_bytes": "-1"}
+    usual |= {"max_message_bytes": "1048588"}
     return {name.replace("_", "."): value for name, value in (usual | given).items()}
 
 
@@ -55,6 +57,7 @@ def test_three_copies_of_which_two_must_be_written_are_good_and_so_is_one_of_one
         (topic(1, 1), {"min_insync_replicas": "1"}, "warning", "one copy of its partitions (of 3", "kafka-reassign-"),
         (topic(), {"min_insync_replicas": "1"}, "warning", "is 1 with 3", "--add-config min.insync.replicas=2"),
         (topic(), {"unclean_leader_election_enable": "true"}, "warning", "unclean", "election.enable=false"),
+        (topic(), {"max_message_bytes": "5000"}, "warning", "5000 bytes at once", '{"message.max.bytes" = 4936}'),
         (topic(), {"cleanup_policy": "compact"}, "warning", "is compacted", "cleanup.policy=delete"),
     ],
 )
@@ -76,12 +79,36 @@ def test_a_cluster_that_knows_no_such_transactions_is_an_error() -> None:
 def test_the_state_of_transactions_is_judged_by_settings_where_it_can_not_be_seen() -> None:
     def found(replicas: str, min_isr: str, brokers: int, absent: bool) -> list[Finding]:
         settings = {"transaction.state.log.replication.factor": replicas, "transaction.state.log.min.isr": min_isr}
-        return list(checks(brokers).state_log(settings, absent))
+        return list(checks(brokers).not_seen(STATE_LOG, settings, absent, (1, 1)))
 
     one(found("3", "2", 1, True), "error", f"{STATE_LOG} can't be made", "")
     one(found("3", "1", 3, True), "warning", f"{STATE_LOG}: min.insync.replicas is 1 with 3 replicas", "")
     one(found("1", "1", 3, False), "warning", f"{STATE_LOG}: one copy", "")
     assert found("3", "2", 3, True) == found("3", "2", 2, False) == []  # the second was made when there were three
+
+
+OWN = [
+    (3, 1, "error", "can't be made: offsets.topic.replication.factor is 3", "offsets.topic.replication.factor=1 in"),
+    (1, 3, "warning", "one copy of its partitions (of 3 brokers): a lost disk can lose the mark", "kafka-reassign-"),
+    (2, 3, "warning", "2 copies of its partitions (of 3 brokers): a lost disk can lose the mark", "kafka-reassign-"),
+    (3, 3, "warning", "min.insync.replicas is 1 with 3 replicas: a lost disk can lose the mark", "insync.replicas=2"),
+]
+
+
+@pytest.mark.parametrize(("replicas", "brokers", "severity", "message", "fix"), OWN)
+def test_what_keeps_the_mark_has_to_be_as_safe_as_the_rows(
+    replicas: int, brokers: int, severity: str, message: str, fix: str
+) -> None:
+    settings = {"offsets.topic.replication.factor": str(replicas), "min.insync.replicas": "1"}
+    one(checks(brokers).not_seen(OFFSETS, settings, True, (3, 2)), severity, message, fix)
+    if severity == "warning":
+        one(
+            checks().copies(Topic(OFFSETS, 50, replicas, 1), configs(min_insync_replicas="1"), (3, 2)),
+            severity,
+            message,
+            fix,
+        )
+    assert list(checks().copies(Topic(OFFSETS, 50, 3, 3), configs(), (3, 2))) == []
 
 
 def test_ids_that_are_forgotten_before_their_transaction_ends_are_an_error() -> None:

@@ -213,6 +213,17 @@ def test_a_target_that_moved_with_its_marks_goes_on_and_a_fresh_one_is_bound() -
             marks(moved, shown)[0].check_start()
 
 
+def test_of_several_targets_the_one_that_was_fed_last_is_the_one_that_may_have_moved() -> None:
+    """A sink that came back to a former target: what is expected there is younger than what is expected elsewhere."""
+    there, back = Expected("s", "elsewhere", BEFORE, BEFORE), Expected("s", "t", NOW, BEFORE)
+    held, _, _ = marks(decision(7, 2, back, there), NOW)
+    expected = held.decided(CLAIM, 8, decision(8, 1).sinks)
+    assert [mark.target for mark in expected] == ["elsewhere", "t"]
+    moved = (replace(mark, target=f"former {mark.target}") for mark in expected)
+    held, _, _ = marks(decision(8, 1, *moved), expected[-1].now)
+    held.check_start()
+
+
 def test_after_an_older_release_what_stands_is_taken_if_it_is_this_journals() -> None:
     old = Decision(7, "input", ROWS.sinks, (5,))
     for shown in (None, Mark(MINE), at(7), at(4)):

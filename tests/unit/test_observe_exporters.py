@@ -183,7 +183,7 @@ def test_every_metric_has_its_name_unit_and_description() -> None:
     sdk.events.report("in_doubt", sink="lake", participants=2, oldest_age_seconds=31.5)
     sdk.events.report("deadline", sink="lake", seconds=840.5)
     sdk.events.report("source_behind", source="files", of="bytes", behind=3.0)
-    sdk.events.report("beat")
+    sdk.events.report("beat", last={"fenced": 1.0, "vote_lost:lake": 1.0})
     found = {m.name: m for m in sdk.metrics()}
     described = {m.opentelemetry: (m.unit, m.help) for m in ALL}
     assert {n: (m.unit, m.description) for n, m in found.items()} == described

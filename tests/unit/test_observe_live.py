@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,15 @@ from prometheus_client import CollectorRegistry
 from tests.unit import observe_runs as runs
 from tests.unit.test_observe_exporters import scrape
 
-from exactsink.contract import Event
+from exactsink.contract import Event, Fenced
+from exactsink.job.driver import Driver
+from exactsink.job.history import JobHistory
 from exactsink.observe.live import LIVE_METRICS, Live
 from exactsink.observe.metrics import METRICS, PHASE
 from exactsink.observe.prometheus import PrometheusMetrics
 from exactsink.protocol.coordinator import Coordinator
+from exactsink.protocol.events import Events, Subscriber
+from exactsink.protocol.journal.journal import Journal
 
 EXAMPLES = Path(__file__).parents[2] / "examples/observe"
 PROMTOOL = shutil.which("promtool", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
@@ -87,12 +93,12 @@ def metrics() -> Iterator[PrometheusMetrics]:
     made.close()
 
 
-def healthy(metrics: PrometheusMetrics) -> Scraped:
+def healthy(metrics: PrometheusMetrics, folder: Path) -> Scraped:
     runs.two_epochs(metrics)
     return scraped(metrics)
 
 
-def hanging(metrics: PrometheusMetrics) -> Scraped:
+def hanging(metrics: PrometheusMetrics, folder: Path) -> Scraped:
     """Scrape while the store of sink table holds a commit up."""
     committing, let_go = threading.Event(), threading.Event()
 
@@ -117,52 +123,99 @@ def _epoch(bench: runs.Observed, driver: Coordinator) -> None:
     driver.run_epoch(bench.batch(0))
 
 
-def lost(metrics: PrometheusMetrics) -> Scraped:
-    runs.lost_votes(metrics)
-    return scraped(metrics)
+def lost(metrics: PrometheusMetrics, folder: Path) -> Scraped:
+    """Let a process lose votes, write them again and end before any scrape; scrape the one that comes next."""
+    bench = runs.Observed(losses=[("lake", 0, 0), ("lake", 0, 1)])
+    with process(folder, bench) as crashed:
+        bench.crash_before_the_commit(crashed, 0)
+    with process(folder, bench) as ended:
+        assert ended.run_epoch(bench.batch(0, cut=1)).skipped
+    with process(folder, bench, metrics):
+        return scraped(metrics)
 
 
-def fenced(metrics: PrometheusMetrics) -> Scraped:
-    runs.fenced(metrics)
-    return scraped(metrics)
+def fenced(metrics: PrometheusMetrics, folder: Path) -> Scraped:
+    """Let a process be fenced, and end by it before any scrape; scrape the one that goes on."""
+    bench = runs.Observed()
+    with process(folder, bench) as old, process(folder, bench, metrics) as newer:
+        with pytest.raises(Fenced):
+            old.run_epoch(bench.batch(0))
+        newer.run_epoch(bench.batch(0))
+        return scraped(metrics)
+
+
+def gone(metrics: PrometheusMetrics, folder: Path) -> Scraped:
+    """Scrape two jobs, each at its own address, and once more when one of them has ended."""
+    other = PrometheusMetrics(CollectorRegistry())
+    runs.two_epochs(other)
+    server = other.serve("127.0.0.1:0")
+    assert scrape(server.port)
+    other.close()
+    with pytest.raises(urllib.error.URLError):
+        scrape(server.port)
+    return {**healthy(metrics, folder), 'up{instance="other",job="exactsink"}': 0}
+
+
+@contextmanager
+def process(folder: Path, bench: runs.Observed, *subscribers: Subscriber) -> Iterator[Coordinator]:
+    """Drive the job of this folder as a process does: with its own client of the journal, heartbeat and subscribers."""
+
+    class History(JobHistory):
+        def journal(self, wait: Callable[[int], None]) -> Journal:
+            return bench.journal()
+
+    history = History("sim", folder / "chk.exactsink", folder / "chk")
+    driver = Driver(history, bench.sinks(), Events("sim", [*subscribers, history.last_times()]))
+    with closing(driver):
+        driver.coordinator.start("query", lambda epoch: False)
+        yield driver.coordinator
 
 
 def scraped(metrics: PrometheusMetrics) -> Scraped:
-    """Read the endpoint; return every series by its name in PromQL."""
+    """Read the endpoint; return every series by its name in PromQL, and that of the scrape itself."""
     server = metrics.serve("127.0.0.1:0")
     try:
         found = scrape(server.port)
     finally:
         server.close()
-    return {
+    series = {
         name + "{" + ",".join(f'{k}="{v}"' for k, v in sorted(labels)) + "}": value
         for (name, labels), value in found.items()
         if name.startswith("exactsink")
     }
+    return {**series, 'up{instance="this",job="exactsink"}': 1}
 
 
-STATES: dict[str, tuple[Callable[[PrometheusMetrics], Scraped], set[str]]] = {
-    "all is well": (healthy, set()),
-    "a commit hangs": (hanging, {"ExactsinkDecidedNotCommitted", "ExactsinkPhaseHangs"}),
-    "votes are lost": (lost, {"ExactsinkVotesLost"}),
-    "a driver is fenced": (fenced, {"ExactsinkFenced"}),
+STATES: dict[str, tuple[Callable[[PrometheusMetrics, Path], Scraped], set[str], set[str]]] = {
+    "all is well": (healthy, set(), set()),
+    "a commit hangs": (
+        hanging,
+        {"ExactsinkDecidedNotCommitted"},
+        {"ExactsinkDecidedNotCommitted", "ExactsinkPhaseHangs"},
+    ),
+    "votes were lost": (lost, {"ExactsinkVotesLost"}, set()),
+    "a driver was fenced": (fenced, {"ExactsinkFenced"}, set()),
+    "one of two jobs is gone": (gone, set(), {"ExactsinkGone"}),
 }
+"""What was run and scraped, and which alerts fire 9 and 15 minutes later."""
 
 
 @needs_promtool
 @pytest.mark.parametrize("state", STATES)
 def test_in_each_bad_state_the_alerts_that_are_meant_fire_and_no_others(
-    state: str, metrics: PrometheusMetrics, tmp_path: Path
+    state: str, metrics: PrometheusMetrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each series goes on for 20 minutes: ages grow, the rest stays, and counters began at 0 a minute before."""
-    bad, meant = STATES[state]
-    series = [{"series": name, "values": _values(name, value)} for name, value in bad(metrics).items()]
+    monkeypatch.setattr("exactsink.observe.state.HEARTBEAT_SECONDS", 0.0)  # no wait for the next look
+    bad, soon, late = STATES[state]
+    series = [{"series": name, "values": _values(name, value)} for name, value in bad(metrics, tmp_path).items()]
     shutil.copy(EXAMPLES / "alerts.yml", tmp_path)
     alerts = re.findall(r"alert: (\w+)", (EXAMPLES / "alerts.yml").read_text())
     asked = [
-        {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)', "eval_time": "15m"}
+        {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)', "eval_time": at}
         | {"exp_samples": [{"labels": "{}", "value": int(name in meant)}]}
         for name in alerts
+        for at, meant in (("9m", soon), ("15m", late))
     ]
     test = {"interval": "15s", "input_series": series, "promql_expr_test": asked}
     body = {"rule_files": ["alerts.yml"], "evaluation_interval": "15s", "tests": [test]}
@@ -174,8 +227,8 @@ def test_in_each_bad_state_the_alerts_that_are_meant_fire_and_no_others(
 def _values(name: str, value: float) -> str:
     if re.search(r"_total\{", name):
         return f"0x35 {value}x45"  # every 15 s, from the 9th minute on
-    grows = name.startswith(("exactsink_open_decision", "exactsink_current_phase")) and value > 0
-    return f"{value}+15x80" if grows else f"{value}x80"
+    ages = ("exactsink_open_decision", "exactsink_current_phase", "exactsink_lost_votes_age", "exactsink_fenced_age")
+    return f"{value}+15x80" if name.startswith(ages) and value > 0 else f"{value}x80"
 
 
 def test_the_rules_and_the_dashboard_name_metrics_that_exist() -> None:

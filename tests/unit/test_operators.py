@@ -92,7 +92,7 @@ def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, 
     hidden = job.folder / "lake" / "_exactsink" / job.vote(FOREIGN, 4, 9).ref
     ended = command("recover", job.file)
     assert ended.code == 5
-    assert "exactsink recover JOB.toml --sweep-token ffffffffffff" in ended.err
+    assert f"exactsink recover {job.file} --sweep-token ffffffffffff" in ended.err
     assert hidden.exists()
     assert command("recover", job.file, "--sweep-token", "ffffffffffff").code == 0
     assert (hidden.exists(), job.rows()) == (False, 6)
@@ -109,9 +109,23 @@ def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Com
     assert job.rows() == 6
 
 
+def test_a_mistyped_token_is_refused_and_a_swept_one_may_come_again(job: Job, command: Command) -> None:
+    job.decided()
+    job.vote(FOREIGN, 4, 9)
+    for name, *more in (("recover",), ("recover", "--dry-run"), ("indoubt abort", "--yes", "--reason", "r")):
+        option = "--sweep-token" if name == "recover" else "--token"
+        given = [each for token in (FOREIGN.token, "ffffffffff0") for each in (option, token)]
+        ended = command(*name.split(), job.file, *given, *more)
+        assert (ended.code, "of token ffffffffff0" in ended.err or "has token ffffffffff0" in ended.err) == (2, True)
+    assert job.rows() == 0
+    for _ in range(2):
+        assert command("recover", job.file, "--sweep-token", FOREIGN.token).code == 0
+
+
 @pytest.mark.parametrize("name", ["recover", "adopt"])
 def test_a_job_whose_driver_may_live_is_refused_without_take_over(job: Job, name: str, command: Command) -> None:
     job.decided()
+    shutil.rmtree(job.folder / "chk")
     job.heartbeat(time.time())
     ended = command(name, job.file)
     assert ended.code == 4
@@ -147,7 +161,9 @@ def test_what_a_deleted_journal_left_is_shown_and_swept_by_its_tokens(job: Job, 
     dry = command("recover", job.file, "--sweep-token", token, "--dry-run")
     assert (dry.code, job.history.exists()) == (0, False)
     ended = command("recover", job.file, "--sweep-token", token, "--reason", "the folder was deleted")
-    assert (ended.code, ended.out) == (0, "\n".join(dry.out.splitlines()[1:]) + "\n")
+    would = "none is decided, and nothing would be in doubt\n"
+    assert dry.out.endswith(would)
+    assert ended.out.endswith("recovered: none is decided, and nothing is in doubt\n")
     _, action, clean = job.journal.read().anchors
     assert isinstance(action, Action)
     assert (action.reason, action.settled) == ("the folder was deleted", (Settled("lake", swept=3),))
@@ -168,9 +184,9 @@ def test_the_message_of_a_damaged_entry_names_a_way_that_works(job: Job, command
     for name in ("recover", "rebase"):
         ended = command(name, job.file)
         assert (ended.code, "journal entry 1 is no record" in ended.err) == (1, True)
-        assert "move the journal away, and `exactsink rebase JOB.toml` begins another" in ended.err
+        assert f"move the journal away, and `exactsink rebase {job.file}` begins another" in ended.err
     (job.history / "journal").rename(job.folder / "damaged")
-    assert command("rebase", job.file, "--sink", "lake=none", "--yes").code == 0
+    assert command("rebase", job.file, "--sink", "lake=none", "--batch", "0", "--yes").code == 0
     assert command("recover", job.file, "--sweep-token", claim.token).code == 0
     assert command("status", job.file).code == 0
 
@@ -178,6 +194,7 @@ def test_the_message_of_a_damaged_entry_names_a_way_that_works(job: Job, command
 @pytest.mark.parametrize("name", ["recover", "adopt"])
 def test_a_decided_file_that_is_gone_stops_with_the_evidence(job: Job, name: str, command: Command) -> None:
     _lose_a_decided_file(job)
+    shutil.rmtree(job.folder / "chk")
     ended = command(name, job.file)
     assert (ended.code, "in doubt" in ended.err) == (3, True)
     assert (job.rows(), _bound(job)) == (0, ("query-1", 0, 1))
@@ -188,6 +205,7 @@ def test_a_decided_file_that_is_gone_stops_with_the_evidence(job: Job, name: str
 
 def test_adopt_commits_what_was_decided_and_goes_on_with_a_new_checkpoint(job: Job, command: Command) -> None:
     job.decided()
+    shutil.rmtree(job.folder / "chk")
     ended = command("adopt", job.file)
     assert (ended.code, "batch 0 of the checkpoint will be epoch 1" in ended.out) == (0, True)
     assert (job.rows(), _bound(job)) == (6, ("", 1, 1))
@@ -223,9 +241,9 @@ def test_nothing_is_adopted_when_journal_and_checkpoint_belong_together(job: Job
     job.checkpoint("query-1", 0)
     ended = command("adopt", job.file)
     assert (ended.code, "there is nothing to adopt" in ended.err) == (2, True)
-    assert ended.err.endswith("next: exactsink run JOB.toml\n")
+    assert ended.err.endswith(f"next: exactsink run {job.file}\n")
     job.checkpoint("query-1", *range(7))
-    assert "exactsink rebase JOB.toml" in command("adopt", job.file).err, "the journal went back"
+    assert f"exactsink rebase {job.file}" in command("adopt", job.file).err, "the journal went back"
     assert job.journal.read().last_generation == 1
 
 

@@ -123,11 +123,12 @@ def test_more_bad_rows_than_may_go_there_stop_the_epoch_in_the_task_and_over_all
         check_quarantined(PLAN, [*votes.values(), *other])
 
 
-def test_an_epoch_is_refused_whose_quarantine_got_other_rows_than_were_found_bad() -> None:
+@pytest.mark.parametrize("got", [1, 3])
+def test_an_epoch_is_refused_whose_quarantine_got_other_rows_than_were_found_bad(got: int) -> None:
     votes, _ = run(PLAN, *BATCHES)
-    short = replace(votes["bad"], rows=1)
-    with pytest.raises(Retryable, match="quarantine bad got 1 rows: 2 rows of lake, table were found bad"):
-        check_quarantined(PLAN, [votes["lake"], votes["table"], short])
+    other = replace(votes["bad"], rows=got)
+    with pytest.raises(Retryable, match=f"quarantine bad got {got} rows: 2 rows of lake, table were found bad"):
+        check_quarantined(PLAN, [votes["lake"], votes["table"], other])
 
 
 def test_a_validator_that_names_a_row_twice_or_one_that_is_not_there_stops_the_epoch() -> None:

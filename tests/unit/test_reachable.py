@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.unit.conftest import Ended
@@ -14,7 +17,8 @@ from exactsink.cli import check as check_module
 from exactsink.cli import run as run_module
 from exactsink.cli.opened import Opened
 from exactsink.contract import ConfigError, Retryable
-from exactsink.operate.reachable import reachable
+from exactsink.operate import asking
+from exactsink.operate.reachable import late_sink, reachable
 
 DB = """
 [sinks.db]
@@ -116,7 +120,10 @@ def test_a_look_at_the_job_does_not_wait_for_who_refuses(
     assert f"  events: not asked: sink events: no connection: 127.0.0.1:{closed}: " in ended.out
 
 
-def test_who_takes_connections_and_says_nothing_is_named_in_time(tmp_path: Path, silent: int) -> None:
+def test_who_takes_connections_and_says_nothing_is_named_in_time(
+    tmp_path: Path, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_busy_seconds", float)
     opened = Opened.of(write(tmp_path, silent))
     with pytest.raises(Retryable) as raised:
         reachable(opened.config, opened.sinks, seconds=0.5)
@@ -132,6 +139,41 @@ def test_one_that_is_down_is_the_message_and_none_is_no_error(tmp_path: Path, cl
     opened = Opened.of(write(tmp_path, closed, journal=False, sinks=LAKE))
     reachable(opened.config, opened.sinks)
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize(("busy", "bound", "answer"), [(True, 10**6, True), (True, 1, "too busy"), (False, 1, None)])
+def test_only_what_this_process_waits_counts(
+    busy: bool, bound: int, answer: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, answers = count(), Event()
+
+    def spent() -> float:
+        if busy and bound > 1 and next(looks) == 20:
+            answers.set()
+        return time.monotonic() if busy else 0.0
+
+    monkeypatch.setattr(asking, "_busy_seconds", spent, raising=False)
+    monkeypatch.setattr(asking, "_BUSY", bound, raising=False)
+    found = asking.ask_all({"the store": partial(answers.wait, 60)}, 0.05).get("the store")
+    assert found is answer or str(answer) in found.what
+    answers.set()
+
+
+def test_a_busy_process_is_seen_and_one_that_waits_is_not() -> None:
+    before, until = asking._busy_seconds(), time.thread_time() + 0.1
+    while time.thread_time() < until:
+        """Work."""
+    assert asking._busy_seconds() - before > 0.05
+
+
+def test_a_folder_is_never_called_down(tmp_path: Path) -> None:
+    opened = Opened.of(write(tmp_path, 1, journal=False, sinks=DB + LAKE))
+    said = late_sink(opened.sinks["lake"], 4)
+    assert (said.why, said.next) == (
+        f"the disk or the mount of {tmp_path}/lake is slow, or hangs",
+        f"see that `ls '{tmp_path}/lake'` ends, then give the command again",
+    )
+    assert "127.0.0.1:1/shop#t is down" in late_sink(opened.sinks["db"], 4).why
 
 
 def test_what_preflight_knows_to_fix_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import re
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,9 @@ from tests.simulation.world import CONFIG, SINKS
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.test_coordinator import Bench
+from tests.unit.two_sinks import Shop
 
+from exactsink.cli.opened import Opened
 from exactsink.contract import InDoubtError, JobContext, LineageError
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
@@ -21,6 +25,7 @@ from exactsink.protocol.journal.records import Expected
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
+PARTS = ("chk", "chk.exactsink", "lake", "shop.db")
 
 
 @pytest.fixture
@@ -37,10 +42,10 @@ def found(bench: Bench) -> list[Expected]:
     return [Expected(name, name, mark, mark) for name, mark in marks.items() if mark is not None]
 
 
-def rebased(bench: Bench, next_batch: int) -> Log:
+def rebased(bench: Bench, next_batch: int, first: int) -> Log:
     journal = bench.journal()
     journal.claim("query", "operator")
-    journal.rebase(found(bench), "query", next_batch, "operator")
+    journal.rebase(found(bench), "query", next_batch, first, "operator")
     return bench.journal().read()
 
 
@@ -54,7 +59,7 @@ def test_a_rebase_goes_on_from_what_the_targets_hold(bench: Bench) -> None:
     bench.world.restore({"table": "copy"})
     with pytest.raises(InDoubtError, match="sink table: its target holds epoch 0"):
         bench.driver(done=2)
-    log = rebased(bench, 3)
+    log = rebased(bench, 3, 3)
     assert (log.next_epoch, log.base, log.decision and dict(log.decision.sinks)) == (3, 0, {})
     bench.driver(done=2).run_epoch(bench.batch(3))
     bench.driver(done=3).run_epoch(bench.batch(4))
@@ -69,7 +74,7 @@ def test_a_rebase_of_an_empty_journal_takes_over_what_another_one_wrote(bench: B
     with pytest.raises(LineageError, match="another journal fed this target"):
         bench.driver(done=1)
     bench.world.entries.clear()
-    log = rebased(bench, 0)  # with a new checkpoint
+    log = rebased(bench, 0, 2)  # with a new checkpoint
     assert (log.next_epoch, log.base) == (2, 2)
     foreign = {expected.now and expected.now.lineage for expected in found(bench)}
     assert (log.lineage in foreign, log.succeeds) == (False, foreign)
@@ -82,35 +87,136 @@ def test_a_rebase_of_an_empty_journal_takes_over_what_another_one_wrote(bench: B
 # the commands
 
 
-def test_rebase_shows_what_stands_and_does_nothing_until_all_is_named_and_confirmed(job: Job, command: Command) -> None:
-    _, votes = job.decided()
-    before = job.journal.read()
-    shown = command("rebase", job.file)
-    assert shown.code == 0
-    assert f"exactsink rebase {job.file}" in shown.out
-    plan = command("rebase", job.file, "--sink", "lake=none", "--dry-run")
-    assert plan.code == 0
-    assert sorted(line for line in plan.out.splitlines() if line.startswith("would ")) == [
-        "would claim the job (generation 3), and end every driver before",
-        "would end epoch 0: nothing of it is committed any more",
-        *sorted(f"would leave to the next start, to sweep lake: {vote.ref}" for vote in votes),
-        "would let batch 0 of the checkpoint be epoch 1, and keep your name and reason in the journal",
-    ]
-    unsure = command("rebase", job.file, "--sink", "lake=none")
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Epochs 0 to 2 are in the lake and in the table; `copy` is of the moment after the first."""
+    made = Shop(tmp_path)
+    made.epochs(0)
+    keep(made, "copy")
+    made.epochs(1, 2)
+    keep(made, "newest")
+    return made
+
+
+def keep(shop: Shop, copy: str) -> None:
+    for part in PARTS:
+        place = shop.folder / part
+        (shutil.copytree if place.is_dir() else shutil.copy2)(place, shop.folder / copy / part)
+
+
+def put_back(shop: Shop, copy: str, *parts: str) -> None:
+    for part in parts:
+        place = shop.folder / part
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        (shutil.copytree if (shop.folder / copy / part).is_dir() else shutil.copy2)(shop.folder / copy / part, place)
+
+
+def shown(command: Command, shop: Shop) -> tuple[dict[str, str], list[str]]:
+    """Return what the table says of each sink, and the words of the command below it."""
+    ended = command("rebase", shop.file)
+    assert ended.code == 0
+    lines = [re.split(r"  +", line) for line in ended.out.splitlines() if line.startswith(("lake", "table"))]
+    found = re.search(r"exactsink rebase \S+ (.*) --yes --reason 'TEXT'", ended.out)
+    return {cells[0]: cells[-1] for cells in lines}, found[1].split() if found is not None else []
+
+
+NOTHING, NO_MARK = "nothing is missing or doubled", "can't be known: its mark is gone"
+AGAIN, MISSING = "epochs 1 to 2 come again: doubled here", "epochs 1 to 2 are in no source and not here: missing"
+
+
+@pytest.mark.parametrize(
+    ("parts", "lake", "table", "words"),
+    [
+        (["lake"], MISSING, NOTHING, "--sink lake=0 --batch 3"),
+        (["lake", "shop.db"], MISSING, MISSING, "--sink lake=0 --sink table=0 --batch 3"),
+        (["chk"], AGAIN, AGAIN, "--sink lake=2 --sink table=2 --batch 1"),
+        (["chk.exactsink"], NOTHING, NOTHING, "--sink lake=2 --sink table=2 --batch 3"),
+        (["chk", "chk.exactsink"], AGAIN, AGAIN, "--sink lake=2 --sink table=2 --batch 1"),
+        (["chk.exactsink", "lake", "shop.db"], MISSING, MISSING, "--sink lake=0 --sink table=0 --batch 3"),
+        (["chk", "lake"], NOTHING, AGAIN, "--sink lake=0 --sink table=2 --batch 1"),
+        (["lake/_exactsink"], NO_MARK, NOTHING, "--sink lake=none --batch 3"),
+        (list(PARTS), NOTHING, NOTHING, ""),
+    ],
+    ids=str,
+)
+def test_a_rebase_names_the_epochs_that_are_missing_and_those_that_come_again(
+    shop: Shop, command: Command, parts: list[str], lake: str, table: str, words: str
+) -> None:
+    """And it does no more: once the batches that the checkpoint gives are written, each sink holds just that."""
+    if parts == ["lake/_exactsink"]:
+        shutil.rmtree(shop.folder / parts[0])
+    else:
+        put_back(shop, "copy", *parts)
+    before = shop.lake_rows()
+    assert shown(command, shop) == ({"lake": lake, "table": table}, words.split())
+    if not words:
+        wrong = command("rebase", shop.file, "--sink", "lake=0", "--batch", "1", "--yes")
+        assert (wrong.code, "there is nothing to rebase" in wrong.err) == (2, True)
+        return
+    assert command("rebase", shop.file, *words.split(), "--yes").code == 0
+    assert shown(command, shop) == ({"lake": NOTHING, "table": NOTHING}, [])
+    assert command("status", shop.file, "--within", "60").code == 0
+    batch = int(words.split()[-1])
+    shop.epochs(batch)
+    assert (shop.lake_rows(), command("status", shop.file, "--within", "60").code) == (before + 3, 0)
+
+
+def test_a_sink_that_was_put_back_gets_the_epoch_that_is_not_done_as_lost_votes(shop: Shop, command: Command) -> None:
+    """The others keep it: nothing of them comes again."""
+    shop.sql("CREATE TRIGGER closed BEFORE INSERT ON t BEGIN SELECT RAISE(ABORT, 'closed'); END")
+    shop.epochs(3)
+    put_back(shop, "copy", "lake")
+    shop.sql("DROP TRIGGER closed")
+    again = "epochs 1 to 2 are in no source and not here: missing; epoch 3 is written again, and compared with the"
+    words = ["--sink", "lake=0", "--batch", "3"]
+    assert shown(command, shop) == ({"lake": f"{again} decision", "table": NOTHING}, words)
+    plan = command("rebase", shop.file, "--dry-run").out
+    assert "would leave to the next start to commit what is left of epoch 3 in lake, table" in plan
+    assert command("rebase", shop.file, *words, "--yes").code == 0
+    seen = command("status", shop.file, "--within", "60")
+    assert (seen.code, "lost" in seen.err) == (3, True)
+    shop.epochs(3)
+    assert (command("status", shop.file, "--within", "60").code, shop.lake_rows()) == (0, 6)
+    kinds = [line["kind"] for line in command("history", shop.file, "--json").body]
+    assert kinds.count("redecide") == 1
+
+
+def test_a_rebase_changes_nothing_until_all_that_differs_is_named_and_confirmed(shop: Shop, command: Command) -> None:
+    put_back(shop, "copy", "lake")
+    before = Opened.of(shop.file).operator().read()
+    words = ("rebase", shop.file, "--sink", "lake=0", "--batch", "3")
+    unsure = command(*words)
     assert (unsure.code, "this can't be undone" in unsure.err) == (2, True)
-    assert job.journal.read() == before
-    job.heartbeat(time.time())
+    for wrong in (("--sink", "lake=7", "--batch", "3"), ("--sink", "lake=0", "--batch", "2"), ("--sink", "lake=0")):
+        refused = command("rebase", shop.file, *wrong, "--yes")
+        assert (refused.code, "names what the targets and the checkpoint hold" in refused.err) == (2, True)
+    shop.heartbeat(0)
     for word in ("--yes", "--dry-run"):
-        assert command("rebase", job.file, "--sink", "lake=none", word).code == 4
-    job.heartbeat(0)
-    for word in ("--yes", "--dry-run"):
-        wrong = command("rebase", job.file, "--sink", "lake=7", word)
-        assert (wrong.code, "names what stands in every target" in wrong.err) == (2, True)
-    assert job.journal.read() == before
-    assert "will be epoch 1" in command("rebase", job.file, "--sink", "lake=none", "--yes").out
-    assert (job.journal.read().last_generation, job.journal.read().next_epoch) == (3, 1)
-    assert command("recover", job.file).code == 0
-    assert (job.rows(), list((job.folder / "lake" / "_exactsink").rglob("*.tmp"))) == (0, [])
+        assert command(*words, word).code == 4
+    assert command(*words, "--dry-run", "--take-over").code == 0
+    assert Opened.of(shop.file).operator().read() == before
+
+
+@pytest.mark.parametrize("name", ["status", "check --no-spark"])
+def test_a_checkpoint_that_does_not_follow_the_journal_is_seen_before_a_start(
+    shop: Shop, command: Command, name: str
+) -> None:
+    put_back(shop, "copy", "chk")
+    seen = command(*name.split(), shop.file, *(["--within", "60"] if name == "status" else []))
+    assert (seen.code, "the source came with epoch 1, the journal expects 3" in seen.err) == (5, True)
+
+
+def test_after_a_rebase_no_epoch_comes_whose_rows_may_show_early_though_no_mark_is_found(
+    job: Job, command: Command
+) -> None:
+    """The journal and the mark are lost. Batch 5 may have begun: by a number that came again, its rows would win."""
+    text = Path(job.file).read_text().replace('backend = "files"', 'backend = "idempotent_upsert"\nstrategy = "direct"')
+    path = f'url = "sqlite:///{job.folder}/table.db"\ntable = "rows"\nkeys = ["n"]\ncreate = true'
+    Path(job.file).write_text(text.replace(f'path = "{job.folder}/lake"', path))
+    job.checkpoint("query-1", *range(5))
+    [named] = re.findall(r"job.toml (--sink .* --yes)", command("rebase", job.file).out)
+    done = command("rebase", job.file, *named.split())
+    assert (done.code, job.journal.read().next_epoch) == (0, 6)
 
 
 def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job: Job, command: Command) -> None:

@@ -16,12 +16,22 @@ from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.test_coordinator import Bench
 
-from exactsink.contract import AlreadyCommitted, InDoubtError, JobContext, LineageError, Lost, Prepared, Retryable
+from exactsink.contract import (
+    AlreadyCommitted,
+    Fatal,
+    Fenced,
+    InDoubtError,
+    JobContext,
+    LineageError,
+    Lost,
+    Prepared,
+    Retryable,
+)
 from exactsink.operate.plan import planned
 from exactsink.operate.views import SinkView
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal.records import Action, Clean, Identity, Settled
-from exactsink.protocol.reach import Start
+from exactsink.protocol.reach import OutcomeUnknown, Reach, Start
 from exactsink.protocol.sinks import Sink
 
 Command = Callable[..., Ended]
@@ -82,6 +92,7 @@ def test_a_sink_that_is_away_holds_up_no_other(bench: Bench, call: str) -> None:
         _down(patch, call, "table")
         driver, start = _recover(bench)
         assert [(name, str(error)) for name, error in start.aside.items()] == [("table", "the store is away")]
+        assert bench.said[-1].complete_epoch == (1 if call in ("in_doubt", "abort") else 0), "readers cut there"
         assert {txn.epoch for txn, p in bench.world.sinks["lake"].items() if p.state == "committed"} == {0, 1}
         assert ((1, "aborted") in _states(bench, "lake")) is (call == "abort"), "all marks were seen by then"
         with pytest.raises(Retryable, match="no claim"):
@@ -94,6 +105,18 @@ def test_a_sink_that_is_away_holds_up_no_other(bench: Bench, call: str) -> None:
     driver.leave()
     assert isinstance(bench.journal().read().anchors[-1], Clean)
     bench.check_applied(2)
+
+
+@pytest.mark.parametrize("kind", [InDoubtError, LineageError, Fenced, ValueError])
+def test_what_an_answer_says_of_the_whole_job_or_of_the_code_sets_no_sink_aside(kind: type[Exception]) -> None:
+    reach = Reach(sets_aside=True)
+    with pytest.raises(kind), reach.asking("lake"):
+        raise kind("said")
+    assert reach.aside == {}
+    for error in (Retryable("away"), Fatal("no table"), OSError("away"), OutcomeUnknown("in doubt")):
+        with reach.asking("lake"):
+            raise error
+        assert reach.aside == {"lake": error}
 
 
 def test_nothing_is_swept_while_a_mark_is_unseen_that_may_show_a_lost_decision(bench: Bench) -> None:
@@ -208,12 +231,13 @@ def test_a_dry_run_ends_as_the_real_one_and_changes_nothing(
     real = command("recover", job.file, *options)
     assert (dry.code, real.code) == (code, code), (dry, real)
     assert _words(dry.err) == _words(real.err)
+    assert not re.search(r"(sinks are|epoch \d+ is) committed", dry.out + dry.err), "nothing was"
     assert _words(dry.out).splitlines()[1:] == _words(real.out).splitlines()
 
 
 def _words(text: str) -> str:
-    """Leave out what a backend says of its evidence, before a commit and in it, and how old a heartbeat is."""
-    return re.sub(r"in doubt: .*|\d+ s old", "", text)
+    """Leave out what a backend says of its evidence, how old a heartbeat is, and whether it was done or would be."""
+    return re.sub(r"in doubt: .*|\d+ s old|recovered: |\b(would be|is|are)\b", "", text)
 
 
 def _files(job: Job) -> list[tuple[str, bytes]]:

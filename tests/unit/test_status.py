@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -139,8 +140,18 @@ class Answering(WrappedCommitter):
 @pytest.mark.parametrize(
     ("standing", "age", "code", "then"),
     [
-        (Unknown("no trace"), 1.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed (or lost)"),
-        (Unknown("no trace"), 61.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed (or lost)"),
+        (
+            Unknown("no trace"),
+            1.0,
+            3,
+            "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed --reason",
+        ),
+        (
+            Unknown("no trace"),
+            61.0,
+            3,
+            "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed --reason",
+        ),
         (Lost("rolled back"), 61.0, 3, "exactsink run {} (it writes them again)"),
         (Lost("rolled back"), 1.0, 0, ""),
     ],
@@ -385,3 +396,59 @@ def test_heartbeat_and_driver_are_said(in_doubt: Shop, command: Command, monkeyp
     in_doubt.heartbeat(0.0)
     monkeypatch.setattr("exactsink.cli.status.time.time", lambda: at + 12.34)
     assert 12.0 <= command("status", in_doubt.file, "--json", *WAIT).body["heartbeat_age_seconds"] <= 12.4
+
+
+def test_a_heartbeat_of_the_future_is_no_driver_at_work(in_doubt: Shop, command: Command) -> None:
+    in_doubt.heartbeat(-3600.0)
+    for name, code in (("status", 3), ("recover", 4)):
+        ended = command(name, in_doubt.file, *(WAIT if name == "status" else ()))
+        assert (ended.code, "s ahead of this machine's clock" in ended.err) == (code, True), ended.err
+    assert "s ahead of this machine's clock\n" in command("status", in_doubt.file, *WAIT).out
+    in_doubt.heartbeat(-2.0)  # clocks differ a little
+    assert command("status", in_doubt.file, *WAIT).code == 0
+
+
+def test_undecided_work_of_a_dead_driver_needs_a_start(
+    job: Job, command: Command, status: Callable[..., Ended]
+) -> None:
+    """Its locks and open transactions hold up others."""
+    job.checkpoint("query-1")
+    job.vote(job.journal.claim("query-1", "host:17"), 0, 0)
+    for at, code, word in (
+        (time.time(), 0, "proven"),
+        (time.time() - 61, 3, "undecided work"),
+        (0.0, 3, "undecided work"),
+    ):
+        job.heartbeat(at)
+        ended = status(job)
+        assert (ended.code, ended.body["state"]) == (code, word)
+    assert ended.body["error"]["next"] == f"exactsink run {job.file}, or exactsink recover {job.file}"
+    assert command("recover", job.file).code == status(job).code == 0
+
+
+def test_a_batch_run_in_doubt_or_with_undecided_work_is_no_health(tmp_path: Path, command: Command) -> None:
+    shop, run = Shop(tmp_path), Shop(tmp_path, run="day")
+    shop.epochs(0)
+    assert command("status", shop.file, "--all", *WAIT).code == 0
+    run.close_table()
+    run.epochs(0)
+    ended = command("status", shop.file, "--all", "--json", *WAIT)
+    assert (ended.code, ended.body["exit_code"], ended.body["error"]["exit_code"], ended.body["state"]) == (
+        *(3, 3, 3),
+        "proven",
+    )
+    assert "exactsink recover" in ended.body["error"]["next"]
+
+
+ODD = ["soon", None, True, [], float("nan"), float("inf"), -1.0, 10**400]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("field", ["heartbeat", "generation", "complete_epoch", "driver"])
+def test_no_command_fails_on_an_odd_state_file(shop: Shop, command: Command, field: str, value: object) -> None:
+    shop.epochs(0)
+    path = shop.folder / "chk.exactsink" / "state.json"
+    odd = {"complete_epoch": 0, "generation": 1, "driver": "host:1", "heartbeat": 1000.0, field: value}
+    path.write_text(json.dumps(odd))
+    codes = {name: command(name, shop.file).code for name in ("status", "stop", "recover")}
+    assert (codes["status"], codes["recover"], codes["stop"] in (0, 75)) == (0, 0, True)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import threading
 import time
 from pathlib import Path
 
+import pytest
+from tests.unit.manual_job import Job
+
+from exactsink.cli.main import main
 from exactsink.job.stop import StopFile, StopRequest, driver_name, stopped_by_signals
+from exactsink.observe.state import StateFile
+from exactsink.protocol.coordinator import State
+from exactsink.testing.processes import start
 
 
 def test_only_its_own_signals_and_requests_ask_a_driver_to_end(tmp_path: Path) -> None:
@@ -25,6 +33,8 @@ def test_only_its_own_signals_and_requests_ask_a_driver_to_end(tmp_path: Path) -
             os.kill(os.getpid(), signal.SIGUSR1)
             assert other.wait(30)
             file.write(StopRequest("elsewhere:17", 5, "a stop of another driver"))
+            stop._look()
+            assert stop.asked == ""
             file.write(StopRequest(driver_name(), 40, "exactsink stop"))
             assert asked.wait(30)
             assert (stop.asked, stop.at_once, heard) == ("exactsink stop", False, [("exactsink stop", 40)])
@@ -60,3 +70,31 @@ def test_a_closed_terminal_asks_a_driver_to_end_but_not_under_nohup() -> None:
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_driver_that_is_silent_is_not_said_to_have_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may hang: only its word, or that its process is gone, says that it has ended."""
+    job, ended = Job(tmp_path), start(lambda: 0)
+    os.waitpid(ended, 0)
+    file = StateFile(job.history / "state.json")
+    job.history.mkdir()
+
+    def stopped(driver: str, age: float) -> int:
+        file.write(State(0, 1, driver, time.time() - age))
+        return main(["stop", job.file, "--within", "0"])
+
+    monkeypatch.setattr("exactsink.cli.stop._MORE_SECONDS", 0.0)
+    for driver in (driver_name(), "elsewhere:17"):
+        for age in (61.0, 1.0, -3600.0):
+            assert stopped(driver, age) == 75
+            assert "has not said that it has ended" in capsys.readouterr().err
+    assert stopped(f"{platform.node()}:{ended}", 61.0) == 0
+    assert "is dead" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("odd", ['"soon"', "NaN", "-1", "null", "1e999", "[]"])
+def test_a_request_that_makes_no_sense_is_none(tmp_path: Path, odd: str) -> None:
+    (tmp_path / "stop.json").write_text(f'{{"driver": "{driver_name()}", "within": {odd}, "by": "somebody"}}')
+    assert StopFile(tmp_path).read() is None

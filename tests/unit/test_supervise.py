@@ -14,6 +14,7 @@ from tests.unit.manual_job import Job as ManualJob
 from exactsink.contract import ConfigError, Fatal, Fenced, Retryable
 from exactsink.job.config import load_config
 from exactsink.protocol.events import Events
+from exactsink.protocol.journal.log import Log
 from exactsink.spark.query import Query
 from exactsink.spark.supervise import supervise
 
@@ -118,7 +119,7 @@ class FakeDriver:
     def __init__(self, *of_the_job: object) -> None:
         self.made.append(self)
         self.heartbeat = SimpleNamespace()
-        self.journal = SimpleNamespace(log=SimpleNamespace(base=0))
+        self.journal = SimpleNamespace(log=Log())
         self.coordinator = SimpleNamespace(start=lambda *a: {}, run_epoch=lambda b: self.epoch(), returned=lambda e: 0)
 
     def close(self) -> None:
@@ -129,8 +130,7 @@ def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeyp
     """A query made by hand is stopped in a batch, and started again, before the batch's thread comes back."""
 
     def frame(run: str) -> Any:
-        context = {"sql.streaming.queryId": "query-1", "spark.jobGroup.id": run}
-        return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=context.get)))
+        return SimpleNamespace(sparkSession=run)
 
     def first_ends_after_the_second_began() -> None:
         monkeypatch.setattr(FakeDriver, "epoch", lambda self: None)
@@ -138,11 +138,10 @@ def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeyp
         raise Retryable("it was stopped")
 
     job.checkpoint("query-1")
-    (job.folder / "chk" / "offsets").mkdir()
-    (job.folder / "chk" / "offsets" / "0").write_text("v1\n{}\n{}")
     monkeypatch.setattr(FakeDriver, "made", [], raising=False)
     monkeypatch.setattr(FakeDriver, "epoch", lambda self: first_ends_after_the_second_began(), raising=False)
     monkeypatch.setattr("exactsink.spark.query.Driver", FakeDriver)
+    monkeypatch.setattr("exactsink.spark.query.query_run_of", lambda run: ("query-1", run))
     passes: Any = SimpleNamespace(fits=lambda frame: True, schemas=dict, routed=False, persists=False)
     query = Query(load_config(job.file)[0], {}, Events("job"), None, passes)
     with pytest.raises(Retryable, match="it was stopped"):

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 from tests.unit.upsert_sink import SCHEMA, upsert
 
-from exactsink.contract import Committed, Retryable
+from exactsink.contract import Committed, Fatal, Retryable
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 
 
@@ -64,6 +64,20 @@ def test_a_table_that_a_statement_fixes(tmp_path: Path, made: str, said: str) ->
     sink.sql(found.fix)
     assert [finding for finding in sink.check() if finding.severity == "error"] == []
     assert sink.run(1, [(1, "a")]) == [Committed()]
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+def test_create_adds_no_column_to_a_table_and_on_schema_change_does(tmp_path: Path, strategy: str) -> None:
+    wider = SCHEMA.append(pa.field("more", pa.int64()))
+    sink = upsert(tmp_path, strategy=strategy)
+    assert sink.run(1, [(1, "a")]) == [Committed()]
+    (found,) = [finding for finding in sink.check(wider) if finding.severity == "error"]
+    assert (found.message, found.fix) == ("table t has no column more", 'ALTER TABLE "t" ADD COLUMN "more" BIGINT;')
+    with pytest.raises(Fatal, match="table t has no column more"):
+        sink.open(2, wider)
+    adding = upsert(tmp_path, strategy=strategy, on_schema_change="add_columns")
+    assert adding.run(2, pa.table([[2], ["b"], [3], [4]], schema=wider)) == [Committed()]
+    assert adding.rows("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, 4)]
 
 
 def test_keys_of_two_columns_with_odd_names(tmp_path: Path) -> None:

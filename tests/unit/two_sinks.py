@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.unit.manual_job import offsets_sum, play_checkpoint
 
 from exactsink.cli.opened import Opened
 from exactsink.contract import ExactsinkError
@@ -49,6 +51,10 @@ class Shop:
     def close_table(self) -> None:
         self.sql("CREATE TRIGGER closed BEFORE INSERT ON t BEGIN SELECT RAISE(ABORT, 'closed'); END")
 
+    def lake_rows(self) -> int:
+        """Count the rows that any reader of the lake sees."""
+        return sum(pq.read_metadata(path).num_rows for path in (self.folder / "lake").glob("*.parquet"))
+
     def heartbeat(self, age: float) -> None:
         history = Opened.of(self.file, self.run).history
         state = history.last_state()
@@ -56,7 +62,7 @@ class Shop:
         history.state().write(replace(state, heartbeat=time.time() - age))
 
     def epochs(self, *numbers: int) -> None:
-        """Run a driver over these epochs, until its end or until the store refuses; it is dead then, not ended."""
+        """Run a driver over these batches, until its end or until the store refuses; it is dead then, not ended."""
         opened = Opened.of(self.file, self.run)
         history, attempts = opened.history, iter(range(100))
         history.make()
@@ -75,5 +81,8 @@ class Shop:
                 coordinator.start("query-1" if self.run is None else f"run {self.run}", lambda epoch: False)
                 schemas = dict.fromkeys(opened.sinks, ROWS.schema)
                 for number in numbers:
-                    previous = f"batch {number - 1}" if number else ""
-                    coordinator.run_epoch(Batch(number, f"batch {number}", schemas, write, previous=previous))
+                    play_checkpoint(self.folder / "chk", "query-1", *range(number))
+                    ends = (offsets_sum(number), offsets_sum(number - 1))
+                    epoch = journal.log.base + number
+                    coordinator.run_epoch(Batch(epoch, ends[0], schemas, write, previous=ends[1]))
+                    play_checkpoint(self.folder / "chk", "query-1", *range(number + 1))

@@ -11,8 +11,8 @@ The way of a row, and then of its vote:
   `links` in a folder, `uploads` in S3.
 - `s3`: the calls on a store; `preflight_s3` tries them.
 - `marks`: what the target's folder proves of it, and of the journal that feeds the folder.
-- `manifests`: which files each epoch has, folded by the hundred; `changes`: what took their place.
-- `snapshots`: the exact files of an epoch, for any reader; `compaction`: fewer of them; `commands`: both for a shell.
+- `manifests`: which files each epoch has, folded by the hundred.
+- `snapshots`: the exact files of an epoch, for any reader; `commands`: the same for a shell.
 - `conformance`, `conformance_s3`: targets for the conformance kit.
 """
 

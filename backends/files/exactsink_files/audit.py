@@ -8,43 +8,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exactsink.contract import AnyPath, Audit, ObjectPath, file_sha256
-from exactsink_files.changes import changes_of
-from exactsink_files.manifests import FileEntry
 from exactsink_files.votes import VotedFile
 
 __all__ = ["audited"]
 
 
-def audited(
-    root: AnyPath, folder: AnyPath, voted: Mapping[int, Sequence[VotedFile]], *, deep: bool
-) -> dict[int, Audit]:
+def audited(root: AnyPath, voted: Mapping[int, Sequence[VotedFile]], *, deep: bool) -> dict[int, Audit]:
     """Count the rows of the epochs' files that stand as they were voted for: by their sizes and Parquet's own counts.
 
-    `deep` reads each, and compares its SHA-256. What was compacted, and dropped, counts if the files that took its
-    place stand.
+    `deep` reads each, and compares its SHA-256.
     """
-    changes = changes_of(folder)
-    made = {file.path: file for change in changes for file in change.files}
-    dropped = {path for change in changes for path in change.drops} - made.keys()
-    standing = made.keys() - {path for change in changes for path in (*change.replaces, *change.drops)}
-    damaged = [why for path in sorted(standing) if dropped and (why := _damage(root / path, made[path], deep=deep))]
     found = {}
     for epoch, files in voted.items():
-        rows, wrong, compacted = 0, [], 0
+        rows, wrong = 0, []
         for file in files:
-            gone = file.final in dropped
-            why = "; ".join(damaged[:1]) if gone else _damage(root / file.final, file, deep=deep)
-            compacted += gone
+            why = _damage(root / file.final, file, deep=deep)
             rows += 0 if why else file.rows or 0
             wrong += [why] if why else []
         known = all(file.rows is not None for file in files)
         said = "; ".join(wrong[:3]) or ("files whole by SHA-256" if deep else "files by size and rows")
-        said += f", {compacted} of them compacted" if compacted and not wrong else ""
         found[epoch] = Audit(rows if known or wrong else None, said if known or wrong else "an old vote has no rows")
     return found
 
 
-def _damage(path: AnyPath, file: VotedFile | FileEntry, *, deep: bool) -> str:
+def _damage(path: AnyPath, file: VotedFile, *, deep: bool) -> str:
     """Return what is wrong with a file, empty when nothing is."""
     try:
         size = path.info().size if isinstance(path, ObjectPath) else path.stat().st_size

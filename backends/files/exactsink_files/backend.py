@@ -17,7 +17,7 @@ from exactsink.toolkit.local_paths import real_path
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.links import Links
-from exactsink_files.places import root_of
+from exactsink_files.places import Place, root_of
 from exactsink_files.renames import Renames, SentFiles
 from exactsink_files.s3 import open_s3
 from exactsink_files.upload_files import UploadFiles
@@ -48,6 +48,9 @@ class FilesOptions(TabularOptions):
     """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), or `sftp://user@host:port/path`."""
     endpoint_url: str | None = None
     """For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's."""
+    allow_folded_names: bool = False
+    """Accept text in `partition_by` where the file system takes two names for one, such as `a=X` and `a=x`: rows of
+    both are then in one folder, and are read with its value."""
     profile: str | None = None
     """For S3: the profile that has the credentials, where it is not the one of `AWS_PROFILE`."""
 
@@ -145,10 +148,18 @@ class FilesBackend(TabularBackend):
         return FilesWriter(txn, schema, self.options, UploadFiles(txn, root))
 
     def committer(self, ctx: JobContext) -> Committer:
-        root = self._root(self.options.path)
+        root = self.root
         if isinstance(root, Path):
-            return FilesCommitter(ctx, Links(root, ctx.file_mode), self.problems)
-        return FilesCommitter(ctx, Renames(root) if root.scheme == "sftp" else Uploads(root), self.problems)
+            place: Place = Links(root, ctx.file_mode)
+        else:
+            place = Renames(root) if root.scheme == "sftp" else Uploads(root)
+        exact = () if self.options.allow_folded_names else self.options.partition_by
+        return FilesCommitter(ctx, place, self.problems, exact)
+
+    @property
+    def root(self) -> AnyPath:
+        """Return the folder that the files go to, as the options say how to come there. Raises ConfigError."""
+        return self._root(self.options.path)
 
     def _root(self, root: str) -> AnyPath:
         if root.startswith("s3://"):

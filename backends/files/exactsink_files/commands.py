@@ -1,4 +1,4 @@
-"""`exactsink files ...`: what a target holds, exactly, and fewer small files in it."""
+"""`exactsink files ...`: what a target holds, exactly."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 import click
 
-from exactsink.contract import ConfigError, JobSinks, OpenJob
+from exactsink.contract import AnyPath, ConfigError, JobSinks, OpenJob
 from exactsink_files.backend import FilesBackend
-from exactsink_files.compaction import compact, drop_originals
-from exactsink_files.places import root_of
 from exactsink_files.snapshots import Feed, Snapshot, snapshot
 
-__all__ = ["commands", "compact_files", "list_files", "read_list"]
+__all__ = ["commands", "list_files", "read_list"]
 
 _job = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
 _sink = click.option("--sink", help="One of the job's files sinks, where it has several.")
@@ -26,7 +24,7 @@ _partial = click.option("--partial", is_flag=True, help="Go without epochs from 
 
 def commands(open_job: OpenJob) -> click.Group:
     """Return the group of commands."""
-    group = click.Group("files", help="Read what files sinks have written, exactly, and compact it.")
+    group = click.Group("files", help="Read what files sinks have written, exactly.")
 
     @group.command("list")
     @click.argument("target", metavar="PATH_OR_JOB")
@@ -56,28 +54,12 @@ def commands(open_job: OpenJob) -> click.Group:
         """
         read_list(open_job, job, sink, run, at, partial, as_json)
 
-    @group.command("compact")
-    @_job
-    @_sink
-    @_run
-    @click.option("--target-size", default="128 MB", show_default=True, help="What a file should have.")
-    @click.option("--drop-originals", "drop", is_flag=True, help="Remove what was compacted: see below.")
-    @click.option("--yes", is_flag=True, help="Do so, though plain readers lose sight of the rows.")
-    def compact_command(job: str, sink: str | None, run: str | None, target_size: str, drop: bool, yes: bool) -> None:
-        """Make large files of small ones, for readers of snapshots.
-
-        The job may be running. Plain readers (a glob, Spark on the folder) go on with the small files. With
-        --drop-originals these are removed: from then on plain readers do not see their rows, snapshots of older epochs
-        can't be had, and readers that still use an older list fail.
-        """
-        compact_files(open_job, job, sink, run, target_size, drop=drop, confirmed=yes)
-
     return group
 
 
 def list_files(open_job: OpenJob, target: str, sink: str | None, run: str | None, as_json: bool) -> None:
     """Print a line for each job and sink that has written to a folder."""
-    if target.endswith(".toml") and os.path.isfile(target):
+    if target.endswith(".toml") and not os.path.isdir(target):
         job, sinks = _files_sinks(open_job, target, run)
         feeds = [feed for name, root in sinks.items() if sink in (None, name) for feed in _known(root, job, name)]
     else:
@@ -102,48 +84,16 @@ def read_list(
         click.echo(path)
 
 
-def compact_files(
-    open_job: OpenJob, job: str, sink: str | None, run: str | None, size: str, *, drop: bool, confirmed: bool
-) -> None:
-    """Compact one sink's files, and drop what was replaced where that is asked for and confirmed."""
-    if drop and not confirmed:
-        raise ConfigError(
-            "--drop-originals needs --yes",
-            why="readers that search the folder would not see the rows of compacted files any more",
-            next="say --yes once all of its readers use snapshots, or leave --drop-originals out",
-        )
-    name, chosen, root = _chosen(open_job, job, sink, run)
-    target = _bytes(size)
-    done = compact(root_of(root), name, chosen, target)
-    if done.change is None:
-        click.echo("no small files to compact")
-    else:
-        click.echo(f"change {done.change}: {done.replaced} files are {done.files} now, {done.rows} rows")
-    if drop:
-        click.echo(f"{drop_originals(root_of(root), name, chosen)} files dropped")
-
-
-def _bytes(size: str) -> int:
-    from exactsink.toolkit.tabular import TabularOptions
-
-    try:
-        target = TabularOptions(path="", target_file_size=size).target_bytes
-    except ValueError as error:
-        raise ConfigError(f"--target-size {size} is no size", next="give a number and a unit: '128 MB'") from error
-    assert target is not None
-    return target
-
-
-def _files_sinks(open_job: OpenJob, job: str, run: str | None) -> tuple[str, dict[str, str]]:
+def _files_sinks(open_job: OpenJob, job: str, run: str | None) -> tuple[str, dict[str, AnyPath]]:
     """Return the job's name in ids, and its files sinks with their folders."""
     opened: JobSinks = open_job(job, run)
-    files = {name: each.options.path for name, each in opened.sinks.items() if isinstance(each, FilesBackend)}
+    files = {name: each.root for name, each in opened.sinks.items() if isinstance(each, FilesBackend)}
     if not files:
         raise ConfigError(f"{job} has no files sink", next="name another job")
     return opened.job, files
 
 
-def _chosen(open_job: OpenJob, job: str, sink: str | None, run: str | None) -> tuple[str, str, str]:
+def _chosen(open_job: OpenJob, job: str, sink: str | None, run: str | None) -> tuple[str, str, AnyPath]:
     name, sinks = _files_sinks(open_job, job, run)
     if sink is None and len(sinks) == 1:
         sink = next(iter(sinks))
@@ -152,7 +102,7 @@ def _chosen(open_job: OpenJob, job: str, sink: str | None, run: str | None) -> t
     return name, sink, sinks[sink]
 
 
-def _known(root: str, job: str, sink: str) -> list[Feed]:
+def _known(root: AnyPath, job: str, sink: str) -> list[Feed]:
     return list(snapshot(root, job=job, sink=sink, partial=True).feeds)
 
 

@@ -34,7 +34,6 @@ from exactsink_files.audit import audited
 from exactsink_files.marks import MarkFolder
 from exactsink_files.marks import Standing as Stands
 from exactsink_files.places import Place, explained
-from exactsink_files.snapshots import feed_folder
 from exactsink_files.votes import Vote, own_txn
 
 __all__ = ["FilesCommitter"]
@@ -43,11 +42,18 @@ __all__ = ["FilesCommitter"]
 class FilesCommitter(Committer):
     """Commit files where they are; marks around it prove what was committed."""
 
-    def __init__(self, ctx: JobContext, place: Place, problems: Callable[[pa.Schema], list[Finding]]) -> None:
+    def __init__(
+        self,
+        ctx: JobContext,
+        place: Place,
+        problems: Callable[[pa.Schema], list[Finding]],
+        exact_folders: Sequence[str] = (),
+    ) -> None:
         self._ctx = ctx
         self._place = place
         self._root = str(place.root)
         self._problems = problems
+        self._exact_folders = exact_folders
         self._made = False
         self._marks = MarkFolder(ctx, place.root)
         self._held: Mark | Literal["any"] | None = "any"
@@ -55,6 +61,15 @@ class FilesCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._problems(schema)
         yield from self._place.problems(self._ctx)
+        texts = [each.name for each in schema if each.name in self._exact_folders and _is_text(each.type)]
+        if texts and self._place.folds:
+            yield Finding(
+                "error",
+                f"{self._root} does not keep apart names of folders that differ only in {self._place.folds}: rows "
+                f"could come back with another value of partition column {texts[0]}",
+                "set path to a file system that keeps them apart, or take the column out of partition_by; if its "
+                "values never differ only so, set allow_folded_names = true",
+            )
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
         yield from self._place.problems(self._ctx)
@@ -178,10 +193,9 @@ class FilesCommitter(Committer):
         return isinstance(self._held, Mark) and gone and not (standing.names(epoch, name) or self._place.shows(vote))
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        root, ctx = self._place.root, self._ctx
         with explained(self._root):
             voted = {epoch: [f for c in votes for f in Vote.load(c).files] for epoch, votes in epochs.items()}
-            return audited(root, feed_folder(root, ctx.job, ctx.sink), voted, deep=deep)
+            return audited(self._place.root, voted, deep=deep)
 
     def mark(self) -> Mark | None:
         with explained(self._root):
@@ -208,6 +222,10 @@ class FilesCommitter(Committer):
 
     def close(self) -> None:
         """Hold nothing, so let go of nothing."""
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string())
 
 
 def _outcome(files: Sequence[Outcome]) -> Outcome:

@@ -34,9 +34,10 @@ from exactsink.contract import (
     Unknown,
     file_sha256,
     make_folder,
+    new_folder,
     sync_folders,
 )
-from exactsink_files.places import Found, Place, contended, foreign_file, hidden
+from exactsink_files.places import Found, Place, contended, doing, foreign_file, hidden, remedy, tried
 from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
 
 __all__ = ["Links", "remove_folder", "sync_finals"]
@@ -53,15 +54,18 @@ class Links(Place):
         self._file_mode = file_mode
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
-        for place in dict.fromkeys((_nearest(str(self._root)), _nearest(str(temp_root(self._root))))):
-            if not os.path.isdir(place):
-                yield Finding("error", f"{place} is not a folder", "move it away, or set path to another folder")
-                continue
-            try:
-                tempfile.TemporaryFile(dir=place, prefix="_exactsink-probe-").close()
-            except OSError as error:
-                message = f"{place} can't be written: {error.strerror or error}"
-                yield Finding("error", message, f"chmod u+rwx '{place}' as its owner, or set path to another folder")
+        places = tuple(dict.fromkeys((_nearest(str(temp_root(self._root))), _nearest(str(self._root)))))
+        if files := [place for place in places if not os.path.isdir(place)]:
+            yield Finding("error", f"{files[0]} is not a folder", "move it away, or set path to another folder")
+            return
+        try:
+            self.folds = _tried(places)
+        except OSError as error:
+            message = f"{places[-1]} can't be written: {error.strerror or error}"
+            fix = remedy(error, places[-1]) or f"look at its room, its quota and its mount: df -h '{places[-1]}'"
+            if isinstance(error, PermissionError):
+                fix = f"chmod u+rwx '{places[-1]}' as its owner, or set path to another folder"
+            yield Finding("error", message, fix)
 
     def prepare(self) -> None:
         folder = temp_root(self._root)
@@ -178,7 +182,7 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
     for _ in range(_TRIES):
         sealed = _sealed(temp)
         if sealed is not None:
-            os.makedirs(final.parent, exist_ok=True)
+            _make_folders(final.parent)
             try:
                 _link(temp, final)
                 return Committed()
@@ -191,6 +195,14 @@ def _place(vote: Vote, file: VotedFile) -> Outcome:
         if sealed is None:
             return Unknown(_gone(vote, file))
     raise contended(f"can't give {temp} its final name {final}")
+
+
+def _make_folders(folder: Path) -> None:
+    """Make partition folders; `sync_finals` makes their names durable, all at once."""
+    if not folder.is_dir():
+        _make_folders(folder.parent)
+        with suppress(FileExistsError):
+            new_folder(folder, "umask")
 
 
 def _stands(vote: Vote, file: VotedFile) -> Standing:
@@ -260,6 +272,19 @@ def _drop_temps(vote: Vote) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # what else lies there is not ours
             raise
+
+
+def _tried(places: Sequence[str]) -> str:
+    made: list[Path] = []
+    try:
+        for place in places:  # no TemporaryDirectory: some Pythons try its removal without end
+            with doing("make a folder"):
+                made.append(Path(tempfile.mkdtemp(dir=place, prefix="_exactsink-probe-")))
+        return tried(made[0], made[-1], _link)
+    finally:
+        for folder in made:
+            with doing("list and remove a folder"):
+                remove_folder(folder)
 
 
 def _nearest(path: str) -> str:

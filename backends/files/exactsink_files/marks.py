@@ -22,6 +22,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from exactsink.contract import (
@@ -33,6 +34,7 @@ from exactsink.contract import (
     SyncFailed,
     create_file,
     make_folder,
+    new_file,
     replace_file,
     sync_folders,
 )
@@ -43,7 +45,10 @@ __all__ = ["MarkFolder", "Standing"]
 
 _VERSION = 1
 _BIRTH = "birth"
-_DAMAGED = "bring the file back from a backup; or, if its writer died and no driver runs, remove it; then start again"
+_DAMAGED = "bring the file back from a backup, then start the job again"
+_UNFINISHED = (
+    "if its writer died and no driver runs, remove it; else bring it back from a backup; then start the job again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,8 @@ class MarkFolder:
     def finish(self, name: str) -> None:
         """Mark durably that all files of a manifest have their names, also after a power cut."""
         done = self._path / f"{name}.done"
-        replace_file(done, b"") if isinstance(done, ObjectPath) else done.touch()
+        with suppress(FileExistsError):
+            replace_file(done, b"") if isinstance(done, ObjectPath) else new_file(done).close()
         try:
             self.sync()
         except SyncFailed:  # so that it is made again
@@ -186,7 +192,8 @@ class MarkFolder:
             return body
         except (ValueError, TypeError, KeyError) as error:
             what = f"{path} does not say what stands in the target: {error}"
-            raise Fatal(what, why="it is the sink's mark, and is not guessed at", next=_DAMAGED) from error
+            fix = _UNFINISHED if name == _BIRTH and isinstance(path, Path) else _DAMAGED  # all else was never in parts
+            raise Fatal(what, why="it is the sink's mark, and is not guessed at", next=fix) from error
 
     def _body(self) -> dict[str, Any]:
         ctx = self._ctx

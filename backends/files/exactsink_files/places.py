@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from exactsink.contract import (
     AnyPath,
@@ -23,11 +24,16 @@ from exactsink.contract import (
     Retryable,
     Standing,
     Txn,
+    create_file,
+    file_names,
+    file_sha256,
     path_of,
+    remove_files,
+    replace_file,
 )
 from exactsink_files.votes import Vote, VotedFile
 
-__all__ = ["Found", "Place", "contended", "explained", "foreign_file", "hidden", "root_of"]
+__all__ = ["Found", "Place", "contended", "doing", "explained", "foreign_file", "hidden", "remedy", "root_of", "tried"]
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
 _IN_THE_WAY = "move away what is no folder there, or set another path"
@@ -48,8 +54,16 @@ _STORE_REMEDIES = {
     errno.ENODEV: "make the bucket of {root}, or set another path",
     errno.ENAMETOOLONG: _SHORTER,
 }
+_SPELLED = "X\u00e9."
+_SPELLINGS = {
+    "upper and lower case": "x\u00e9.",
+    "the Unicode forms of \u00e9": "Xe\u0301.",
+    "a dot at the end": "X\u00e9",
+}
 _LOOK = "start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
-_LOOK_AT_STORE = "start the job again, nothing is lost; if it comes back, look at the store of {root}"
+_LOOK_AT_STORE = (
+    "start the job again, nothing is lost; if it comes back, look at the store of {root}, and at proxies before it"
+)
 
 
 def root_of(text: str) -> AnyPath:
@@ -79,6 +93,8 @@ class Place(ABC):
     """Where one sink's files are until they are committed, and how they get their names. Votes come by participant."""
 
     root: AnyPath
+    folds = ""
+    """Which differences between names of folders are none here, in words: `problems` finds out."""
 
     @abstractmethod
     def problems(self, ctx: JobContext) -> Iterable[Finding]:
@@ -139,6 +155,37 @@ class Place(ABC):
         """List this job's and sink's participants."""
 
 
+def tried(hidden: AnyPath, shown: AnyPath, name: Callable[[Any, Any], None]) -> str:
+    """Make, in two empty folders, each call that a commit makes; `name` gives a hidden file its name.
+
+    Returns which differences between names are none there, in words. Raises OSError that says which call fails.
+    """
+    mark, final = hidden / "mark", shown / _SPELLED
+    steps: dict[str, Callable[[], object]] = {
+        "make a file durably": lambda: create_file(mark, b"1"),
+        "replace a file durably": lambda: replace_file(mark, b"2"),
+        "give a hidden file its name": lambda: name(mark, final),
+        "read a file": lambda: file_sha256(final),
+        "list a folder": lambda: file_names(shown),
+    }
+    for what, step in steps.items():
+        with doing(what):
+            step()
+    folds = [what for what, other in _SPELLINGS.items() if (shown / other).exists()]
+    with doing("remove a file"):
+        remove_files(shown, [_SPELLED])
+    return " and ".join(folds)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Raise an OSError of the block as one that says which call fails."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, f"can't {what}: {error.strerror or error}") from error
+
+
 @contextmanager
 def explained(root: str) -> Iterator[None]:
     """Turn an OSError of the block into the error that says what comes next: fix something, or just try again."""
@@ -148,9 +195,14 @@ def explained(root: str) -> Iterator[None]:
         what = f"the target can't be written: {error.filename or root}"
         why = error.strerror or str(error)
         in_store = root.startswith("s3:")
-        if (fix := (_STORE_REMEDIES if in_store else _REMEDIES).get(error.errno or 0)) is not None:
-            raise Fatal(what, why=why, next=fix.format(root=root)) from error
+        if fix := remedy(error, root, _STORE_REMEDIES if in_store else _REMEDIES):
+            raise Fatal(what, why=why, next=fix) from error
         raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error
+
+
+def remedy(error: OSError, root: str, known: Mapping[int, str] = _REMEDIES) -> str:
+    """Return how a person ends an error, empty where it may end by itself."""
+    return known.get(error.errno or 0, "").format(root=root)
 
 
 def contended(what: str) -> Retryable:

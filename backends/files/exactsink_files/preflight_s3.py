@@ -16,15 +16,15 @@ from exactsink_files.votes import Part
 __all__ = ["store_problems"]
 
 _DAY = 86_400
-_GONE = frozenset({"NoSuchUpload", "404"})
+_DONE = frozenset({"NoSuchUpload", "404", "PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 _NO_RULES = frozenset({"NoSuchLifecycleConfiguration", "NoSuchLifecycle"})
 _ELSEWHERE = frozenset(
     {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 )
 _CREDENTIALS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "403"})
 _GIVE = (
-    "give the environment's keys, a profile or a role the right to read, write, delete and list below {root}, "
-    "and to list and abort its multipart uploads"
+    "give the environment's keys, a profile or a role these rights for {root}: s3:ListBucket, s3:GetObject, "
+    "s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, s3:ListMultipartUploadParts, s3:ListBucketMultipartUploads"
 )
 _SIGN_IN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or `profile`, or run under a role"
 
@@ -45,7 +45,7 @@ def store_problems(own: S3, root: str, ctx: JobContext) -> Iterator[Finding]:
 
 
 def _upload_problems(own: S3, root: str, tried: str) -> Iterator[Finding]:
-    """Try to abort an upload, and to complete one."""
+    """Try to abort an upload, and to complete one; list them as a sweep does, by name and all of the bucket."""
     for completed in (False, True):
         upload = own.create(tried, {})
         try:
@@ -54,6 +54,11 @@ def _upload_problems(own: S3, root: str, tried: str) -> Iterator[Finding]:
                 yield Finding("error", f"{root}: the store shows an upload before it is completed", "use another store")
             elif completed:
                 _complete(own, tried, upload, part)
+            else:
+                list(own.uploads(tried))
+                next(own.uploads(""), None)
+                if own.parts(tried, upload) != [part]:
+                    yield Finding("error", f"{root}: the store does not list an upload's parts", "use another store")
         finally:
             own.abort(tried, upload)
         if own.parts(tried, upload) is not None:
@@ -63,9 +68,9 @@ def _upload_problems(own: S3, root: str, tried: str) -> Iterator[Finding]:
 def _complete(own: S3, tried: str, upload: str, part: Part) -> None:
     """Complete an upload, also where the answer was lost: its repeat is refused by some servers."""
     try:
-        own.complete(tried, upload, [part], if_absent=False)
+        own.complete(tried, upload, [part])
     except OSError as error:
-        if store_code(error) not in _GONE or own.head(tried) is None:
+        if store_code(error) not in _DONE or own.head(tried) is None:
             raise
 
 
@@ -113,4 +118,13 @@ def _refused(error: OSError, root: str) -> Finding:
         fix = "use a store that has what is named there"
     else:
         fix = "look at the store, and at endpoint_url or AWS_ENDPOINT_URL"
-    return Finding("error", f"{root} can't be used: {error.strerror or error}", fix)
+    return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
+
+
+def _operation(error: BaseException | None) -> str:
+    """Name the call that S3 has refused, where its library says it."""
+    while error is not None:
+        if name := getattr(error, "operation_name", ""):
+            return f"{name}: "
+        error = error.__cause__
+    return ""

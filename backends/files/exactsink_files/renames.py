@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from exactsink.contract import (
     sync_folders,
 )
 from exactsink_files.links import sync_finals
-from exactsink_files.places import Found, Place, contended, foreign_file, hidden
+from exactsink_files.places import Found, Place, contended, doing, foreign_file, hidden, tried
 from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
 from exactsink_files.writer import HiddenFiles
 
@@ -48,17 +49,31 @@ class Renames(Place):
         self._fs: Any = root.fs
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
-        place = temp_root(self._root)
         try:
-            while not place.exists():
-                place = place.parent
-            why = place.why_no_creates()
+            why = self._tried()
         except OSError as error:
             fix = "look at the server, its ~/.ssh/known_hosts entry, the user's key and the rights on the folder"
             yield Finding("error", f"{self.root} can't be used: {error.strerror or error}", fix)
             return
         if why:
             yield Finding("error", f"{self.root} can't be used: {why}", "use OpenSSH's server, or another target")
+
+    def _tried(self) -> str:
+        """Make each call that a commit makes; return why the server can't be used, empty where it can."""
+        made: list[ObjectPath] = []
+        try:
+            for place in (temp_root(self._root), self._root):
+                while not place.exists():
+                    place = place.parent
+                made.append(place / f"_exactsink-probe-{secrets.token_hex(8)}")
+                with store_errors(made[-1].url), doing("make a folder"):
+                    self._fs.make_folders(_path(made[-1]))
+            self.folds = tried(made[0], made[1], lambda temp, final: self._fs.give_name(_path(temp), _path(final)))
+            return made[0].why_no_creates()
+        finally:
+            for folder in made:
+                with doing("list and remove a folder"):
+                    _remove_folder(folder)
 
     def prepare(self) -> None:
         with store_errors(self._root.url):
@@ -106,7 +121,7 @@ class Renames(Place):
         return [InDoubt.of(txn, age_seconds=ages[name]) for name in ages if (txn := own_txn(ctx, name)) is not None]
 
     def _at(self, root: str, name: str) -> ObjectPath:
-        return ObjectPath(f"{root}/{name}".rstrip("/."), self._root.fs)
+        return ObjectPath(root if name == "." else f"{root}/{name}", self._root.fs)
 
     def _temp(self, vote: Vote, file: VotedFile) -> ObjectPath:
         return self._at(vote.root, f"{vote.folder}/{file.temp}")

@@ -19,6 +19,7 @@ AT_ONCE = 32
 """Requests on their way at a time, so that hundreds of files are a matter of a second."""
 _SLOWEST_ANSWER = 120
 """Seconds: a server may copy the parts of a file before it answers that it is complete."""
+_NO_CONDITION = frozenset({"NotImplemented", "501"})
 _ABSENT = frozenset({"NoSuchUpload", "NoSuchKey", "404"})
 
 _Item = TypeVar("_Item")
@@ -72,15 +73,20 @@ class S3:
         answer = self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)
         return Part(number, len(data), answer["ETag"])
 
-    def complete(self, key: str, upload: str, parts: Sequence[Part], *, if_absent: bool = True) -> None:
-        """Let the object have its name.
+    def complete(self, key: str, upload: str, parts: Sequence[Part]) -> None:
+        """Let the object have its name, unless another has it, where the store has such conditions.
 
         That this succeeds proves nothing for an upload that was not seen to stand: a server may answer so for any
         object of that name. Nor does it for a repeat: versitygw answers so, too, when it died in the first call.
         """
         named = {"Parts": [{"PartNumber": part.number, "ETag": part.etag} for part in parts]}
-        condition = {"IfNoneMatch": "*"} if if_absent else {}
-        self._call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=named, **condition)
+        wanted = {"Key": key, "UploadId": upload, "MultipartUpload": named}
+        try:
+            self._call("complete_multipart_upload", **wanted, IfNoneMatch="*")
+        except OSError as error:
+            if store_code(error) not in _NO_CONDITION:
+                raise
+            self._call("complete_multipart_upload", **wanted)
 
     @contextmanager
     def completes_sent(self) -> Iterator[Mapping[str, int]]:

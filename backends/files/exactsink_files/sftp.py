@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from contextlib import suppress
 from typing import Any
@@ -17,19 +18,24 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from paramiko import AuthenticationException, RejectPolicy, SFTPClient, SFTPFile, SSHClient, SSHException
 from paramiko.sftp import CMD_EXTENDED
 
-from exactsink.contract import ObjectPath, SyncFailed
+from exactsink.contract import ConfigError, ObjectPath, SyncFailed
 
 __all__ = ["SftpFiles", "open_sftp"]
 
 _LONGEST_ANSWER = 120  # seconds
+_URL = re.compile(r"sftp://(?:(?P<user>[^@/]*)@)?(?P<host>[^@:/]*)(?::(?P<port>\d+))?(?P<path>/.*|)", re.DOTALL)
 
 
 def open_sftp(url: str) -> ObjectPath:
     """Open a folder of a server, `sftp://user@host:port/path`; the first call connects.
 
-    No two share a connection: one that two threads use at once would lose answers.
+    No two share a connection: one that two threads use at once would lose answers. Raises ConfigError.
     """
-    return ObjectPath(url, SftpFiles(**SftpFiles._get_kwargs_from_urls(url), skip_instance_cache=True))
+    if (found := _URL.fullmatch(url)) is None:
+        raise ConfigError(f"{url} names no folder of a server", next="write sftp://user@host:port/path")
+    given: dict[str, Any] = {"username": found["user"]} if found["user"] else {}
+    given |= {"port": int(found["port"])} if found["port"] else {}
+    return ObjectPath(url.rstrip("/"), SftpFiles(found["host"], **given, skip_instance_cache=True))
 
 
 class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -55,6 +61,12 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
             if (opened := self._live.get_channel()) is not None:
                 opened.settimeout(_LONGEST_ANSWER)
         return self._live
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        """Return the name on the server: fsspec takes `?` and `#` for parts of a URL."""
+        found = _URL.fullmatch(path)
+        return path if found is None else found["path"] or "/"
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         return dict(super().info(path))

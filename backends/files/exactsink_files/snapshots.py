@@ -1,40 +1,35 @@
 """What a target held at an epoch: the exact list of files, for any reader, without Spark and without a driver.
 
-Only reads; consistent while drivers commit and fold and while files are compacted.
+Only reads; consistent while drivers commit and fold.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, file_names
-from exactsink_files.changes import applied, changes_of
+from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, ObjectPath, file_names
 from exactsink_files.manifests import Epoch, FileEntry, epochs_of
 from exactsink_files.places import root_of
 from exactsink_files.votes import temp_root
 
-__all__ = ["Feed", "Snapshot", "SnapshotFile", "feed_folder", "snapshot"]
+__all__ = ["Feed", "Snapshot", "SnapshotFile", "snapshot"]
 
 _FEED = re.compile(rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})")
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A file of a snapshot: `path` is whole, a path or a URL. `rows` is None where an earlier release wrote it.
-
-    `base` is the folder that its partition folders begin in.
-    """
+    """A file of a snapshot: `path` is whole, a path or a URL. `rows` is None where an earlier release wrote it."""
 
     path: str
     size: int
     rows: int | None
     sha256: str
-    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +67,6 @@ class Snapshot:
     @property
     def paths(self) -> list[str]:
         return [file.path for file in self.files]
-
-    @property
-    def by_base(self) -> Mapping[str, list[str]]:
-        """The paths by their base: a reader that is given the base of partition folders takes one at a time."""
-        bases = dict.fromkeys(file.base for file in self.files)
-        return {base: [file.path for file in self.files if file.base == base] for base in bases}
 
     @property
     def rows(self) -> int | None:
@@ -118,14 +107,11 @@ def snapshot(
     return Snapshot(feeds)
 
 
-def feed_folder(root: AnyPath, job: str, sink: str) -> AnyPath:
-    """Name the folder of one sink's marks, manifests, changes and compacted files."""
-    return temp_root(root) / f"{job}.{sink}"
-
-
 def _root(path: str | os.PathLike[str] | AnyPath) -> AnyPath:
     if isinstance(path, str):
         path = root_of(path.removeprefix("file://"))
+        if isinstance(path, ObjectPath) and not re.fullmatch(r"[a-z0-9]+://[^/]+(/.*)?", path.url, re.DOTALL):
+            raise ConfigError(f"{path} names no bucket or server", next="write s3://bucket/path or sftp://host/path")
     return Path(os.path.abspath(path)) if isinstance(path, os.PathLike) else path
 
 
@@ -139,8 +125,14 @@ def _feeds(root: AnyPath, job: str | None, sink: str | None) -> Iterator[tuple[s
 
 
 def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
-    folder = feed_folder(root, job, sink)
-    changes = changes_of(folder)  # before the epochs: all that they speak of stands by now
+    folder = temp_root(root) / f"{job}.{sink}"
+    if "changes" in file_names(folder):
+        raise ConfigError(
+            f"{job}.{sink}: an earlier release compacted these files, and this one does not read its list of them",
+            why="their manifests name files that compacting with --drop-originals may have removed",
+            next="read them with the release that compacted them; if --drop-originals was never used, the files in "
+            f"the partition folders are whole: remove {folder}/changes and {folder}/compacted",
+        )
     epochs = epochs_of(folder)
     newest = epochs.known[-1].number if epochs.known else None
     first = epochs.known[0].number if epochs.known else None
@@ -148,15 +140,8 @@ def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
         _check_known(f"{job}.{sink}", asked, first, newest, epochs.whole)
     known = [epoch for epoch in epochs.known if asked is None or epoch.number <= asked]
     epoch = newest if asked is None else asked
-    entries = applied(_entries(root, known), changes, -1 if epoch is None else epoch, f"{job}.{sink}")
-    files = tuple(SnapshotFile(str(root / e.path), e.size, e.rows, e.sha256, _base(root, e.path)) for e in entries)
+    files = tuple(SnapshotFile(str(root / e.path), e.size, e.rows, e.sha256) for e in _entries(root, known))
     return Feed(job, sink, epoch, first, epochs.whole, files)
-
-
-def _base(root: AnyPath, path: str) -> str:
-    """Return the root, or a compacted file's own folder: `_exactsink/JOB.SINK/compacted/NUMBER`."""
-    parts = path.split("/")
-    return str(root / "/".join(parts[:4])) if parts[0] == "_exactsink" else str(root)
 
 
 def _entries(root: AnyPath, epochs: list[Epoch]) -> list[FileEntry]:

@@ -36,7 +36,6 @@ __all__ = ["Uploads", "identity", "record_name"]
 
 _RECORD = ".uploads"
 _FILE = re.compile(r"(?:.*/)?(?P<txn>[^/]+?)(?:\.\d+)?\.(?:parquet|json|csv)", re.DOTALL)
-_NO_CONDITION = frozenset({"NotImplemented", "501"})
 _GONE = frozenset({"NoSuchUpload", "404"})
 _PARTS_DIFFER = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
 _CONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"})
@@ -94,6 +93,10 @@ class Uploads(Place):
     def withdraw(self, vote: Vote) -> None:
         s3 = self._of(vote)
         in_parallel(lambda file: s3.abort(s3.key(file.final), file.temp), vote.files)
+        left = in_parallel(lambda file: s3.parts(s3.key(file.final), file.temp), vote.files)
+        if left != [None] * len(left):  # the answer to an abort is empty, so it proves nothing
+            what, fix = f"the store keeps uploads to {vote.root}", "start the job again; if it stays, look at the store"
+            raise Retryable(what, why="it had answered that they are aborted", next=fix)
         s3.delete([s3.key(vote.folder)])
 
     def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
@@ -188,7 +191,8 @@ class Uploads(Place):
         completed = False
         if waits:
             try:
-                self._complete(self._of(vote), file)
+                s3 = self._of(vote)
+                s3.complete(s3.key(file.final), file.temp, file.parts)
                 completed = True
                 if sent[file.temp] <= 1:
                     return Committed()
@@ -225,15 +229,6 @@ class Uploads(Place):
         if held is not None and not _is_voted(held, name, file):
             raise foreign_file(f"{vote.root}/{file.final}", file)
         return held is not None
-
-    def _complete(self, s3: S3, file: VotedFile) -> None:
-        key = s3.key(file.final)
-        try:
-            s3.complete(key, file.temp, file.parts)
-        except OSError as error:
-            if store_code(error) not in _NO_CONDITION:
-                raise
-            s3.complete(key, file.temp, file.parts, if_absent=False)
 
 
 def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:

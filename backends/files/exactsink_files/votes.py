@@ -128,7 +128,10 @@ def temp_folder(root: _Folder, txn: Txn) -> _Folder:
 
 
 def final_name(txn: Txn, partition: str, number: int, form: str) -> str:
-    """Name a file's place below the root: unique for good, as the transaction's id with the folder's count is."""
+    """Name a file's place below the root. The transaction's id with the file's number is unique without its folder.
+
+    Votes of earlier releases count per folder.
+    """
     name = f"{txn.id}.{number}.{form}" if number else f"{txn.id}.{form}"
     return f"{partition}/{name}" if partition else name
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = ["frame_findings", "keys_there"]
+__all__ = ["frame_findings", "keys_there", "named_findings"]
 
 
 def keys_there(table: Table, there: Collection[str], fold: Callable[[str], str] = str.lower) -> Iterator[Finding]:
@@ -19,6 +19,17 @@ def keys_there(table: Table, there: Collection[str], fold: Callable[[str], str] 
         if fold(key) not in known:
             message = f"`keys` names column {key}, table {table.name} has {', '.join(there)}"
             yield Finding("error", message, f"add {key} to table {table.name}, or correct `keys`")
+
+
+def named_findings(table: Table, schema: pa.Schema) -> Iterator[Finding]:
+    """Find columns that the options name and a frame lacks."""
+    single = {"order_by": table.order_by, "version": table.version}
+    named = {"keys": table.keys, "update_columns": table.update_columns or ()}
+    for option, names in (named | {option: (name,) for option, name in single.items() if name is not None}).items():
+        for name in names:
+            if name not in schema.names:
+                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
+                yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
 
 
 def frame_findings(
@@ -34,13 +45,7 @@ def frame_findings(
     """
     if schema is None:
         return
-    single = {"order_by": table.order_by, "version": table.version}
-    named = {"keys": table.keys, "update_columns": table.update_columns or ()}
-    for option, names in (named | {option: (name,) for option, name in single.items() if name is not None}).items():
-        for name in names:
-            if name not in schema.names:
-                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
-                yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
+    yield from named_findings(table, schema)
     seen: dict[str, str] = {}
     for name in (*schema.names, *(GUARD if table.guarded else ())):
         if fold(name) in seen:

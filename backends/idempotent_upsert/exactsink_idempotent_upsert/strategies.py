@@ -193,6 +193,7 @@ class DirectCommitter(MarkerCommitter):
             if owner != mine:
                 what, fix = database.owned_by(owner)
                 raise LineageError(what, why="epochs of two journals can't be compared row by row", next=fix)
+        self.check_columns(schema)
         return _ticket(ctx.lineage, database, schema)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:

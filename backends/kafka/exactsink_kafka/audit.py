@@ -19,7 +19,7 @@ _Place = tuple[str, str, int]
 
 def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit]:
     """Count each epoch's rows that a reader of committed rows gets. Records of other writers are passed over."""
-    here = wire.cluster_id()
+    [here] = wire.ask(wire.about_cluster())
     first: dict[_Place, dict[_Producer, int]] = defaultdict(dict)
     for votes in epochs.values():
         for vote in votes:
@@ -81,5 +81,5 @@ def _hidden(topic: str, partition: int, holder: OpenProducer) -> Retryable:
     return Retryable(
         f"readers of {topic}-{partition} stand still at offset {holder.first_offset}: rows after it can't be counted",
         why=f"producer id {holder.id} (epoch {holder.epoch}) has a transaction open there",
-        next="wait until its owner or its timeout ends it, then exactsink verify again",
+        next="wait until its owner or its timeout ends it, then `exactsink verify JOB.toml` again",
     )

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import IncompatibleBrokerVersion, KafkaError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -22,6 +22,7 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
 from exactsink.contract import ExactsinkError, Fatal
 from exactsink.toolkit.waiting import attempts_within
+from exactsink_kafka import messages
 from exactsink_kafka.errors import MOVING, explained, is_refusal
 from exactsink_kafka.options import KafkaOptions, kafka_python_settings
 
@@ -35,15 +36,8 @@ IDLE_SECONDS = 60.0
 
 _ID = CoordinatorType.TRANSACTION
 _FIRST, _LONGEST = 0.002, 0.25  # seconds between tries
-_CHATTY = (
-    "kafka.admin.client",
-    "kafka.cluster",
-    "kafka.net.connection",
-    "kafka.net.manager",
-    "kafka.net.selector",
-    "kafka.net.transport",
-    "kafka.protocol.parser",
-)
+_NOISY = "admin.client cluster net.connection net.manager net.selector net.transport protocol.parser"
+_CHATTY = [f"kafka.{name}" for name in _NOISY.split()]
 
 
 Answer = TypeVar("Answer")
@@ -82,6 +76,8 @@ def _side_by_side(channel: Channel, asked: Mapping[Question[Any], Sequence[Any]]
                 wanted[question] = talks[question].send(known)  # type: ignore[arg-type]
             except StopIteration as done:
                 answers[question] = done.value
+                if lacking := set(asked[question]) - done.value.keys():
+                    raise LookupError(f"a broker's answer lacks {', '.join(map(str, lacking))}") from None
         answered = iter(channel.ask([one for requests in wanted.values() for one in requests]) if wanted else ())
         given = {question: list(islice(answered, len(requests))) for question, requests in wanted.items()}
     return answers
@@ -110,9 +106,11 @@ class Asker:
         for _ in attempts_within(until - time.monotonic(), first_seconds=_FIRST, longest_seconds=_LONGEST):
             try:
                 return call(self._connected(until))
-            except (KafkaError, OSError) as error:
+            except (KafkaError, OSError, LookupError) as error:  # LookupError: an answer lacks what it was asked for
+                old, channel = isinstance(error, IncompatibleBrokerVersion), self._channel
+                upgrading = old and channel is not None and not channel.alike()
                 self.close()
-                failed = explained(doing, error, self.options)
+                failed = explained(doing, error, self.options, upgrading=upgrading)
                 failed.__cause__ = error
             if isinstance(failed, Fatal):
                 break
@@ -214,9 +212,13 @@ class Channel:
         self._manager.run(cluster.refresh_metadata)
         return str(cluster.cluster_id), tuple(sorted(broker.node_id for broker in cluster.brokers()))
 
-    def version(self, request: Any) -> int:
-        """Return the version in which a request would be made."""
-        return int(self._manager.broker_version_data.api_version(request))
+    def alike(self) -> bool:
+        """Return whether all brokers take the same requests; False also where one of them does not answer."""
+        try:
+            answers = self.ask([(messages.versions_request(), broker) for broker in self.refresh()[1]])
+        except (KafkaError, OSError):
+            return False
+        return len({frozenset((a.api_key, a.min_version, a.max_version) for a in one.api_keys) for one in answers}) == 1
 
     def ask(self, requests: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Send each request to its broker (None: to any), all before the first answer; return the answers in order."""
@@ -246,15 +248,22 @@ class Channel:
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Keeps what the last connection broke by, and tries no login twice that was refused."""
+    """Keeps what the last connection broke by, and tries no login twice that was refused.
+
+    Each connection asks its broker for the versions that this one takes. (kafka-python holds them against those of the
+    first broker, and brokers differ while a cluster is upgraded.)
+    """
 
     failure: Exception | None = None
 
     def get_connection(self, node_id: Any, *arguments: Any, **settings: Any) -> Any:
         if is_refusal(self.failure):
             raise self.failure
+        known = node_id in self._conns
         connection = super().get_connection(node_id, *arguments, **settings)
-        connection.init_future.add_errback(self._failed)
+        if not known:
+            connection.broker_version_data = None
+            connection.init_future.add_errback(self._failed)
         return connection
 
     def _failed(self, error: Exception) -> None:

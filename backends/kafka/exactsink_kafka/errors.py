@@ -24,6 +24,8 @@ __all__ = ["ENDED", "ENDED_NEXT", "UNDECIDED", "Failure", "Failures", "explained
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, CLUSTER_NOT_AUTHORIZED = 1, 3, 5, 31
 UNSUPPORTED_VERSION, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, ID_NOT_AUTHORIZED = 35, 48, 49, 53
 GROUP_NOT_AUTHORIZED = 30
+STATE_LOG, OFFSETS = "__transaction_state", "__consumer_offsets"
+"""Kafka's own topics: of transactional ids, and of groups, the sink's mark among them."""
 UNKNOWN_TOPIC_ID, UNKNOWN_TRANSACTIONAL_ID = 100, 105
 NOT_AUTHORIZED = frozenset({29, GROUP_NOT_AUTHORIZED, CLUSTER_NOT_AUTHORIZED, ID_NOT_AUTHORIZED, 58, 65})
 NO_SUCH_TOPIC = frozenset({UNKNOWN_TOPIC, 17})  # INVALID_TOPIC_EXCEPTION: a name none may have
@@ -83,12 +85,15 @@ def is_refusal(error: BaseException | None) -> TypeGuard[Exception]:
     return False
 
 
-def explained(doing: str, error: Exception, options: KafkaOptions) -> ExactsinkError:
-    """Return what failed. Retryable, save where trying again can't help."""
+def explained(doing: str, error: Exception, options: KafkaOptions, *, upgrading: bool = False) -> ExactsinkError:
+    """Return what failed. Retryable, save where trying again can't help. `upgrading`: the brokers' versions differ."""
     cause = error.__cause__ or error
     why = str(cause) if isinstance(cause, kafka_errors.KafkaError) else f"{type(cause).__name__}: {cause}"
     what = f"{doing}: Kafka at {options.bootstrap_servers}"
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        if upgrading:
+            fix = "finish the upgrade of every broker to Apache Kafka 4.0 or newer, then start the job again"
+            return Retryable(f"{what} has brokers of different versions, and one is too old", why=str(error), next=fix)
         return Fatal(f"{what} is too old", why=str(error), next="use brokers of Apache Kafka 4.0 or newer")
     if is_refusal(error):
         fix = "set security_protocol, sasl_* and ssl_* to what the listener at bootstrap_servers takes"
@@ -102,7 +107,10 @@ def explained(doing: str, error: Exception, options: KafkaOptions) -> ExactsinkE
 def refused(
     doing: str, code: int, options: KafkaOptions, *, id: str = "", topic: str = "", group: str = ""
 ) -> ExactsinkError:
-    """Return what a broker's code means that no other try has changed: about a transactional id, a topic, a group."""
+    """Return what a broker's code means that no other try has changed.
+
+    It was said by the coordinator of `id`, else by that of `group`, else of a `topic`.
+    """
     fixes = Remedies(options)
     if code == GROUP_NOT_AUTHORIZED and group:
         what = f"{doing}: may have no offsets in group {group}"
@@ -113,9 +121,13 @@ def refused(
     if code in NOT_AUTHORIZED and topic:
         what = f"{doing}: may not read what became of the rows in topic {topic}"
         return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
-    about = id or topic or group
+    about = id or (f"group {group}" if group else topic)
     what = f"{doing}: a broker answered {named(code)}" + (f" for {about}" if about else "")
-    return Retryable(what, next="start the job again; if it stays, see the brokers' logs")
+    fix = "start the job again; if it stays, see the brokers' logs"
+    if code in MOVING and (id or group):
+        shown = fixes.show_partitions("unavailable", "--topic", STATE_LOG if id else OFFSETS)
+        fix = f"start the brokers that this shows, then the job: {shown}"
+    return Retryable(what, next=fix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,10 @@ class FastClient(Client):
         while self.produce(messages, to_partitions=to_partitions) < len(messages):
             messages = messages[messages["err"] != 0].copy()
             if (other := messages["err"][messages["err"] != QUEUE_FULL]).size:
-                raise self._explained(int(other[0]), self._topic_name)
+                first = messages[messages["err"] == other[0]][0]
+                raise self._explained(
+                    int(other[0]), self._topic_name, f": a row of {first['len'] + first['key_len']} bytes"
+                )
             self.hear(_ROOM)
             self.failures.check(self.failed)
             if time.monotonic() >= until:
@@ -259,8 +262,8 @@ class FastClient(Client):
         library.error_destroy(error)
         return failure
 
-    def _explained(self, code: int, topic: str | None = None) -> Exception:
-        return self.failures.cause(Failure(code, self._library.text(code), topic), self.hear, self.failed)
+    def _explained(self, code: int, topic: str | None = None, more: str = "") -> Exception:
+        return self.failures.cause(Failure(code, self._library.text(code) + more, topic), self.hear, self.failed)
 
 
 def _destroy(library: Library, producer: int, topic: int | None, events: int) -> None:

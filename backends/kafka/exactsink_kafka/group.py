@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from exactsink.contract import Fatal, Finding, JobContext, Mark, Retryable
+from exactsink.contract import Fatal, Finding, JobContext, LineageError, Mark, Retryable
 from exactsink_kafka import errors
 from exactsink_kafka.channel import Question
 from exactsink_kafka.messages import Offset
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import Remedies
-from exactsink_kafka.transactions import Transaction, prefix
+from exactsink_kafka.transactions import NO_PRODUCER, Transaction, prefix
 from exactsink_kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _VERSION = 1
 
 _BIRTHS = 5
 _RENEW_SECONDS = 86_400.0
-_NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 
 
 def group_of(job: str, sink: str) -> str:
@@ -73,6 +72,7 @@ class MarkKeeper:
         self.group = group_of(ctx.job, ctx.sink)
         self._id = f"{ctx.job}.{ctx.sink}.mark"
         self._renewed = float("-inf")
+        self._alone = not ctx.lineage  # before a claim, nobody knows whose mark is whose
         self.place: tuple[str, int] | None = None
         """Which partition of Kafka's own topic keeps it, once a transaction was seen to write there."""
 
@@ -81,14 +81,41 @@ class MarkKeeper:
         return self.read_beside()[0]
 
     def read_beside(self, *questions: Question[Any]) -> tuple[Mark | None, list[Any]]:
-        """Read the mark, and ask questions at the same time; gives what they are answered."""
-        (code, text), *answers = self._wire.ask(self._wire.about_text(self.group, self._topic, 0), *questions)
+        """Read the mark, and ask questions at the same time; gives what they are answered.
+
+        The first time, refuse to share the name with another job. Raises LineageError.
+        """
+        asked = [self._wire.about_texts(self.group, self._topic), *questions]
+        asked += [] if self._alone else [self._wire.about_texts(self.group)]
+        (code, texts), *answers = self._wire.ask(*asked)
         self._check("read the sink's mark", code)
-        return _mark(self.group, text), answers
+        if not self._alone:
+            self._check_alone(*answers.pop())
+        return _mark(self.group, texts.get(self._topic)), answers
+
+    def _check_alone(self, code: int, texts: Mapping[str, str]) -> None:
+        """Refuse to share the sink's name with a job that has another journal."""
+        self._check("read the group's marks", code)
+        for what, why, fix in self._shared(texts, {self._ctx.lineage, *self._ctx.succeeds}):
+            raise LineageError(what, why=why, next=fix)
+        self._alone = True
+
+    def _shared(self, texts: Mapping[str, str], ours: Collection[str]) -> Iterator[tuple[str, str, str]]:
+        """Find jobs with our names: each would find the other's transactions, and stop at them by chance."""
+        for topic in sorted(texts.keys() - {self._topic}):
+            if (mark := _mark(self.group, texts[topic])) is not None and mark.lineage not in ours:
+                what = (
+                    f"another job named {self._ctx.job} has a sink {self._ctx.sink} on this cluster for topic {topic}"
+                )
+                why = f"group {self.group} keeps the mark of its journal {mark.lineage}, and ids have these names, too"
+                words = ("--delete-offsets", "--group", self.group, "--topic", topic)
+                gone = Remedies(self._options).command("kafka-consumer-groups", *words)
+                yield what, why, f"give one of the jobs another name in [job]; or, once none writes there: {gone}"
 
     def put_birth(self) -> Mark:
         """Put the birth of the context's lineage where there is no mark; return what stands."""
         for _ in range(_BIRTHS):
+            self._alone = False
             if (stands := self._write_again(birth=True)) is not None:
                 return stands
         what = f"group {self.group} takes no mark: others write it, or their transactions are open"
@@ -114,8 +141,11 @@ class MarkKeeper:
             return
         if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
             yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
-        joined = self._wire.join(Transaction(self._id, _NO_PRODUCER, 0), self.group)  # refused: it never was
-        [(read, _)] = self._wire.ask(self._wire.about_text(self.group, self._topic, 0))
+        joined = self._wire.join(Transaction(self._id, NO_PRODUCER, 0), self.group)  # refused: it never was
+        [(read, texts)] = self._wire.ask(self._wire.about_texts(self.group))
+        mine = _mark(self.group, texts.get(self._topic))
+        for what, why, fix in self._shared(texts, () if mine is None else {mine.lineage}):
+            yield Finding("warning", f"it may be that {what}: {why}. Then a start is refused", fix)
         if errors.GROUP_NOT_AUTHORIZED in (joined, read):
             message = f"{fixes.principal} may have no offsets in group {self.group}: the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self.group))
@@ -138,16 +168,18 @@ class MarkKeeper:
             for _ in range(2 if quiet else 1):  # the second is answered when readers see the first
                 [code] = self._wire.end([mine], commit=quiet)
         if code not in errors.NOT_MINE:
-            self._check("write the sink's mark", code)
+            self._check("write the sink's mark", code, id=self._id if quiet else "")
         return written if quiet and code == 0 else None
 
-    def _check(self, doing: str, code: int) -> None:
+    def _check(self, doing: str, code: int, *, id: str = "") -> None:
+        """Raise what a code means, said by the group's coordinator, or that of an `id`."""
         if code:
-            raise errors.refused(doing, code, self._options, id=self._id, topic=self._topic, group=self.group)
+            raise errors.refused(doing, code, self._options, id=id, topic=self._topic, group=self.group)
 
 
 # The source's offsets: nothing is ever read from there
 
+_READ, _OUT = "kafka-acls.sh --add --operation Read", "take report_offsets_to out of the sink's options"
 _CAUSES = {
     "UnknownMemberIdError": (
         "consumers are members of this group, and it takes no offsets from outside",
@@ -155,16 +187,10 @@ _CAUSES = {
     ),
     "UnknownTopicOrPartitionError": (
         "this cluster has no such topic or partition: the source reads from another one",
-        "take report_offsets_to out of the sink's options; it is for a source on the sink's own cluster",
+        f"{_OUT}; it is for a source on the sink's own cluster",
     ),
-    "TopicAuthorizationFailedError": (
-        "the sink's user may not read the source's topic",
-        "kafka-acls.sh --add --operation Read --topic ..., or take report_offsets_to out of the sink's options",
-    ),
-    "GroupAuthorizationFailedError": (
-        "the sink's user may not use the group",
-        "kafka-acls.sh --add --operation Read --group ..., or take report_offsets_to out of the sink's options",
-    ),
+    "TopicAuthorizationFailedError": ("the sink's user may not read the topic", f"{_READ} --topic ..., or {_OUT}"),
+    "GroupAuthorizationFailedError": ("the sink's user may not use the group", f"{_READ} --group ..., or {_OUT}"),
 }
 _LARGEST_PARTITION, _LARGEST_OFFSET = 2**31 - 1, 2**63 - 1
 
@@ -185,7 +211,7 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
         raise Fatal(
             f"{doing}: no source of this job reports its offsets as Spark's Kafka source does",
             why=f"they read {'; '.join(ends) or 'nothing'}",
-            next="take report_offsets_to out of the sink's options",
+            next=_OUT,
         )
     try:
         answers = admin.alter_group_offsets(group, offsets)

@@ -1,14 +1,15 @@
-"""What brokers answer, as values, and the requests whose form takes some care."""
+"""What brokers answer, as values, and the requests whose form takes some care, which are used by this module's name."""
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin.transactions import DescribeProducersRequest
+from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer.transaction import (
@@ -20,44 +21,14 @@ from kafka.protocol.producer.transaction import (
 )
 from kafka.record import MemoryRecords
 
+from exactsink_kafka.errors import OFFSETS
 from exactsink_kafka.transactions import Transaction
 
-__all__ = [
-    "END_TXN_VERSION",
-    "Cluster",
-    "Described",
-    "LoggedBatch",
-    "Offset",
-    "OpenProducer",
-    "Seen",
-    "Topic",
-    "bounds_requests",
-    "cluster_of",
-    "described",
-    "end_request",
-    "fetch_request",
-    "join_request",
-    "leaders",
-    "marker_request",
-    "metadata_request",
-    "offset_request",
-    "open_producers",
-    "producers_request",
-    "read",
-    "read_request",
-    "seen",
-    "seen_beyond",
-    "take_request",
-    "taken",
-    "use_of",
-    "versions_request",
-]
+__all__ = ["END_TXN_VERSION", "Cluster", "Described", "LoggedBatch", "Offset", "OpenProducer", "Seen", "Topic"]
 
 END_TXN_VERSION = 5
 """Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
 depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
-
-_OFFSETS = "__consumer_offsets"
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
@@ -162,14 +133,11 @@ class Seen:
 
 def cluster_of(id: str, brokers: tuple[int, ...], versions: Iterable[Any]) -> Cluster:
     """Read all brokers' ApiVersions answers: what a cluster takes is what its oldest broker does."""
-    end_txn, transaction = [], []
-    for answer in versions:
-        end_txn.append(
-            max((api.max_version for api in answer.api_keys if api.api_key == EndTxnRequest.API_KEY), default=0)
-        )
-        features = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
-        transaction.append(features.get("transaction.version", 0))
-    return Cluster(id, brokers, min(end_txn, default=0), min(transaction, default=0))
+    answers, wanted = list(versions), EndTxnRequest.API_KEY
+    end_txn = [max((a.max_version for a in one.api_keys if a.api_key == wanted), default=0) for one in answers]
+    levels = [{f.name: f.max_version_level for f in one.finalized_features or ()} for one in answers]
+    transaction = min((features.get("transaction.version", 0) for features in levels), default=0)
+    return Cluster(id, brokers, min(end_txn, default=0), transaction)
 
 
 def described(state: Any) -> Described:
@@ -182,8 +150,8 @@ def described(state: Any) -> Described:
         state.transaction_state,
         state.transaction_timeout_ms / 1000,
         state.transaction_start_time_ms / 1000 if opened else None,
-        tuple(one for one in partitions if one[0] != _OFFSETS),
-        tuple(one for one in partitions if one[0] == _OFFSETS),
+        tuple(one for one in partitions if one[0] != OFFSETS),
+        tuple(one for one in partitions if one[0] == OFFSETS),
     )
 
 
@@ -209,6 +177,14 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
     return WriteTxnMarkersRequest(markers=[written], max_version=1)
 
 
+def listing_request(states: Iterable[str], prefix: str) -> Any:
+    """Ask a broker for the transactions in some states; one older than 4.1 does not know the prefix, and lists all."""
+    pattern = re.escape(prefix) + ".*"
+    return ListTransactionsRequest(
+        state_filters=list(states), producer_id_filters=[], transactional_id_pattern=pattern, max_version=2
+    )
+
+
 def take_request(id: str, timeout_seconds: float) -> Any:
     """Take a transactional id: its last user is fenced, and what that one left open is aborted."""
     timeout = round(timeout_seconds * 1000)
@@ -231,10 +207,11 @@ def offset_request(one: Transaction, offset: Offset, joins: bool) -> Any:
     return TxnOffsetCommitRequest(**use_of(one), group_id=offset.group, topics=topics, **version)
 
 
-def read_request(group: str, topic: str, partition: int) -> Any:
-    """Ask for a group's committed offset by name; what open transactions have written is not waited for."""
+def read_request(group: str, topic: str | None) -> Any:
+    """Ask for a group's offset of a topic's partition 0, or for all (None): those of open transactions are not
+    waited for."""
     entry = OffsetFetchRequest.OffsetFetchRequestGroup
-    topics = [entry.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
+    topics = None if topic is None else [entry.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     version = {"min_version": 8, "max_version": 9}
     return OffsetFetchRequest(groups=[entry(group_id=group, topics=topics)], require_stable=False, **version)
 
@@ -251,9 +228,9 @@ def taken(answer: Any) -> int:
 
 
 def read(answer: Any) -> int:
-    """Return the error code of an offset that was read."""
-    [group] = answer.groups
-    return int(group.error_code or group.topics[0].partitions[0].error_code)
+    """Return the first error code of offsets that were read."""
+    codes = [answer.groups[0].error_code, *(p.error_code for t in answer.groups[0].topics for p in t.partitions)]
+    return int(next(filter(None, codes), 0))
 
 
 def producers_request(partitions: Iterable[tuple[str, int]]) -> Any:

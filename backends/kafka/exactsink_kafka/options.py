@@ -19,22 +19,19 @@ from exactsink.toolkit.local_paths import absolute_path
 __all__ = ["KafkaOptions", "kafka_python_settings", "librdkafka_settings", "producer_settings"]
 
 _OURS: Mapping[str, str] = {
-    "acks": "a row is written when all in-sync replicas have it",
+    "*acks": "a row is written when all in-sync replicas have it",
     "bootstrap.servers": "write bootstrap_servers",
     "client.id": "the broker's log names clients by it",
     "delivery.report.only.error": "a task counts its rows as they are delivered",
     "enable.gapless.guarantee": "a row that is not delivered fails its task",
     "enable.idempotence": "a repeated request must not double rows",
     "enable.ssl.certificate.verification": "a broker whose certificate is not trusted gets no rows",
-    "max.in.flight": "a repeated request must not double rows",
-    "max.in.flight.requests.per.connection": "a repeated request must not double rows",
-    "message.send.max.retries": "a row that is not delivered fails its task",
+    "max.in.flight*": "a repeated request must not double rows",
     "metadata.broker.list": "write bootstrap_servers",
     "partitioner": "equal keys go where other clients put them, and rows may say their partition",
     "plugin.library.paths": "a plugin may drop or change rows",
     "queuing.strategy": "rows keep their order",
-    "request.required.acks": "a row is written when all in-sync replicas have it",
-    "retries": "a row that is not delivered fails its task",
+    "*retries": "a row that is not delivered fails its task",
     "statistics.interval.ms": "nobody hears the reports, and they would pile up",
     "transaction.timeout.ms": "write transaction_timeout_seconds",
     "transactional.id": "each task attempt has its own",
@@ -57,6 +54,8 @@ _DEFAULTS = {
 }
 """Producers' settings, by the names that the user may have given instead."""
 
+_SIZE, _ROOM = "message.max.bytes", "queue.buffering.max.kbytes"
+_LARGEST, _ENDLESS = 1_000_000, 2**31  # librdkafka's own default; more than it takes
 _SOCKET_MS = 60_000  # librdkafka would wait the transaction's whole time for an answer that got lost
 
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
@@ -219,9 +218,23 @@ class KafkaOptions(BackendOptions):
         return self.mark_topic or self.topic
 
     @property
+    def record_limit(self) -> tuple[int, str]:
+        """The bytes of the largest record that producers take, as librdkafka counts, and the setting that says so.
+
+        A larger one than the queue holds would wait there for room until its transaction has timed out.
+        """
+        size, room = (_number(self.producer.get(name, most)) for name, most in ((_SIZE, _LARGEST), (_ROOM, _ENDLESS)))
+        return min((size, _SIZE), (room * 1024, _ROOM))
+
+    @property
     def commit_seconds(self) -> float:
         """What a commit may take (seconds): a minute, or a quarter of a transaction's time where that is less."""
         return min(60.0, self.transaction_timeout_seconds / 4)
+
+
+def _number(given: str | float | bool) -> int:
+    """Read a setting; librdkafka itself refuses, when it is used, one that is no number."""
+    return int(given) if str(given).isdecimal() else _ENDLESS
 
 
 def producer_settings(options: KafkaOptions, transactional_id: str, client_id: str) -> dict[str, str]:
@@ -234,7 +247,11 @@ def producer_settings(options: KafkaOptions, transactional_id: str, client_id: s
         names[0]: value for names, value in _DEFAULTS.items() if not any(name in options.producer for name in names)
     }
     standard["socket.timeout.ms"] = str(min(_SOCKET_MS, timeout_ms))
-    ours = {
+    most, limited_by = options.record_limit
+    if _ROOM in standard:
+        standard[_ROOM] = str(max(int(standard[_ROOM]), -(-most // 1024)))
+    ours = {_SIZE: str(most)} if limited_by == _ROOM else {}
+    ours |= {
         "transactional.id": transactional_id,
         "transaction.timeout.ms": str(timeout_ms),
         "enable.idempotence": "true",

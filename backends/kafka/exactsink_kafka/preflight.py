@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerYet
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -16,20 +17,24 @@ from exactsink.contract import Finding, JobContext, Retryable
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
 from exactsink_kafka.connect import check_settings, connected
+from exactsink_kafka.errors import OFFSETS, STATE_LOG
 from exactsink_kafka.messages import END_TXN_VERSION, Cluster
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.remedies import Remedies, duration
-from exactsink_kafka.transactions import Transaction
+from exactsink_kafka.remedies import Remedies, duration, kept_seconds
+from exactsink_kafka.transactions import NO_PRODUCER, Transaction
 from exactsink_kafka.wire import Wire
 
 __all__ = ["Checks", "Topic", "findings"]
 
-STATE_LOG = "__transaction_state"
+_KEPT = {
+    STATE_LOG: ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
+    OFFSETS: ("offsets.topic.replication.factor", "min.insync.replicas"),
+}
+"""Kafka's own topics that the promise hangs on, and what brokers make them with."""
 _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were committed", "Describe": "to find it"}
 """What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
-_NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 _LIMIT, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
-_PAUSE = 0.1
+_BATCH = 64  # bytes that a batch of one record has beyond those that librdkafka counts
 _START = "start the brokers that hold them: "
 T = TypeVar("T")
 Settings = Mapping[str, str]
@@ -76,7 +81,7 @@ class Topic:
 
 def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Schema | None) -> Iterator[Finding]:
     """Look at the topic, at the brokers' settings, and at the topic that decides transactions."""
-    topic, configs = checks.options.topic, None
+    topic, configs, there = checks.options.topic, None, None
     if topic is None:
         fix = 'topic = "..." in the sink\'s options, where there is one alone'
         yield Finding("warning", "each row names its own topic: none of them can be looked at before", fix)
@@ -94,12 +99,16 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
         limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
         yield from checks.times(limit, expiry, configs)
         yield from checks.marks(min(int(one["offsets.retention.minutes"]) for one in allowed) * 60)
-    log = asked.topic(STATE_LOG)
-    if isinstance(log, Topic) and (made := asked.settings("TOPIC", STATE_LOG)) is not None:
-        yield from checks.partitions(log, int(made["min.insync.replicas"]))
-        yield from checks.copies(log, made)
-    elif allowed:
-        yield from checks.state_log(allowed[0], isinstance(log, KafkaError) and log.code() == errors.UNKNOWN_TOPIC)
+    like = (there.replicas, int((configs or {}).get("min.insync.replicas", 1))) if isinstance(there, Topic) else (1, 1)
+    for name in _KEPT if checks.options.marked_topic else (STATE_LOG,):
+        log = asked.topic(name)
+        if isinstance(log, Topic) and (made := asked.settings("TOPIC", name)) is not None:
+            if name == STATE_LOG:  # of the other one, the group's partition alone matters
+                yield from checks.partitions(log, int(made["min.insync.replicas"]))
+            yield from checks.copies(log, made, like)
+        elif allowed:
+            absent = isinstance(log, KafkaError) and log.code() == errors.UNKNOWN_TOPIC
+            yield from checks.not_seen(name, allowed[0], absent, like)
 
 
 class Checks:
@@ -147,6 +156,7 @@ class Checks:
         yield from self.partitions(topic, 1 if configs is None else int(configs["min.insync.replicas"]))
         if configs is not None:
             yield from self.copies(topic, configs)
+            yield from self._sizes(name, configs)
         if configs is not None and schema is not None:
             yield from self._cleanup(name, configs, schema)
 
@@ -162,22 +172,35 @@ class Checks:
             fix = self._fixes.set_topic(name, f"min.insync.replicas={max(topic.replicas - 1, 1)}")
             yield Finding("error", f"topic {name}: {message}: brokers refuse every row", fix)
         elif min_insync > topic.insync:
-            message = f"a partition has {topic.insync} of {topic.replicas} replicas in sync"
-            message = f"topic {name}: {message}, min.insync.replicas is {min_insync}: brokers refuse its rows"
+            message = f"a partition has {topic.insync} of {topic.replicas} replicas in sync, min.insync.replicas is "
+            message = f"topic {name}: {message}{min_insync}: brokers refuse its rows"
             yield Finding("error", message, f"{_START}{self._fixes.show_partitions('under-min-isr', '--topic', name)}")
 
-    def copies(self, topic: Topic, configs: Settings) -> Iterator[Finding]:
-        """What lets a topic lose decided rows, though every broker answered that they were written."""
-        name, lost = topic.name, "a lost disk can lose decided rows"
-        if topic.replicas == 1 and self._brokers > 1:
-            message = f"topic {name}: one copy of its partitions (of {self._brokers} brokers): {lost}"
+    def copies(self, topic: Topic, configs: Settings, like: tuple[int, int] = (1, 1)) -> Iterator[Finding]:
+        """What lets a topic lose decided rows, or the sink's mark, though every broker answered that it has them.
+
+        `like` are the copies of the rows' topic, and its min.insync.replicas: Kafka's own need as many.
+        """
+        name, insync, (replicas, wanted) = topic.name, int(configs["min.insync.replicas"]), like
+        lost = f"a lost disk can lose {'the mark, and stop the sink' if name == OFFSETS else 'decided rows'}"
+        if topic.replicas < max(replicas, min(2, self._brokers)):
+            copies = "one copy" if topic.replicas == 1 else f"{topic.replicas} copies"
+            message = f"topic {name}: {copies} of its partitions (of {self._brokers} brokers): {lost}"
             yield Finding("warning", message, self._fixes.copy_topic(name))
-        elif topic.replicas > 1 and int(configs["min.insync.replicas"]) == 1:
-            message = f"topic {name}: min.insync.replicas is 1 with {topic.replicas} replicas: {lost}"
-            yield Finding("warning", message, self._fixes.set_topic(name, "min.insync.replicas=2"))
+        elif topic.replicas > 1 and insync < (least := max(wanted, min(2, topic.replicas))):
+            message = f"topic {name}: min.insync.replicas is {insync} with {topic.replicas} replicas: {lost}"
+            yield Finding("warning", message, self._fixes.set_topic(name, f"min.insync.replicas={least}"))
         if configs.get("unclean.leader.election.enable") == "true":
             message = f"topic {name}: unclean.leader.election.enable is true: a leader that lags can lose decided rows"
             yield Finding("warning", message, self._fixes.set_topic(name, "unclean.leader.election.enable=false"))
+
+    def _sizes(self, name: str, configs: Settings) -> Iterator[Finding]:
+        """Whether the topic takes all that the producers send, which only they could judge row by row."""
+        (most, setting), taken = self.options.record_limit, int(configs["max.message.bytes"])
+        if taken < most + _BATCH:
+            message = f"topic {name} takes {taken} bytes at once (max.message.bytes), producers send up to {most} "
+            fix = f'producer = {{"message.max.bytes" = {max(taken - _BATCH, 1000)}}} of the sink; or raise the topic\'s'
+            yield Finding("warning", f"{message}({setting}): brokers refuse more, and the epoch fails", fix)
 
     def _cleanup(self, name: str, configs: Settings, schema: pa.Schema) -> Iterator[Finding]:
         """Compaction needs keys, and takes away proofs of commits; deletion goes by the rows' own timestamps."""
@@ -187,8 +210,7 @@ class Checks:
             message = f"topic {name} is compacted, and the rows have no key: brokers refuse every one"
             yield Finding("error", message, f'give the rows a column `key` (with JSON: key = ["..."]); or {fix}')
         elif "compact" in policy:
-            message = "a row without a key fails its task, and once the cluster has forgotten a transactional id its "
-            message = f"topic {name} is compacted: {message}records may be gone that would prove a commit"
+            message = f"topic {name} is compacted: rows without a key fail their task, proofs of commits may be gone"
             yield Finding("warning", message, f"see that no key is null; or {fix}")
         by_rows = "timestamp" in schema.names and configs.get("message.timestamp.type") != "LogAppendTime"
         if by_rows and "delete" in policy and kept >= 0:
@@ -217,16 +239,14 @@ class Checks:
         timeout, pause = self.options.transaction_timeout_seconds, self._ctx.longest_pause_seconds
         mine = f"transaction_timeout_seconds is {timeout:g}, the brokers"
         if timeout > limit:
-            fix = f"transaction_timeout_seconds = {limit:g} in the sink's options"
-            fix = f"{self._fixes.set_brokers(_LIMIT, timeout)}; or {fix}"
+            fix = f"transaction_timeout_seconds = {limit:g} of the sink; or {self._fixes.set_brokers(_LIMIT, timeout)}"
             yield Finding("error", f"{mine} allow {limit:g} ({_LIMIT}): they refuse every producer", fix)
         if expiry < timeout:
             message = f"{mine} forget a transactional id after {expiry:g} s ({_EXPIRY}): an epoch's own end may not be "
             yield Finding("error", f"{message}provable", self._fixes.set_brokers(_EXPIRY, max(7 * 86_400, timeout)))
-        if (window := max(expiry, kept := _kept_seconds(configs))) < pause:
-            message = f"how a transaction ended is known for {duration(window)}: brokers forget its id after "
-            message += f"{duration(expiry)} ({_EXPIRY}), the topic may drop rows after {duration(kept)}; and the "
-            message += f"job may stand still for {duration(pause)} (longest_pause): then it stops, in doubt"
+        if (window := max(expiry, kept_seconds(configs))) < pause:
+            message = f"how a transaction ended is known for {duration(window)} (by {_EXPIRY}, or retention.ms), "
+            message += f"the job may stand still for {duration(pause)} (longest_pause): then it stops, in doubt"
             fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]'
             yield Finding("warning", message, f"{fix}; or {self._fixes.set_brokers(_EXPIRY, pause)}")
 
@@ -239,17 +259,17 @@ class Checks:
             fix += "marks_may_expire = true in the sink's options"
             yield Finding("warning" if self.options.marks_may_expire else "error", message, fix)
 
-    def state_log(self, configs: Settings, absent: bool) -> Iterator[Finding]:
-        """Judge by a broker's settings how the state of transactions is kept, or will be."""
-        setting = "transaction.state.log.replication.factor"
+    def not_seen(self, name: str, configs: Settings, absent: bool, like: tuple[int, int]) -> Iterator[Finding]:
+        """Judge by a broker's settings how one of Kafka's own topics is kept, or will be."""
+        setting, insync = _KEPT[name]
         replicas = int(configs[setting])
         if replicas > self._brokers and absent:
-            message = f"{STATE_LOG} can't be made: {setting} is {replicas}, the cluster has {self._brokers} brokers"
+            message = f"{name} can't be made: {setting} is {replicas}, the cluster has {self._brokers} brokers"
             fix = f"start {replicas} brokers; or {setting}={self._brokers} in every broker's server.properties"
-            yield Finding("error", f"{message}: no transaction can begin", f"{fix}, then restart them one by one")
-        else:
-            log = Topic(STATE_LOG, 1, replicas, replicas)
-            yield from self.copies(log, {"min.insync.replicas": configs["transaction.state.log.min.isr"]})
+            yield Finding("error", f"{message}: no row can be written", f"{fix}, then restart them one by one")
+        else:  # the first start makes it so
+            kept = Topic(name, 1, replicas, replicas)
+            yield from self.copies(kept, {"min.insync.replicas": configs[insync]}, like)
 
     def ids(self, wire: Wire) -> Iterator[Finding]:
         """Ask for the end of a transaction that never was: brokers look first whether our user might end it.
@@ -257,23 +277,15 @@ class Checks:
         Nothing is made or changed by it: no task has this id, and no producer this number.
         """
         begin = f"{self._ctx.job}.{self._ctx.sink}."  # the tasks' ids, and the mark's
-        [code] = wire.end([Transaction(f"{begin}none", _NO_PRODUCER, 0)], commit=False)
+        [code] = wire.end([Transaction(f"{begin}none", NO_PRODUCER, 0)], commit=False)
         if code == errors.ID_NOT_AUTHORIZED:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
             yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
         elif code != errors.INVALID_PRODUCER_ID_MAPPING:
             doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
-            raise Retryable(doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check`")
-
-
-def _kept_seconds(configs: Settings | None) -> float:
-    """Return how long a record is there for sure. Compaction and a limit by size may take it at any time."""
-    if configs is None or "compact" in configs["cleanup.policy"]:
-        return 0.0
-    size, milliseconds = int(configs["retention.bytes"]), int(configs["retention.ms"])
-    if "delete" not in configs["cleanup.policy"] or (size < 0 and milliseconds < 0):
-        return float("inf")
-    return milliseconds / 1000 if size < 0 else 0.0
+            raise Retryable(
+                doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check JOB.toml`"
+            )
 
 
 class _Asked:
@@ -285,25 +297,19 @@ class _Asked:
 
     def topic(self, name: str) -> Topic | KafkaError:
         """Ask for a topic; the error says that there is none, or that our user may not know."""
-        given = {"include_authorized_operations": True, "request_timeout": self._seconds}
-        ask = self._client.describe_topics
-        found = self._answer(f"ask for topic {name}", lambda: ask(TopicCollection([name]), **given)[name])
+        ask = partial(self._client.describe_topics, include_authorized_operations=True, request_timeout=self._seconds)
+        found = self._answer(f"ask for topic {name}", lambda: ask(TopicCollection([name]))[name])
         if isinstance(found, KafkaError):
             return found
-        return Topic(
-            name,
-            partitions=len(found.partitions),
-            replicas=min(len(partition.replicas) for partition in found.partitions),
-            insync=min(len(partition.isr) for partition in found.partitions),
-            leaderless=tuple(p.id for p in found.partitions if p.leader is None or p.leader.id < 0),
-            may=frozenset(operation.name for operation in found.authorized_operations or ()),
-        )
+        parts, may = found.partitions, frozenset(one.name for one in found.authorized_operations or ())
+        leaderless = tuple(p.id for p in parts if p.leader is None or p.leader.id < 0)
+        replicas, insync = min(len(p.replicas) for p in parts), min(len(p.isr) for p in parts)
+        return Topic(name, len(parts), replicas, insync, leaderless, may)
 
     def settings(self, kind: str, name: str) -> Settings | None:
         """Ask for the settings of a TOPIC or a BROKER, defaults among them."""
-        resource, doing = ConfigResource(ConfigResource.Type[kind], name), f"ask for the settings of {kind} {name}"
-        ask = self._client.describe_configs
-        found = self._answer(doing, lambda: ask([resource], request_timeout=self._seconds)[resource])
+        one, doing = ConfigResource(ConfigResource.Type[kind], name), f"ask for the settings of {kind} {name}"
+        found = self._answer(doing, lambda: self._client.describe_configs([one], request_timeout=self._seconds)[one])
         if not isinstance(found, KafkaError):
             return {name: entry.value for name, entry in found.items() if entry.value is not None}
         if found.code() in errors.NOT_ALLOWED:
@@ -312,7 +318,7 @@ class _Asked:
 
     def _answer(self, doing: str, ask: Callable[[], Future[T]]) -> T | KafkaError:
         """Wait for an answer, and ask again while a coordinator loads; return the broker's own no as it is."""
-        for _ in attempts_within(50 * _PAUSE, first_seconds=_PAUSE, longest_seconds=_PAUSE):
+        for _ in attempts_within(5.0, first_seconds=0.1, longest_seconds=0.1):
             try:
                 return ask().result(self._seconds + 1)
             except (KafkaException, NoAnswerYet) as failure:

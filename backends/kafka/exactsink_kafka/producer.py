@@ -7,11 +7,10 @@ over whole Arrow batches.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -27,44 +26,35 @@ _ROOM = 0.02
 _AT_ONCE = 20_000
 
 
-class Client(ABC):
+class Client(Protocol):
     """A producer of librdkafka's. What goes wrong with rows is noted in `failures`; what a call fails of is raised."""
 
     failures: Failures
 
-    @abstractmethod
     def metadata(self, seconds: float) -> None:
         """Ask the cluster for the topic, and wait for the answer."""
 
-    @abstractmethod
     def cluster_id(self, seconds: float) -> str:
         """Return the cluster's own id."""
 
-    @abstractmethod
     def init_transactions(self, seconds: float) -> None:
         """Take the transactional id, fencing its last user."""
 
-    @abstractmethod
     def begin_transaction(self) -> None:
         """Begin the transaction; nothing is sent."""
 
-    @abstractmethod
     def failed(self) -> Failure | None:
         """Return what the transaction failed of: beginning another is refused with that, here, without a request."""
 
-    @abstractmethod
     def queue(self, records: Records, until: float) -> None:
         """Queue records in their order, waiting for room until a moment (monotonic)."""
 
-    @abstractmethod
     def flush(self, seconds: float) -> int:
         """Wait until nothing is queued or in flight; return how much still is."""
 
-    @abstractmethod
     def hear(self, seconds: float) -> None:
         """Note what went wrong, and wait that long for the first of it."""
 
-    @abstractmethod
     def close(self) -> None:
         """Let go of queue, threads and connections; an open transaction stays open."""
 
@@ -189,7 +179,8 @@ class PlainClient(Client):
                 except BufferError:
                     self._wait_for_room(row, until)
             except KafkaException as error:
-                raise self._explained(error, row[0]) from error
+                size = sum(len(part or b"") for part in row[1:3])
+                raise self._explained(error, row[0], f": a row of {size} bytes") from error
 
     def flush(self, seconds: float) -> int:
         with self._explaining():
@@ -237,8 +228,8 @@ class PlainClient(Client):
         except (KafkaException, SystemError) as error:
             raise self._explained(_ending(error)) from error
 
-    def _explained(self, error: KafkaException, topic: str | None = None) -> Exception:
-        return self.failures.cause(_failure(error.args[0], topic), self.hear, self.failed)
+    def _explained(self, error: KafkaException, topic: str | None = None, more: str = "") -> Exception:
+        return self.failures.cause(_failure(error.args[0], topic, more), self.hear, self.failed)
 
 
 def refused_settings(doing: str, why: str) -> ConfigError:
@@ -265,7 +256,7 @@ def _ending(error: KafkaException | SystemError) -> KafkaException:
     raise error
 
 
-def _failure(error: Any, topic: str | None = None) -> Failure:
+def _failure(error: Any, topic: str | None = None, more: str = "") -> Failure:
     if not isinstance(error, KafkaError):
         return Failure(-199, str(error), topic)
-    return Failure(error.code(), f"{error.str()} ({error.name()})", topic)
+    return Failure(error.code(), f"{error.str()} ({error.name()}){more}", topic)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exactsink_kafka.options import KafkaOptions
 
-__all__ = ["Remedies", "duration"]
+__all__ = ["Remedies", "duration", "kept_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Remedies:
         return f"fix the column `partition`, or add partitions: {more}"
 
     def take_larger_records(self, topic: str) -> str:
-        raised = self.set_topic(topic, "max.message.bytes=N")
-        return f'{raised}, and producer = {{"message.max.bytes" = N}} of the sink; or make rows smaller'
+        mine = 'producer = {{"{1}" = N}} of the sink, which takes {0} bytes now'.format(*self.options.record_limit)
+        return f"{self.set_topic(topic, 'max.message.bytes=N')}, and {mine}; or make rows smaller"
 
     def take_such_records(self, topic: str) -> str:
         return f"fix the rows (a compacted topic takes none without a key), or the settings of topic {topic}"
@@ -94,3 +95,13 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def kept_seconds(configs: Mapping[str, str] | None) -> float:
+    """Return how long a topic keeps a record for sure. Compaction and a limit by size may take it at any time."""
+    if configs is None or "compact" in configs["cleanup.policy"]:
+        return 0.0
+    size, milliseconds = int(configs["retention.bytes"]), int(configs["retention.ms"])
+    if "delete" not in configs["cleanup.policy"] or (size < 0 and milliseconds < 0):
+        return float("inf")
+    return milliseconds / 1000 if size < 0 else 0.0

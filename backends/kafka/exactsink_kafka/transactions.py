@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 
-__all__ = ["Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
+__all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
 
 PAYLOAD_VERSION = 1
 """Of the votes that this release writes and reads."""
+
+NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,8 @@ class Vote:
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
             for w in read["written"]
         )
-        return cls(
-            transaction,
-            read["cluster"],
-            written,
-            (marked[0], marked[1]) if (marked := read.get("marked")) else None,
-        )
+        marked = read.get("marked")
+        return cls(transaction, read["cluster"], written, (marked[0], marked[1]) if marked else None)
 
 
 ROUNDS = 3
@@ -157,17 +156,18 @@ _UNMARKED = Marking()
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """What every task's writer needs of the driver: the round of ids, how many of them a participant has, the cluster
-    that the driver means, and the mark."""
+    that the driver means, the mark, and when the epoch was opened, by the driver's clock (Unix seconds)."""
 
     round: int
     ids: int
     cluster: str
     marking: Marking = _UNMARKED
+    opened: float = 0.0
 
     @classmethod
     def of_round(cls, number: int, ids: int, cluster: str, marking: Marking = _UNMARKED) -> Ticket:
-        """Return the ticket of the n-th round under a claim, counted from 0."""
-        return cls(number % ROUNDS, ids, cluster, marking)
+        """Return the ticket of the n-th round under a claim, counted from 0, which is opened now."""
+        return cls(number % ROUNDS, ids, cluster, marking, time.time())
 
     def id(self, txn: Txn) -> PoolId:
         """Name the transactional id of a task attempt: no other partition of the epoch has it."""

@@ -19,20 +19,19 @@ from exactsink_kafka.records import Header, Records
 
 __all__ = ["RecordValidator", "made_records"]
 
-_SIZE = ("message.max.bytes", 1_000_000)
 _LAST_EPOCH = 2**63 - 1
 _OVERHEAD = 36
-"""Bytes that librdkafka adds to a record's key, value and headers before it holds it against message.max.bytes."""
+"""Bytes that librdkafka adds to a record's key, value and headers before it holds it against the largest."""
 
 
 class RecordValidator(BatchValidator):
     """Judges rows by what makes no record, and by the size that the client takes."""
 
     def __init__(self, options: KafkaOptions, schema: pa.Schema) -> None:
-        name, default = _SIZE
         # The longest number stands for each epoch's: whether a row is bad must not hang on the epoch's digits.
         header = None if options.epoch_header is None else (options.epoch_header, str(_LAST_EPOCH).encode())
-        self._most = int(options.producer.get(name, default)) - _OVERHEAD
+        limit, self._setting = options.record_limit
+        self._most = limit - _OVERHEAD
         self._topic, self._header = options.topic, header
         super().__init__(self._refusal, schema)
 
@@ -48,7 +47,7 @@ class RecordValidator(BatchValidator):
             sizes = pc.add(sizes, pa.array([_size(headers or ()) for headers in records.headers], pa.int64()))
         most = pc.max(sizes).as_py() or 0
         if most > self._most:
-            return f"no record: it has {most} bytes, and {_SIZE[0]} leaves {self._most}"
+            return f"no record: it has {most} bytes, and {self._setting} leaves {self._most}"
         return None
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
-from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 from kafka.protocol.metadata import CoordinatorType
 
 from exactsink_kafka import errors, messages
@@ -33,6 +32,7 @@ _ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
 _NEVER: frozenset[int] = frozenset()
 _OPEN = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 Key = TypeVar("Key", bound=Hashable)
+Read = TypeVar("Read")
 
 
 class Wire:
@@ -55,13 +55,9 @@ class Wire:
         """What is another one after each break of the connection; None before the first request."""
         return self._asker.session
 
-    def cluster_id(self) -> str:
-        """Ask any broker for the cluster's own id."""
-        return self._alive()[0]
-
     def brokers(self) -> Sequence[int]:
         """Ask any broker which ones are alive."""
-        return self._alive()[1]
+        return self._asker.use("ask what cluster this is", lambda channel: channel.refresh()[1])
 
     def cluster(self) -> Cluster:
         """Ask what cluster this is and what it can do."""
@@ -76,6 +72,10 @@ class Wire:
         """Ask side by side: as long as the slowest takes, not as all do."""
         return self._asker.persist(questions)
 
+    def _one(self, question: Question[Read]) -> Read:
+        answer: Read = self.ask(question)[0]
+        return answer
+
     def about_cluster(self) -> Question[str]:
         """Return the question for the cluster's own id."""
 
@@ -87,8 +87,7 @@ class Wire:
 
     def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
         """Ask for topics by name; one that does not exist is not in the answer."""
-        found: Mapping[str, Topic] = self.ask(self.about_topics(names))[0]
-        return found
+        return self._one(self.about_topics(names))
 
     def about_topics(self, names: Iterable[str]) -> Question[Mapping[str, Topic]]:
         """Return the question of `topics`."""
@@ -128,13 +127,11 @@ class Wire:
             return [codes[one][0] for one in transactions]
 
         doing = f"{'commit' if commit else 'abort'} transactions"
-        codes: Sequence[int] = self.ask(Question(doing, transactions, errors.ENDING, once, read))[0]
-        return codes
+        return self._one(Question(doing, transactions, errors.ENDING, once, read))
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
         """Describe transactional ids; one that its coordinator does not know is not in the answer."""
-        found: Mapping[str, Described] = self.ask(self.about_transactions(ids))[0]
-        return found
+        return self._one(self.about_transactions(ids))
 
     def about_transactions(self, ids: Iterable[str]) -> Question[Mapping[str, Described]]:
         """Return the question of `describe`."""
@@ -166,10 +163,7 @@ class Wire:
         doing = "list open transactions"
 
         def once(channel: Channel, left: Sequence[int]) -> Talk:
-            wanted: dict[str, Any] = {"state_filters": _OPEN, "producer_id_filters": []}
-            if channel.version(ListTransactionsRequest) >= 2:
-                wanted |= {"transactional_id_pattern": re.escape(prefix) + ".*", "min_version": 2}
-            answers = yield [(ListTransactionsRequest(**wanted), broker) for broker in left]
+            answers = yield [(messages.listing_request(_OPEN, prefix), broker) for broker in left]
             return {broker: (answer.error_code, answer) for broker, answer in zip(left, answers, strict=True)}
 
         listed = set()
@@ -190,14 +184,11 @@ class Wire:
                 if self._answered(f"{doing} in {one[0]}-{one[1]}", code, topic=one[0])
             }
 
-        question = Question(doing, partitions, errors.LEADERLESS, self._producers, read)
-        found: Writers = self.ask(question)[0]
-        return found
+        return self._one(Question(doing, partitions, errors.LEADERLESS, self._producers, read))
 
     def open_now(self, partitions: Iterable[Place]) -> Writers:
         """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
-        found: Writers = self.ask(self.about_writers(partitions))[0]
-        return found
+        return self._one(self.about_writers(partitions))
 
     def about_writers(self, partitions: Iterable[Place]) -> Question[Writers]:
         """Return the question of `open_now`."""
@@ -258,14 +249,19 @@ class Wire:
         """Return the broker that was last asked for a group's offsets, -1 where none was."""
         return self._asker.known.get((_GROUP, group), -1)
 
-    def about_text(self, group: str, topic: str, partition: int) -> Question[tuple[int, str]]:
-        """Return the question for the text beside a group's committed offset, after the error code; "" is none."""
+    def about_texts(self, group: str, topic: str | None = None) -> Question[tuple[int, Mapping[str, str]]]:
+        """Return the question for the texts beside a group's offsets, after the error code; "" is none.
 
-        def read(answers: Answers) -> tuple[int, str]:
+        They are by topic, of partition 0: of one topic, or of all those that the user may see.
+        """
+
+        def read(answers: Answers) -> tuple[int, Mapping[str, str]]:
             code, answer = answers[group]
-            return code, "" if code else str(answer.groups[0].topics[0].partitions[0].metadata or "")
+            found = [] if code else [(t.name, p) for t in answer.groups[0].topics for p in t.partitions]
+            texts = {name: str(p.metadata or "") for name, p in found if p.partition_index == 0}
+            return code, texts if code or topic is None else {topic: texts[topic]}
 
-        request = partial(messages.read_request, group, topic, partition)
+        request = partial(messages.read_request, group, topic)
         asked = self._coordinated("read a group's offset", group, request, errors.MOVING, _GROUP, messages.read)
         return Question(asked.doing, asked.keys, asked.again, asked.once, read)
 
@@ -320,10 +316,6 @@ class Wire:
         """Let go of the connections. Idempotent; the next request opens others."""
         self._asker.close()
 
-    def _alive(self) -> tuple[str, tuple[int, ...]]:
-        """Ask for the cluster's id and its living brokers."""
-        return self._asker.use("ask what cluster this is", lambda channel: channel.refresh())
-
     def _coordinated(
         self,
         doing: str,
@@ -361,8 +353,7 @@ class Wire:
         self, doing: str, keys: Iterable[Any], again: frozenset[int], once: Callable[[Channel, Sequence[Any]], Talk]
     ) -> Answers:
         """Ask one question, and give the answers as they are."""
-        found: Answers = self.ask(Question(doing, keys, again, once, dict))[0]
-        return found
+        return self._one(Question(doing, keys, again, once, dict))
 
     def _answered(self, doing: str, code: int, **about: str) -> bool:
         """Raise what a code means for a transactional `id`, a `topic` or a `group`; True when it means none."""

@@ -57,7 +57,6 @@ class KafkaWriter(Writer):
                 self._check_cluster(self._producer.open(_OPENING_SECONDS))
                 connected.result()
             self._mine = self._described().transaction
-            self._deadline = time.time() + options.transaction_timeout_seconds
             self._until = time.monotonic() + options.transaction_timeout_seconds
             self._producer.begin()
         except BaseException:
@@ -73,18 +72,21 @@ class KafkaWriter(Writer):
             raise ValueError("a participant without rows has no vote")
         try:
             self._producer.flush(self._left())
-            vote = self._vote()
+            vote, began = self._vote()
         finally:
             self.abort()  # lets go of the producer: the transaction stays open
         ref = vote.transaction.ref
-        return Committable(self._txn, self._rows, vote.dump(), PAYLOAD_VERSION, deadline=self._deadline, store_ref=ref)
+        # The driver's clock judges it. This executor's has no say: brokers report when the transaction began, and the
+        # driver knows that this was after it had opened the epoch; where those two clocks differ, the later one holds.
+        deadline = max(began, self._ticket.opened) + self._options.transaction_timeout_seconds
+        return Committable(self._txn, self._rows, vote.dump(), PAYLOAD_VERSION, deadline=deadline, store_ref=ref)
 
     def abort(self) -> None:
         """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
         self._gone()
 
-    def _vote(self) -> Vote:
-        """Name the transaction and where its rows begin. A topic made again has its rows no more, and is refused.
+    def _vote(self) -> tuple[Vote, float]:
+        """Name the transaction, where its rows begin, and when it began. A topic made again is refused: it lacks them.
 
         The sink's mark becomes part of the transaction in the meantime: it shows when the rows do.
         """
@@ -109,7 +111,7 @@ class KafkaWriter(Writer):
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
         self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
         marked = next(iter(found.offsets), marked if codes else None)
-        return Vote(self._mine, self._ticket.cluster, _written(topics, there), marked)
+        return Vote(self._mine, self._ticket.cluster, _written(topics, there), marked), found.started or 0.0
 
     def _marking(self) -> Sequence[Question[int]]:
         """Return the question that writes the mark; none where the sink keeps none."""
@@ -118,17 +120,17 @@ class KafkaWriter(Writer):
             return []
         mark = mark_offset(txn.job, txn.sink, topic, Mark(marking.lineage, txn.epoch, frozenset([txn.token])))
         if not marking.joins:
-            self._check_mark(self._wire.join(self._mine, mark.group))
+            self._check_mark(self._wire.join(self._mine, mark.group), id=self._id)
         return [self._wire.about_offset(self._mine, mark, joins=marking.joins, keeper=marking.keeper)]
 
-    def _check_mark(self, code: int) -> None:
-        """Raise what a code means for the mark."""
+    def _check_mark(self, code: int, *, id: str = "") -> None:
+        """Raise what a code means for the mark, said by the group's coordinator, or that of an `id`."""
         if code in NOT_MINE:
             raise self._ended(f"{self._mine.ref} takes no mark: {named(code)}")
         if code:
             topic, group = self._options.marked_topic or "", group_of(self._txn.job, self._txn.sink)
             doing = f"{self._doing}: write the mark of {topic} to group {group}"
-            raise refused(doing, code, self._options, id=self._id, topic=topic, group=group)
+            raise refused(doing, code, self._options, id=id, topic=topic, group=group)
 
     def _check_count(self, taken: int) -> None:
         """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""

@@ -178,11 +178,6 @@ class PostgresCommitter(Committer):
                 raise Retryable(what, why=why, next=AGAIN)
         return marks, mark
 
-    def _is_applied(self, marks: Marks, seen: Mark | None, epoch: int) -> bool:
-        """Take the marks' lock; return what `_is_marked` does."""
-        marks.lock()
-        return self._is_marked(marks, seen, epoch)
-
     def _is_marked(self, marks: Marks, seen: Mark | None, epoch: int) -> bool:
         """Return whether the epoch is marked. Raises Retryable for another mark than was seen."""
         stands = marks.newest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable
@@ -20,7 +22,7 @@ _FIXES = {
     "22": FIX_VALUES,
     "23": "fix the rows, or the constraint, then start the job again",
     "25006": "connect to the primary (target_session_attrs=read-write in conninfo), then start the job again",
-    "42501": "grant what is missing (`exactsink check` shows the statement), then start the job again",
+    "42501": "grant what is missing (`exactsink check JOB.toml` shows the statement), then start the job again",
     "42P01": "bring the table back, or set create = true, then start the job again",
     "53100": "free space on the server's disk that the message names, then start the job again",
     "53200": "give the server more memory, or lower max_participants",
@@ -47,6 +49,7 @@ _REFUSED_BY_POOLER = ("statement pooling mode", "unsupported startup parameter")
 _PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
 _TLS = "fix sslmode, sslrootcert or the server's certificate, for the driver and every executor"
 _SERVICE = "give the driver and every executor a service file with it (PGSERVICEFILE, ~/.pg_service.conf)"
+_ROLE = re.compile(r'(?<=role )".*"(?= (is not|does not))')
 _NO_ENTRY = {
     "too many connections": "",
     "remaining connection slots": "",
@@ -57,7 +60,8 @@ _NO_ENTRY = {
     **dict.fromkeys(("certificate", "private key", "support SSL"), _TLS),
     **dict.fromkeys(('service "', 'service file "'), _SERVICE),
     'database "': "make the database, or fix dbname in conninfo",
-    'role "': "make the role, or fix user in conninfo",
+    "not permitted to log in": "ALTER ROLE {role} LOGIN; or fix user in conninfo",
+    'role "': "CREATE ROLE {role} LOGIN; or fix user in conninfo",
     **dict.fromkeys(('value: "', "port number", "connection option"), "fix conninfo"),
 }
 """What an error of connecting, which has no state, says, and what helps when no other try can."""
@@ -103,5 +107,6 @@ def _outlook(error: psycopg.Error, state: str) -> tuple[bool, str]:
         if not isinstance(error, psycopg.OperationalError):
             return False, ""
         fix = next((fix for words, fix in _NO_ENTRY.items() if words in str(error)), "")
-        return not fix, fix
+        role = _ROLE.search(str(error))
+        return not fix, fix.replace("{role}", role[0]) if role else fix
     return state.startswith(_TRY_AGAIN), _FIXES.get(state) or _FIXES.get(state[:2]) or ""

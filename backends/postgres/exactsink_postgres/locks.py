@@ -212,7 +212,7 @@ def _blocked(blocker: Blocker, waiting: Waiting) -> ExactsinkError:
         why = "an earlier driver of this job began it; the next start rolls it back"
     elif other.generation > mine.generation or (mine.token and other.token != mine.token):
         why = "another driver has claimed this job, or one with another journal uses its name"
-        fix = "leave the job to that driver; `exactsink status` shows it"
+        fix = "leave the job to that driver; `exactsink status JOB.toml` shows it"
     elif other.epoch == mine.epoch and other.sink != mine.sink:
         kind, why = Fatal, f"sinks {other.sink} and {mine.sink} write rows with the same unique key into one table"
         fix = "filter the rows of one sink (where), or take one of the sinks out"

@@ -100,7 +100,8 @@ def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Ite
             raise ours(error, f"ask the server for {subject}") from error
         with suppress(psycopg.Error):
             connection.rollback()
-        fix = "let the role read it (GRANT pg_monitor TO ..., or what the message names), then `exactsink check`"
+        role = quoted(connection.info.user)
+        fix = f"GRANT pg_monitor TO {role}; (or what the message names), then `exactsink check JOB.toml`"
         yield Finding("warning", f"the server does not report {subject}: {shown(error)}", fix)
 
 

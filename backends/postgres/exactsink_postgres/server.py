@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["KeptSession", "Server", "Session", "ask", "pinned", "place"]
 
 _Answer = TypeVar("_Answer")
-_IDLE = psycopg.pq.TransactionStatus.IDLE
+_IDLE, _BROKEN = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
 _DEFAULTS = {
     "connect_timeout": 10,
     "keepalives_idle": 30,  # a firewall forgets a session that is silent; one that is dead breaks before its next use
@@ -84,6 +84,8 @@ class Session(psycopg.Connection):
             if self.pooled and begins:
                 self._found(self.alone(self._settings("true")))
             yield transaction
+            if self.info.transaction_status == _BROKEN:
+                raise psycopg.errors.InFailedSqlTransaction("a statement failed: COMMIT would roll back in silence")
 
     def begin(self, tag: str) -> None:
         """Begin a transaction with the settings, which end with it. `tag` begins the statement."""

@@ -272,7 +272,8 @@ class StagingCommitter(PostgresCommitter):
             session.run(_IN_ORDER)
             if any(committable.version == UNMARKED for committable in given):
                 marks.create()
-            if self._is_applied(marks, seen, epoch):
+            marks.lock()
+            if self._is_marked(marks, seen, epoch):
                 return AlreadyCommitted()
             try:
                 waiting = _waiting(session, given)
@@ -377,8 +378,7 @@ def check_staged(session: Session, waiting: Mapping[Place, Sequence[Committable]
     """Raise Doubt unless as many rows as were voted are staged."""
     voted = sum(committable.rows for committables in waiting.values() for committable in committables)
     there = sum(
-        StagingTable.rows(session, place.relation, [committable.txn.attempt for committable in committables])
-        for place, committables in waiting.items()
+        StagingTable.rows(session, place.relation, [c.txn.attempt for c in of]) for place, of in waiting.items()
     )
     if there != voted:
         raise Doubt(f"{there} of the {voted} rows that were voted are staged: they were changed; nothing was applied")

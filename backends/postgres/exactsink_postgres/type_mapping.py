@@ -13,17 +13,7 @@ from psycopg import postgres
 from exactsink.toolkit.json_columns import element_of, is_json_text
 from exactsink.toolkit.spark_sql import quoted_name
 
-__all__ = [
-    "ELEMENTS",
-    "TEXTS",
-    "Column",
-    "cast_for",
-    "column_type",
-    "family",
-    "is_read_by_server",
-    "matches",
-    "misfit",
-]
+__all__ = ["ELEMENTS", "TEXTS", "Column", "cast_for", "column_type", "family", "is_read_by_server", "matches", "misfit"]
 
 TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb"})
 """Types, beside enums, whose values arrive as text."""

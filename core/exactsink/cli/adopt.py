@@ -20,4 +20,4 @@ def adopt(path: str, reason: str, answer: dict[str, Any], *, take_over: bool) ->
     answer |= {"batch": batch, "epoch": epoch}
     print(f"adopted: batch {batch} of the checkpoint will be epoch {epoch}")
     print("its source decides which rows come next: rows that an earlier checkpoint's query wrote come again if it")
-    print(f"starts before them\n  next: exactsink run {path}")
+    print(f"starts before them\n  next: {opened.history.commands.start}")

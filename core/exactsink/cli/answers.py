@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,11 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import click
 from pydantic import BaseModel, ConfigDict
 
-from exactsink.contract import EXIT_BUG, ExactsinkError, Finding
+from exactsink.cli.plugins import commands_now
+from exactsink.contract import EXIT_BUG, ConfigError, ExactsinkError, Finding
 from exactsink.job.guarantees import Guarantee
 from exactsink.operate.recovery import Recovery
 
@@ -26,6 +29,7 @@ __all__ = [
     "Settled",
     "Verified",
     "answering",
+    "one_document",
     "settled",
 ]
 
@@ -139,15 +143,40 @@ def answering(as_json: bool) -> Iterator[dict[str, Any]]:
     if not as_json:
         yield answer
         return
-    error: Problem | None = None
     try:
         with redirect_stdout(sys.stderr):
             yield answer
+    finally:
+        print(json.dumps(answer, indent=1))
+
+
+@contextmanager
+def one_document(as_json: bool) -> Iterator[None]:
+    """Print one JSON document, however the body ends: what it printed, with the error that ended it."""
+    if not as_json:
+        yield
+        return
+    printed, error = io.StringIO(), None
+    try:
+        with redirect_stdout(printed):
+            yield
     except BaseException as ended:
         error = _problem(ended)
         raise
     finally:
-        print(json.dumps(answer | {"error": error and error.model_dump()}, indent=1))
+        print(_document(printed.getvalue(), error), end="")
+
+
+def _document(text: str, error: Problem | None) -> str:
+    """Return what a command printed with its error in it. A list stays one: each of its entries has its own problem."""
+    try:
+        document = json.loads(text or "{}")
+    except ValueError:  # the help, or the version
+        return text
+    if not isinstance(document, dict):
+        return text
+    document["error"] = error and error.model_dump()
+    return json.dumps(document, indent=1 if error is not None or "\n" in text.strip() else None) + "\n"
 
 
 def settled(recovery: Recovery) -> dict[str, Any]:
@@ -157,8 +186,14 @@ def settled(recovery: Recovery) -> dict[str, Any]:
 
 def _problem(error: BaseException) -> Problem:
     kind = type(error).__name__
+    commands_now().name(error)
     if isinstance(error, ExactsinkError):
         return Problem(kind=kind, what=error.what, why=error.why, next=error.next, exit_code=error.exit_code)
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        shows = f"{context.command_path if context is not None else 'exactsink'} --help"
+        code = ConfigError.exit_code
+        return Problem(kind=kind, what=error.format_message(), why="", next=shows, exit_code=code)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
         return Problem(kind=kind, what="interrupted", why="", next="the same command goes on", exit_code=130)
     return Problem(kind=kind, what=str(error), why="a bug in exactsink or a plugin", next="", exit_code=EXIT_BUG)

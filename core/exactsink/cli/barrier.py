@@ -29,8 +29,9 @@ def barrier(path: str, run: str | None, epoch: int | None, timeout: float, as_js
         last = "none is" if complete is None else f"the last one is {complete}"
         raise Retryable(
             f"epoch {wanted} is not complete in every sink after {timeout:g} s",
-            why=f"{last}; `exactsink status {path}` shows which sink is behind, and whether a driver runs",
-            next=f"exactsink run {path}, or exactsink recover {path}, where none runs; then exactsink barrier {path}",
+            why=f"{last}; `exactsink status JOB.toml` shows which sink is behind, and whether a driver runs",
+            next="where none runs, `exactsink run JOB.toml` or `exactsink recover JOB.toml`; then "
+            "`exactsink barrier JOB.toml`",
         )
     if as_json:
         print(json.dumps({"waited_for": wanted, "last_complete_epoch": complete}))

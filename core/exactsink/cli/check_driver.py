@@ -9,6 +9,7 @@ from typing import Any
 
 from exactsink.cli.answers import CheckedSink
 from exactsink.cli.opened import Opened
+from exactsink.cli.plugins import commands_now
 from exactsink.cli.table import guarantees_of, print_guarantees
 from exactsink.contract import ExactsinkError, Finding, PreflightError
 from exactsink.job.guarantees import job_guarantee
@@ -35,20 +36,21 @@ def report(
     registry = Registry(installed_plugins())
     count = len(found.errors)
     what = "1 finding would stop the job" if count == 1 else f"{count} findings would stop the job"
-    fix = f"fix {'it' if count == 1 else 'them'}, then `exactsink run {path}`"
+    fix = f"fix {'it' if count == 1 else 'them'}, then `exactsink run JOB.toml`"
     refusal = found.refusal(PreflightError(what, next=fix))
     others = [_finding(other) for other in found.refusals if other is not refusal]
-    by_sink = {name: [*found.findings[name], *map(_finding, _away(found, name))] for name in sinks}
+    by_sink = {name: [*map(_typed, found.findings[name]), *map(_finding, _away(found, name))] for name in sinks}
+    journal = list(map(_typed, found.journal))
     answer["guarantee"] = job_guarantee(sinks.values())
     answer["sinks"] = {
         promise.sink: asdict(CheckedSink(**asdict(promise), findings=by_sink[promise.sink]))
         for promise in guarantees_of(sinks, registry)
     }
-    answer["journal"] = [asdict(finding) for finding in found.journal]
+    answer["journal"] = [asdict(finding) for finding in journal]
     answer["findings"] = [asdict(finding) for finding in others]
     answer["not_looked_at"] = list(not_looked_at)
     print_guarantees(sinks, registry, sys.stdout)
-    _print("", [*others, *found.journal])
+    _print("", [*others, *journal])
     for name, findings in by_sink.items():
         _print(f"sink {name}: ", findings)
     for unseen in not_looked_at:
@@ -63,7 +65,13 @@ def _away(found: Found, sink: str) -> Sequence[ExactsinkError]:
 
 def _finding(error: ExactsinkError) -> Finding:
     """Return an error as what stands in a list."""
-    return Finding("error", ": ".join(filter(None, (error.what, error.why))), error.next)
+    return _typed(Finding("error", ": ".join(filter(None, (error.what, error.why))), error.next))
+
+
+def _typed(finding: Finding) -> Finding:
+    """Return a finding whose commands can be typed."""
+    typed = commands_now().typed
+    return Finding(finding.severity, typed(finding.message), typed(finding.fix))
 
 
 def _print(place: str, findings: Iterable[Finding]) -> None:

@@ -20,14 +20,15 @@ __all__ = ["history"]
 
 def history(path: str, run: str | None, last: int, as_json: bool) -> None:
     """Print the newest `last` entries that stand: claims, decisions with their rows, what else is kept."""
-    with closing(Opened.of(path, run).history.journal(backoff)) as journal:
+    opened = Opened.of(path, run)
+    with closing(opened.history.journal(backoff)) as journal:
         entries = deque(journal.entries(), maxlen=last)
     if as_json:
         print(json.dumps([main_fields(entry) for entry in entries], indent=1))
         return
     print_table(("seq", "at", "record", "epoch", "what"), [_row(entry) for entry in entries], sys.stdout)
     if any(entry.record is None for entry in entries):
-        print(f"  damaged entries: exactsink journal verify {path} shows which of them matter")
+        print(f"  damaged entries: `{opened.history.commands.of('journal verify')}` shows which of them matter")
 
 
 def _row(entry: Entry) -> list[object]:

@@ -12,12 +12,13 @@ from typing import Any
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.plugins import Commands
+from exactsink.cli.plugins import CommandGroup
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, InDoubtError, Lost, Prepared, Unknown
+from exactsink.job.commands import Commands
 from exactsink.operate.explain import explained, when
 from exactsink.operate.indoubt import Doubt, chosen, doubts
-from exactsink.operate.refusals import GIVEN_UP, Word
+from exactsink.operate.refusals import GIVEN_UP, Word, nothing_left
 from exactsink.operate.runs import batch_runs
 from exactsink.operate.settle import Settler
 from exactsink.operate.views import SinkView, look
@@ -39,7 +40,7 @@ _take_over = click.option("--take-over", is_flag=True, help="Claim the job altho
 _no_journal = click.option("--no-journal", is_flag=True, help="The job's folder is gone for good.")
 
 
-@click.group(cls=Commands)
+@click.group(cls=CommandGroup)
 def indoubt() -> None:
     """List what is in doubt, explain it, and commit, abort or resolve it."""
 
@@ -82,7 +83,7 @@ def list_(job: str, run: str | None, everything: bool, no_journal: bool, as_json
     print_table(header, rows[:_SHOWN], sys.stdout)
     if len(rows) > _SHOWN:
         print(f"  and {len(rows) - _SHOWN} more: --json lists them")
-    print(f"  next: exactsink indoubt explain {job} REF" + ("" if run is None else f" --run {run}"))
+    print(f"  next: {Commands(job, run).of('indoubt explain')} REF")
 
 
 @indoubt.command()
@@ -97,7 +98,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
     with _seen(job, run) as seen:
         doubt = chosen(seen.doubts, reference)
         opened = seen.opened
-        lines = explained(doubt, opened.history, opened.sinks.get(doubt.sink), seen.settler.whole(), path=job)
+        lines = explained(doubt, opened.history, opened.sinks.get(doubt.sink), seen.settler.whole())
     for label, text in lines:
         print(f"{label + ':':<11}{text}")
 
@@ -118,7 +119,7 @@ def commit(job: str, reference: str | None, sink: str | None, run: str | None, *
             _check_commit(doubt, job)
         names = sorted({doubt.sink for doubt in meant if doubt.is_decided})
         if not names and sink is None:
-            raise ConfigError("nothing decided is in doubt", next=f"exactsink indoubt list {job}")
+            raise ConfigError("nothing decided is in doubt", next="exactsink indoubt list JOB.toml")
         names = names or [sink or ""]
         seen.settler.decided(names, take_over=options["take_over"])
         if not options["yes"]:
@@ -146,15 +147,18 @@ def abort(
     """Abort what is proven undecided: one, all of a sink, or all. Foreign work goes by its token only."""
     with _seen(job, run) as seen:
         meant = _meant(seen, reference, sink)
+        if unknown := sorted(set(tokens) - {doubt.token for doubt in seen.doubts}):
+            shows = f"exactsink indoubt list {job} --json"
+            raise ConfigError(f"nothing in doubt has token {', '.join(unknown)}", next=shows)
         if reference is None:
             meant = [d for d in meant if not d.is_decided and (d.state == "undecided" or d.token in tokens)]
         allowed = {"take_over": options["take_over"], "without_journal": options["no_journal"]}
         seen.settler.check_abort(meant, frozenset(tokens), **allowed)
         if tokens and not options["reason"]:
-            raise ConfigError("foreign work is ended for a reason", next="repeat with --reason TEXT")
+            raise ConfigError("foreign work is ended for a reason", next="repeat with --reason 'TEXT'")
         if not meant:
             raise ConfigError(
-                "nothing undecided is in doubt", next=f"exactsink indoubt list {job} (foreign work: --token TOKEN)"
+                "nothing undecided is in doubt", next="exactsink indoubt list JOB.toml (foreign work: --token TOKEN)"
             )
         if not options["yes"]:
             _would_claim(seen)
@@ -196,7 +200,7 @@ def resolve(
     print(f"resolved: {len(on)} participants with {rows} rows of epoch {epoch} in sink {sink} are taken as {outcome}")
     for committable in on:
         print(f"  {committable.ref}: {committable.rows} rows")
-    print(f"  next: {f'exactsink run {job}' if run is None else f'call write again, with run={run!r}'}")
+    print(f"  next: {Commands(job, run).start}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,7 @@ def _check_commit(doubt: Doubt, job: str) -> None:
         raise ConfigError(
             f"{doubt.ref} is {doubt.state}, and is never committed",
             why="no decision of this journal names it: its rows may be written again, or by another driver",
-            next=f"exactsink indoubt explain {job} {doubt.short}",
+            next=f"exactsink indoubt explain JOB.toml {doubt.short}",
         )
 
 
@@ -262,7 +266,7 @@ def _print_commit(seen: _Seen, names: Sequence[str], job: str) -> None:
         raise InDoubtError(
             f"{len(stuck)} decided participants can't be committed now",
             why=stuck[0].evidence or f"held back by {', '.join(stuck[0].held_back_by)}",
-            next=f"exactsink indoubt explain {job} {stuck[0].short}",
+            next=f"exactsink indoubt explain JOB.toml {stuck[0].short}",
         )
     _say_yes()
 
@@ -279,6 +283,8 @@ def _print_word(seen: _Seen, word: Word) -> None:
             meant = word.is_on(committable.ref, lost=isinstance(standing, Lost))
             print(f"{f'would take as {word.outcome}' if meant else 'would leave'} {what}: {standing.evidence}")
             on += [committable] if meant else []
+    if not on:
+        raise nothing_left(word)
     rows = sum(committable.rows for committable in on)
     deeds = {
         "committed": "nobody writes them again",
@@ -310,7 +316,7 @@ def _print_unseen(seen: _Seen) -> None:
 def _runs(job: str) -> Sequence[str]:
     """Name the job's batch runs that have begun."""
     opened = Opened.of(job)
-    found = batch_runs(job, opened.config, opened.sinks)
+    found = batch_runs(opened.config, opened.sinks)
     for run in found:
         if run.state == "unreadable":
             print(f"batch run {run.job}: {run.problem}", file=sys.stderr)

@@ -17,10 +17,14 @@ from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, InDoubtError
 from exactsink.protocol.journal.entries import checked
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import COPY
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["export", "show", "verify"]
+
+_COPIES = (
+    "bring those entries back from a copy of the journal; without one, move the journal away, and "
+    "`exactsink rebase JOB.toml` begins another from what the targets hold"
+)
 
 
 def verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
@@ -37,7 +41,7 @@ def verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
         matter = [problem for problem in problems if problem.needed_by == "every start"]
         raise InDoubtError(
             f"{len(problems)} journal entries are damaged or absent, {len(matter)} of them are needed by every start",
-            next=COPY if matter else f"exactsink run {path}: no start needs them",
+            next=_COPIES if matter else "no start needs them: exactsink run JOB.toml",
         )
 
 
@@ -46,11 +50,11 @@ def show(path: str, run: str | None, seq: int) -> None:
     with _journal(path, run) as journal:
         found = next((entry for entry in journal.entries() if entry.seq == seq), None)
     if found is None:
-        raise ConfigError(f"the journal has no entry {seq}", next=f"exactsink history {path} lists those that stand")
+        raise ConfigError(f"the journal has no entry {seq}", next="`exactsink history JOB.toml` lists those that stand")
     if found.record is None:
         body = {"seq": seq, "kind": "damaged", "problem": found.problem, "bytes": len(found.data)}
         print(json.dumps(body, indent=1))
-        raise InDoubtError(found.problem, next=f"exactsink journal verify {path}")
+        raise InDoubtError(found.problem, next="exactsink journal verify JOB.toml")
     print(json.dumps(all_fields(found.record), indent=1))
 
 

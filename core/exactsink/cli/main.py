@@ -32,12 +32,13 @@ from exactsink.cli import schema as schema_command
 from exactsink.cli import status as status_command
 from exactsink.cli import stop as stop_command
 from exactsink.cli import verify as verify_command
-from exactsink.cli.answers import answering
+from exactsink.cli.answers import answering, one_document
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.init_plugin import ROADS, init_plugin
 from exactsink.cli.plugins import PluginCommands
 from exactsink.cli.streams import watched_streams
-from exactsink.contract import EXIT_BUG, NAME_PATTERN, ConfigError, ContractError, ExactsinkError
+from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkError
+from exactsink.job.config.model import NEW_NAME
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 from exactsink.operate.asking import exit_though_asking
@@ -57,8 +58,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, value):
-        raise click.BadParameter(f"a name looks like {NAME_PATTERN}")
+    if not re.fullmatch(NEW_NAME, value):
+        raise click.BadParameter(f"a name looks like {NEW_NAME}")
     return value
 
 
@@ -229,16 +230,26 @@ def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
 @cli.command()
 @_job_file
 @_run
-@click.option("--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What stands in its target; one each.")
+@click.option(
+    "--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What its target holds: an epoch, birth or none."
+)
+@click.option("--batch", type=int, help="The next batch of the checkpoint.")
 @_reason
 @click.option("--yes", is_flag=True, help="Do it: what the targets hold is the truth from here on.")
 @_dry_run
 @_take_over
 def rebase(
-    job: str, run: str | None, named: tuple[str, ...], reason: str, yes: bool, dry_run: bool, take_over: bool
+    job: str,
+    run: str | None,
+    named: tuple[str, ...],
+    batch: int | None,
+    reason: str,
+    yes: bool,
+    dry_run: bool,
+    take_over: bool,
 ) -> None:
-    """Show what every target holds beside what the journal expects; with --sink, go on from what they hold."""
-    rebase_command.rebase(job, run, named, reason, confirmed=yes, dry_run=dry_run, take_over=take_over)
+    """Show what every target holds, and which rows would be missing or doubled; with --sink, go on from there."""
+    rebase_command.rebase(job, run, named, batch, reason, confirmed=yes, dry_run=dry_run, take_over=take_over)
 
 
 cli.add_command(indoubt)
@@ -332,7 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_command(arguments: Sequence[str] | None) -> int:
     try:
-        result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
+        with one_document("--json" in (sys.argv[1:] if arguments is None else arguments)):
+            result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
         print(end="", flush=True)  # an answer that can't be printed is an error
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:

@@ -44,7 +44,7 @@ class Opened:
         return ConfigError(
             f"job {self.config.job.name} has no batch run {self.history.run!r}",
             why=f"its journal is empty: {self.history.journal_place}",
-            next=f"exactsink runs {self.path} lists them",
+            next="`exactsink runs JOB.toml` lists them",
         )
 
     def operator(self) -> Operator:
@@ -53,5 +53,5 @@ class Opened:
 
     def acting(self, kind: type[Acting]) -> Acting:
         """Return an operator of this kind."""
-        events = Events(self.history.job, [self.registry.send])
+        events = Events(self.history.job, [self.registry.send], self.history.commands.typed)
         return kind(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)

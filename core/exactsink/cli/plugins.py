@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+from typing import Any
 
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import ConfigError, ExactsinkError, JobSinks
+from exactsink.contract import ConfigError, ExactsinkError, Fatal, JobSinks, Retryable
+from exactsink.job.commands import Commands
 from exactsink.job.registry import Registry, installed_plugins
 
-__all__ = ["Commands", "PluginCommands"]
+__all__ = ["CommandGroup", "PluginCommands", "commands_now"]
 
+_RIGHTS = "let this user, or its keys and credentials (AWS_*, a profile, a role), list and read there"
+_FIXES = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.ENODEV: "make the bucket, or correct its name",
+    errno.ENOENT: "correct the path",
+    errno.ENOTDIR: "correct the path: a folder is wanted",
+}
+_NOW = "exactsink.commands"
+_A_JOB = "JOB.toml"
 _UNCUT = 1000  # characters; click takes 45 or what the line has left
 
 
-class Commands(click.Group):
+class _JobCommand(click.Command):
+    """A command that knows for which job, and batch run, it was called."""
+
+    def invoke(self, context: click.Context) -> Any:
+        context.meta[_NOW] = Commands(context.params.get("job") or _A_JOB, context.params.get("run"))
+        return super().invoke(context)
+
+
+class CommandGroup(click.Group):
     """A group whose help shows the whole first sentence of each command: click cuts it."""
+
+    command_class = _JobCommand
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         found = {name: self.get_command(context, name) for name in self.list_commands(context)}
@@ -25,10 +48,26 @@ class Commands(click.Group):
             formatter.write_dl(rows)
 
 
-class PluginCommands(Commands):
+class PluginCommands(CommandGroup):
     """Own commands, and a group for each backend that brings one; none of these stands for an own one."""
 
-    group_class = Commands
+    group_class = CommandGroup
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command; the error that ends it names commands that can be typed.
+
+        That a disk or store refuses a backend's command is no bug.
+        """
+        try:
+            return super().invoke(context)
+        except ExactsinkError as error:
+            commands_now().name(error)
+            raise
+        except OSError as error:
+            name = context.invoked_subcommand or ""
+            if name in self.commands or error.errno == errno.EPIPE:  # the reader of stdout has gone
+                raise
+            raise _refused(name, error) from error
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *Registry(installed_plugins()).with_commands()})
@@ -53,6 +92,22 @@ class PluginCommands(Commands):
         return group
 
 
+def _refused(name: str, error: OSError) -> ExactsinkError:
+    """Return the error for a disk or store that refused a command: a person must act, or it may work later."""
+    what = f"the command {name} can't read or write {error.filename or 'what it was given'}"
+    why = error.strerror or str(error)
+    if fix := _FIXES.get(error.errno or 0):
+        return Fatal(what, why=why, next=f"{fix}, then run the same command again")
+    return Retryable(what, why=why, next="see that the disk or server is there and answers, then run it again")
+
+
+def commands_now() -> Commands:
+    """Return how the commands are called for the job of the one that runs."""
+    context = click.get_current_context(silent=True)
+    return Commands(_A_JOB) if context is None else context.meta.get(_NOW, Commands(_A_JOB))
+
+
 def _open_job(path: str, run: str | None) -> JobSinks:
+    click.get_current_context().meta[_NOW] = Commands(path, run)
     opened = Opened.of(path, run)
     return JobSinks(opened.history.job, {name: sink.backend for name, sink in opened.sinks.items()})

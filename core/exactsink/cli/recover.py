@@ -55,5 +55,7 @@ def _print(recovery: Recovery) -> None:
     rows = [[s.sink, s.committed, s.stood, s.lost, s.swept, s.left or "nothing"] for s in recovery.settled]
     print_table(("sink", "committed", "stood already", "lost", "swept", "left to do"), rows, sys.stdout)
     if recovery.left() is None:
-        epoch = "none is decided" if recovery.epoch is None else f"epoch {recovery.epoch} is committed in every sink"
-        print(f"recovered: {epoch}, and nothing is in doubt")
+        recovered, is_, stays = ("", "would be", "would be") if recovery.planned else ("recovered: ", "is", "is")
+        done = f"epoch {recovery.epoch} {is_} committed in every sink"
+        epoch = "none is decided" if recovery.epoch is None else done
+        print(f"{recovered}{epoch}, and nothing {stays} in doubt")

@@ -18,7 +18,7 @@ __all__ = ["print_runs", "run_bodies", "runs"]
 def runs(path: str, as_json: bool) -> None:
     """List the batch runs. Raises what stands in the way of the first that needs a person, or a call of `write`."""
     opened = Opened.of(path)
-    found = batch_runs(path, opened.config, opened.sinks)
+    found = batch_runs(opened.config, opened.sinks)
     if as_json:
         print(json.dumps(run_bodies(found), indent=1))
     else:

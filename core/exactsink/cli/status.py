@@ -14,7 +14,8 @@ from exactsink.cli.runs import print_runs, run_bodies
 from exactsink.cli.table import print_table
 from exactsink.contract import ExactsinkError, Lost, Unknown
 from exactsink.job.driver import identity_of
-from exactsink.operate.health import Commands, Health, health_of
+from exactsink.observe.state import LIVE_SECONDS
+from exactsink.operate.health import Health, health_of
 from exactsink.operate.runs import BatchRun, batch_runs
 from exactsink.operate.views import SinkView, look, word_of
 from exactsink.protocol.coordinator import State
@@ -40,11 +41,13 @@ def status(path: str, run: str | None, as_json: bool, within: float, *, everythi
         _check_known(opened, operator.read())
         log, views = look(opened.history, opened.sinks, operator.read, operator.whole, seconds=within)
         former = _former(operator.whole(), views) if everything else ()
+        checkpoint = operator.checkpoint_problem(within)
     state = opened.history.last_state()
-    health = health_of(log, views, state, Commands(path, run))
+    health = health_of(log, views, state, opened.history.commands, checkpoint)
     shown = [view for view in views if view.in_config or view.problem is not None or everything]
-    body = _body(opened, log, state, shown, health)
-    runs = batch_runs(path, opened.config, opened.sinks) if everything else ()
+    runs = batch_runs(opened.config, opened.sinks) if everything else ()
+    refusal = next(filter(None, [health.refusal, *(run.problem for run in runs)]), None)
+    body = _body(opened, log, state, shown, health) | {"exit_code": refusal.exit_code if refusal else 0}
     if as_json:
         more = {"earlier_sinks": former, "batch_runs": run_bodies(runs)} if everything else {}
         print(json.dumps(body | more, indent=1))
@@ -52,8 +55,8 @@ def status(path: str, run: str | None, as_json: bool, within: float, *, everythi
         _print(body, shown)
         if everything:
             _print_everything(former, runs)
-    if health.refusal is not None:
-        raise health.refusal
+    if refusal is not None:
+        raise refusal
 
 
 def _check_known(opened: Opened, log: Log) -> None:
@@ -71,7 +74,6 @@ def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkVie
     body: dict[str, Any] = {
         "job": opened.config.job.name,
         "state": health.word,
-        "exit_code": health.exit_code,
         "checkpoint": str(history.checkpoint),
         "journal": history.journal_place,
         "staging": str(opened.config.staging),
@@ -153,7 +155,9 @@ def _print(body: Mapping[str, Any], views: Sequence[SinkView]) -> None:
     for name in named:
         if name in body:
             print(f"{name}: {'-' if body[name] is None else body[name]}")
-    age = "-" if body["heartbeat_age_seconds"] is None else f"{body['heartbeat_age_seconds']} s ago"
+    age = "-" if (seconds := body["heartbeat_age_seconds"]) is None else f"{seconds} s ago"
+    if seconds is not None and seconds <= -LIVE_SECONDS:
+        age = f"{-seconds} s ahead of this machine's clock"
     print(f"heartbeat: {'none, the driver has ended' if body['driver_ended'] else age}")
     for name in ("last_decided_epoch", "last_complete_epoch"):
         print(f"{name}: {'none' if body[name] is None else body[name]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 
@@ -11,7 +12,7 @@ from exactsink.job.config import load_config
 from exactsink.job.driver import user_name
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import StopFile, StopRequest
-from exactsink.operate.actions import LIVE_SECONDS
+from exactsink.observe.state import is_ahead, is_live, last_heard
 from exactsink.protocol.coordinator import State
 
 __all__ = ["stop"]
@@ -31,7 +32,7 @@ def stop(path: str, run: str | None, within: float | None) -> None:
     state = history.last_state()
     if state is None and run is not None:
         raise Opened.of(path, run).unknown_run()
-    if state is None or not _lives(state):
+    if state is None or _is_over(state):
         print(f"nothing to stop: {_ended(state)}")
         return
     seconds = config.job.stop_within_seconds if within is None else within
@@ -51,19 +52,32 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
         if state.driver != asked.driver:
             why = f"{state.driver} has claimed the job since"
             raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="stop that one, too")
-        if not _lives(state):
+        if _is_over(state):
             return state
-        if time.monotonic() > until:
+        if not (is_live(state) or is_ahead(state)) or time.monotonic() > until:
+            host, _, number = state.driver.rpartition(":")
             raise Retryable(
-                f"driver {asked.driver} has not ended",
-                why="it does not look at this job's folder, or it hangs",
-                next="send it SIGTERM on its own machine; SIGKILL is safe, too",
+                f"driver {state.driver} has not said that it has ended",
+                why=f"{last_heard(state)}; it hangs, was killed, or does not look at this job's folder",
+                next=f"on {host}: kill {number}, or kill -9 {number}, which is safe, too",
             )
         time.sleep(_LOOK_SECONDS)
 
 
-def _lives(state: State) -> bool:
-    return time.time() - state.heartbeat < LIVE_SECONDS
+def _is_over(state: State) -> bool:
+    """Return whether a driver has ended: it said so, or it is silent, and no process of this machine is it."""
+    if not state.heartbeat:
+        return True
+    host, _, number = state.driver.rpartition(":")
+    if is_live(state) or is_ahead(state) or host != platform.node() or not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False
 
 
 def _ended(state: State | None) -> str:
@@ -71,4 +85,4 @@ def _ended(state: State | None) -> str:
         return "no driver ever ran"
     if not state.heartbeat:
         return f"driver {state.driver} has ended"
-    return f"driver {state.driver} is dead, its last heartbeat is {time.time() - state.heartbeat:.0f} s old"
+    return f"driver {state.driver} is dead, {last_heard(state)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from exactsink.cli.plugins import commands_now
 from exactsink.job.guarantees import Guarantee, guarantee_of, job_guarantee
 from exactsink.job.registry import Registry
 from exactsink.protocol.sinks import Sink
@@ -36,5 +37,5 @@ def print_guarantees(sinks: Mapping[str, Sink], registry: Registry, out: TextIO)
             "in doubt": promise.in_doubt,
         }
         for name, line in (*lines.items(), *(("instead", other) for other in promise.alternatives)):
-            print(f"  {name + ':':<11}{line}", file=out)
+            print(f"  {name + ':':<11}{commands_now().typed(line)}", file=out)
     print(f"the job's guarantee: {job_guarantee(sinks.values())}", file=out, flush=True)

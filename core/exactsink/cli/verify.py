@@ -42,7 +42,7 @@ def verify_job(path: str, run: str | None, epochs: str, deep: bool, as_json: boo
         raise InDoubtError(
             f"journal entries {', '.join(map(str, found.damaged))} are damaged",
             why="what they decided is held against nothing here",
-            next=f"exactsink journal verify {path} shows what needs them; bring them back from a copy",
+            next="`exactsink journal verify JOB.toml` shows what needs them; bring them back from a copy",
         )
 
 

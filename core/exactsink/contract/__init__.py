@@ -12,7 +12,6 @@ from exactsink.contract.durable import (
     DurableFile,
     SyncFailed,
     create_file,
-    disk_errors,
     file_names,
     file_sha256,
     file_times,
@@ -41,8 +40,6 @@ from exactsink.contract.errors import (
 from exactsink.contract.idempotent import IdempotentBackend, Version
 from exactsink.contract.model import (
     ENTRY_POINT_GROUP,
-    EPOCH_BUDGET_SECONDS,
-    LONGEST_PAUSE_SECONDS,
     NAME_PATTERN,
     AlreadyCommitted,
     Audit,
@@ -66,17 +63,9 @@ from exactsink.contract.model import (
 )
 from exactsink.contract.object_calls import s3_pages
 from exactsink.contract.object_checks import refused_store, store_findings
+from exactsink.contract.object_errors import store_code, store_errors
 from exactsink.contract.object_file import ObjectFile
-from exactsink.contract.objects import (
-    AnyPath,
-    ObjectInfo,
-    ObjectPath,
-    is_object_url,
-    object_scheme,
-    path_of,
-    store_code,
-    store_errors,
-)
+from exactsink.contract.objects import AnyPath, ObjectPath, is_object_url, object_scheme, path_of
 from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 from exactsink.contract.validation import BatchValidator, Validator
 
@@ -86,9 +75,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTRACT_VERSION",
     "ENTRY_POINT_GROUP",
-    "EPOCH_BUDGET_SECONDS",
     "EXIT_BUG",
-    "LONGEST_PAUSE_SECONDS",
     "NAME_PATTERN",
     "NO_HARD_LINKS",
     "AlreadyCommitted",
@@ -123,7 +110,6 @@ __all__ = [
     "Mark",
     "Marker",
     "MarkerCommitter",
-    "ObjectInfo",
     "ObjectFile",
     "ObjectPath",
     "OpenJob",
@@ -145,7 +131,6 @@ __all__ = [
     "Version",
     "Writer",
     "create_file",
-    "disk_errors",
     "file_names",
     "file_sha256",
     "file_times",

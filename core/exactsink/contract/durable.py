@@ -29,7 +29,6 @@ __all__ = [
     "DurableFile",
     "SyncFailed",
     "create_file",
-    "disk_errors",
     "file_names",
     "file_sha256",
     "file_times",
@@ -49,8 +48,7 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` answers on a file system that has none."""
 
 _DISK_FIX = "see that its disk is there, has room and lets this user write"
-_RIGHTS_FIX = "let driver and executors run as one user; or, as users of one group, set [job] file_mode to group"
-_FOLDERS = {"private": 0o700, "group": 0o2770}
+_RIGHTS_FIX = "let driver and executors be one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
 
 _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
 
@@ -60,26 +58,14 @@ class SyncFailed(OSError):
 
 
 @contextmanager
-def disk_errors(what: str, next: str) -> Iterator[None]:
-    """Raise an OSError of the block as Retryable."""
-    try:
-        yield
-    except OSError as error:
-        raise Retryable(what, why=str(error), next=next) from error
-
-
-@contextmanager
 def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
     """Raise an OSError of the block as Retryable; as Fatal when a store refuses whoever asks, or lacks the bucket."""
     try:
         yield
     except OSError as error:
-        kind, fix = _of_disk(error) if isinstance(place, Path) else _of_store(error)
+        disk = Retryable, _RIGHTS_FIX.format(os.getuid(), place) if isinstance(error, PermissionError) else _DISK_FIX
+        kind, fix = disk if isinstance(place, Path) else _of_store(error)
         raise kind(what, why=str(error), next=f"{fix}; then start the job again, nothing is lost") from error
-
-
-def _of_disk(error: OSError) -> tuple[type[Retryable | Fatal], str]:
-    return Retryable, f"{_DISK_FIX}; {_RIGHTS_FIX}" if isinstance(error, PermissionError) else _DISK_FIX
 
 
 def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
@@ -95,14 +81,26 @@ def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> B
 
     With `rights` it gets those, and what the umask leaves, whatever its folder has: readers get at it by another name.
     """
-    folder = stat.S_IMODE(os.stat(path.parent).st_mode)
-    closed = rights is None and not folder & 0o007
+    above = os.stat(path.parent)
+    closed = rights is None and not above.st_mode & 0o007
     begun = 0o600 if closed else 0o666
     file = open(path, "xb", buffering, opener=lambda name, flags: os.open(name, flags, begun))  # noqa: SIM115
-    wanted = folder & 0o666 if closed else stat.S_IMODE(os.fstat(file.fileno()).st_mode) | (rights or 0)
-    if wanted != begun and (closed or rights):
-        os.fchmod(file.fileno(), wanted)
+    try:
+        _hand_over(file.fileno(), above)
+        wanted = above.st_mode & 0o666 if closed else stat.S_IMODE(os.fstat(file.fileno()).st_mode) | (rights or 0)
+        if wanted != begun and (closed or rights):
+            os.fchmod(file.fileno(), wanted)
+    except OSError:
+        file.close()
+        _drop(path)
+        raise
     return file
+
+
+def _hand_over(handle: int, above: os.stat_result) -> None:
+    """Hand root's work to its folder's owner, as SQLite does: the user whose job it is must read and replace it."""
+    if os.geteuid() == 0:
+        os.fchown(handle, above.st_uid, above.st_gid)
 
 
 class DurableFile(io.RawIOBase):
@@ -213,18 +211,16 @@ def create_file(path: AnyPath, data: bytes) -> bool:
     """
     if isinstance(path, ObjectPath):
         return path.create(data)
-    unfinished = _sealed_beside(path, data)
-    try:
-        os.link(unfinished, path)
-        made = True
-    except FileExistsError:
-        made = False
-    except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
-            raise
-        made = _created_in_place(path, data)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with _sealed_beside(path, data) as unfinished:
+        try:
+            os.link(unfinished, path)
+            made = True
+        except FileExistsError:
+            made = False
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            made = _created_in_place(path, data)
     sync_folders([path.parent])  # also for one that stands: who made it may have died before it synced
     return made
 
@@ -234,25 +230,23 @@ def replace_file(path: AnyPath, data: bytes) -> None:
     if isinstance(path, ObjectPath):
         path.replace(data)
         return
-    unfinished = _sealed_beside(path, data)
-    try:
+    with _sealed_beside(path, data) as unfinished:
         unfinished.replace(path)
-    except OSError:
-        _drop(unfinished)
-        raise
     sync_folders([path.parent])
 
 
-def _sealed_beside(path: Path, data: bytes) -> Path:
+@contextmanager
+def _sealed_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """Write and sync a file beside; it goes with the block, unless that has given it another name."""
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
         with DurableFile(unfinished) as file:
             file.write(data)
             file.seal()
-    except OSError:
-        _drop(unfinished)
-        raise
-    return unfinished
+        yield unfinished
+    finally:
+        if os.path.lexists(unfinished):
+            _drop(unfinished)
 
 
 def _drop(unfinished: Path) -> None:
@@ -271,13 +265,34 @@ def _created_in_place(path: Path, data: bytes) -> bool:
 
 
 def new_folder(folder: Path, mode: FileMode) -> None:
-    """Make one folder, for its owner alone, for a group too, or as the umask says. Raises FileExistsError."""
-    if mode == "umask":
-        os.mkdir(folder)
-        return
-    os.mkdir(folder, 0o700)
-    if _FOLDERS[mode] != 0o700:
-        os.chmod(folder, _FOLDERS[mode])
+    """Make one folder, for its owner alone, for a group too, or as the umask says. Raises FileExistsError.
+
+    Root's gets its name once it belongs to the owner of the folder above, who never finds one that is closed to him.
+    """
+    above = os.stat(folder.parent)
+    given = os.geteuid() == 0 and (above.st_uid, above.st_gid) != (0, 0)
+    if given and os.path.lexists(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+    made = folder.with_name(f".{secrets.token_hex(8)}") if given else folder
+    os.mkdir(made, 0o777 if mode == "umask" else 0o700)
+    if mode == "group":
+        os.chmod(made, 0o2770)
+    if given:
+        _name_folder(made, folder, above)
+
+
+def _name_folder(made: Path, folder: Path, above: os.stat_result) -> None:
+    """Set a folder's owner, durably, and then its name."""
+    handle = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _hand_over(handle, above)
+        os.fsync(handle)
+        os.rename(made, folder)  # replaces at most an empty one, which another process made since
+    except OSError as error:
+        os.rmdir(made)
+        raise FileExistsError(*error.args) if error.errno == errno.ENOTEMPTY else error from None
+    finally:
+        os.close(handle)
 
 
 def make_folder(folder: AnyPath, mode: FileMode = "umask") -> None:
@@ -292,12 +307,11 @@ def make_folder(folder: AnyPath, mode: FileMode = "umask") -> None:
         return
     folder = folder.absolute()
     made = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        new_folder(folder, mode)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise
+    for place in reversed(made):
+        with suppress(FileExistsError):
+            new_folder(place, mode if place == folder else "umask")
+    if not folder.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     for place in (folder, *folder.parents[:-1]):
         try:
             sync_folders([place.parent])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["ObjectInfo", "Upload", "abort_upload", "delete", "entries", "info_of", "read", "s3_pages", "uploads"]
+__all__ = ["ObjectInfo", "Upload", "abort_upload", "delete", "entries", "info_of", "s3_pages", "uploads"]
 
 _MOST_KEYS = 1000  # in one DeleteObjects
 
@@ -30,11 +30,6 @@ class Upload:
     name: str
     upload_id: str
     begun: float | None = None
-
-
-def read(fs: AbstractFileSystem, url: str) -> bytes:
-    """Read an object whole, on S3 by one request: fsspec's looks at it first, to read by several."""
-    return bytes(fs.cat_file(url, **({"max_concurrency": 1} if hasattr(fs, "call_s3") else {})))
 
 
 def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[str, ObjectInfo]]:
@@ -103,10 +98,8 @@ def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Uploa
 def abort_upload(fs: AbstractFileSystem, url: str, upload_id: str) -> None:
     """Let the store forget an upload's parts. Idempotent."""
     bucket, key = _split(url)
-    try:
+    with suppress(FileNotFoundError):  # some servers know no upload twice
         fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
-    except FileNotFoundError:  # some servers know no upload twice
-        return
 
 
 def info_of(found: dict[str, Any]) -> ObjectInfo:

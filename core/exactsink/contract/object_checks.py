@@ -22,8 +22,10 @@ def refused_store(scheme: str) -> str:
     return "that a create fails where the name exists, for every writer at once, is not known of it"
 
 
-def store_findings(folder: ObjectPath, what: str, fix: str) -> Iterator[Finding]:
+def store_findings(folder: ObjectPath, what: str, fix: str, *, large: bool = False) -> Iterator[Finding]:
     """Try it below the folder, with a tiny object that is removed again; `fix` is the way out.
+
+    `large`: of some objects that will be kept there a part is sent at a time.
 
     Raises Retryable where the store does not answer.
     """
@@ -36,6 +38,8 @@ def store_findings(folder: ObjectPath, what: str, fix: str) -> Iterator[Finding]
     try:
         with storage_errors(folder, f"{what} can't be written to {folder}"):
             why = folder.why_no_creates()
+            if large and not why and folder.scheme == "s3":
+                folder.try_uploads()
     except Fatal as refused:
         yield Finding("error", f"{refused.what}: {refused.why}", refused.next)
         return

@@ -7,7 +7,8 @@ import io
 from contextlib import suppress
 from typing import Any
 
-from exactsink.contract.objects import ObjectPath, store_errors
+from exactsink.contract.object_errors import store_errors
+from exactsink.contract.objects import ObjectPath
 
 __all__ = ["ObjectFile"]
 

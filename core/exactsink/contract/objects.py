@@ -15,23 +15,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from exactsink.contract.errors import ConfigError
-from exactsink.contract.object_calls import ObjectInfo, Upload, abort_upload, delete, entries, info_of, read, uploads
-from exactsink.contract.object_errors import is_taken, store_code, store_errors
+from exactsink.contract.object_calls import ObjectInfo, Upload, abort_upload, delete, entries, info_of, uploads
+from exactsink.contract.object_errors import is_taken, store_errors
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = [
-    "AnyPath",
-    "ObjectInfo",
-    "ObjectPath",
-    "Upload",
-    "is_object_url",
-    "object_scheme",
-    "path_of",
-    "store_code",
-    "store_errors",
-]
+__all__ = ["AnyPath", "ObjectPath", "is_object_url", "object_scheme", "path_of"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "ssh": "sftp"}
@@ -63,6 +53,10 @@ class ObjectPath:
             from fsspec import get_filesystem_class
 
             kind = get_filesystem_class(scheme)
+            if scheme == "s3":
+                from exactsink.contract.object_answers import CheckedS3 as kind  # noqa: N813
+
+                options = {"max_concurrency": 1, **options}  # else it looks at each object first, to read by several
             fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})
         except (ImportError, OSError, TypeError, ValueError) as error:
             install = _INSTALL.get(scheme, "install the package that brings it to fsspec")
@@ -94,11 +88,10 @@ class ObjectPath:
 
     def exists(self) -> bool:
         """Return whether an object has this name, or a name below it."""
-        try:
+        with suppress(FileNotFoundError):
             self.info()
-        except FileNotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     def info(self) -> ObjectInfo:
         """Look at the object. Raises FileNotFoundError."""
@@ -108,7 +101,7 @@ class ObjectPath:
     def read_bytes(self) -> bytes:
         """Read the object whole. Raises FileNotFoundError."""
         with store_errors(self.url):
-            return read(self.fs, self.url)
+            return bytes(self.fs.cat_file(self.url))
 
     def read_text(self) -> str:
         return self.read_bytes().decode()
@@ -196,6 +189,21 @@ class ObjectPath:
         finally:
             tried.unlink(missing_ok=True)
         return "it lists an object that was just removed" if name in self.names() else ""
+
+    def try_uploads(self) -> None:
+        """Try below this name what large staged files need of S3: uploads that are completed, listed and aborted.
+
+        Leaves nothing. Raises OSError.
+        """
+        name = f"try-{secrets.token_hex(8)}"
+        with store_errors(self.url):
+            for end in ("discard", "commit"):
+                with self.fs.open(f"{self.url}/{name}", "wb", autocommit=False) as upload:
+                    upload.write(b"tried")
+                uploads(self.fs, self.url, everywhere=True)
+                getattr(upload, end)()
+        (self / name).info()
+        self.unlink_below([name])
 
 
 AnyPath = Path | ObjectPath

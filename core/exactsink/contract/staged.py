@@ -117,7 +117,10 @@ class Applier(ABC):
 
     @abstractmethod
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
-        """Look before the first row whether the target can take such rows. Changes nothing."""
+        """Look before the first row whether the target can take such rows. Changes nothing.
+
+        Also called in a driver's first epoch, and in each whose rows have other columns than those of the one before.
+        """
 
     def check_target(self) -> Iterable[Finding]:
         """Look at what `check` does but for the rows' columns, which are not known yet. Changes nothing."""
@@ -237,6 +240,18 @@ class MarkerCommitter(Committer):
         self._ctx = ctx
         self._applier = applier
         self._expected: Marker | Literal["any"] | None = "any"
+        self._fits: pa.Schema | None = None
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Refuse rows of other columns than the last epoch's, if the target can't take them. Raises Fatal.
+
+        A hand-made query may give each batch other columns, and preflight looked at the first one's.
+        """
+        if schema != self._fits:
+            for finding in self._applier.check(schema):
+                if finding.severity == "error":
+                    raise Fatal(f"sink {self._ctx.sink}: {finding.message}", next=finding.fix)
+            self._fits = schema
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         """Go by the marker alone: what it does not hold can be marked."""
@@ -282,7 +297,7 @@ class StagedCommitter(MarkerCommitter):
 
     def _check_folder(self) -> Iterator[Finding]:
         if isinstance(self._folder, ObjectPath):
-            yield from store_findings(self._folder, "staged rows", _STAGING_FIX)
+            yield from store_findings(self._folder, "staged rows", _STAGING_FIX, large=True)
             return
         with staging_errors(self._folder):
             place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
@@ -297,6 +312,7 @@ class StagedCommitter(MarkerCommitter):
             self._applier.confirm(self._ctx.job, self._ctx.sink)
             self._made = True
         self._applier.open_epoch(schema)
+        self.check_columns(schema)
         stored = self._applier.last_applied(self._ctx.job, self._ctx.sink)
         self._marker(epoch).check_new(stored)
         return str(self._folder).encode()

@@ -36,7 +36,10 @@ class Driver:
             history.make()
         self._history = history
         self._events = events
-        self.heartbeat = Heartbeat(history.state(), on_beat=lambda: events.report("beat", level=logging.DEBUG))
+        last = history.last_times()
+        self.heartbeat = Heartbeat(
+            history.state(), on_beat=lambda: events.report("beat", level=logging.DEBUG, last=last.read())
+        )
         self.journal = history.journal(backoff)
         self.coordinator = coordinator_of(history, sinks, self.journal, events, self.heartbeat.write)
 

@@ -109,4 +109,4 @@ def _needs(traits: Traits) -> Iterable[str]:
 def _in_doubt(traits: Traits) -> str:
     if traits.can_lose_votes:
         return "committed again at the next start; what the store dropped is written again from the source"
-    return "committed again at the next start, or by `exactsink recover`"
+    return "committed again at the next start, or by `exactsink recover JOB.toml`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,8 +24,9 @@ from exactsink.contract import (
     storage_errors,
     store_findings,
 )
+from exactsink.job.commands import Commands
 from exactsink.job.config import JOURNAL_IN_A_DATABASE, JobConfig
-from exactsink.observe.state import StateFile
+from exactsink.observe.state import LastTimes, StateFile
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores import JournalStore
@@ -46,13 +48,14 @@ class JobHistory:
     journal_url: SecretStr | None = None
     run: str | None = None
     file_mode: FileMode = "private"
+    file: str | None = None
 
     @classmethod
     def of(cls, config: JobConfig, run: str | None = None) -> JobHistory:
         """Find the place of a job's stream, or of its batch run `run`. Raises ConfigError for names too long."""
-        name = config.job.name
+        name, mode = config.job.name, config.job.file_mode
         if run is None:
-            return cls(name, config.history, config.checkpoint, config.job.journal, file_mode=config.job.file_mode)
+            return cls(name, config.history, config.checkpoint, config.job.journal, None, mode, config.file)
         longest = 40 - 1 - _HASH_CHARACTERS
         if not run or len(name) > longest:
             what = f"job name {name} is too long for batch runs" if run else "a batch run needs a name"
@@ -60,7 +63,7 @@ class JobHistory:
             raise ConfigError(what, why=why, next="fix [job] name, or the run's")
         job = f"{name}-{hashlib.sha256(run.encode()).hexdigest()[:_HASH_CHARACTERS]}"
         folder = config.history / "runs" / job
-        return cls(job, folder, config.checkpoint, config.job.journal, run, config.job.file_mode)
+        return cls(job, folder, config.checkpoint, config.job.journal, run, mode, config.file)
 
     @classmethod
     def batch_runs(cls, config: JobConfig) -> Iterator[JobHistory]:
@@ -75,7 +78,13 @@ class JobHistory:
             except FileNotFoundError:
                 return
         for name in found:
-            yield cls(name, runs / name, config.checkpoint, config.job.journal, "", config.job.file_mode)
+            mode, file = config.job.file_mode, config.file
+            yield cls(name, runs / name, config.checkpoint, config.job.journal, "", mode, file)
+
+    @property
+    def commands(self) -> Commands:
+        """How the commands are called for this history."""
+        return Commands(self.file, self.run)
 
     @property
     def journal_place(self) -> str:
@@ -101,6 +110,10 @@ class JobHistory:
         """Return the advisory state's file. Writing it wants the folder made."""
         return StateFile(self.folder / "state.json")
 
+    def last_times(self) -> LastTimes:
+        """Return the advisory file of what an alert needs to know longer than a driver runs."""
+        return LastTimes(self.folder / "last.json")
+
     def last_state(self) -> State | None:
         """Read the state that a driver reported last. Raises Retryable or Fatal where that can't be known."""
         with storage_errors(self.folder, f"the job's state in {self.folder} can't be read"):
@@ -111,6 +124,8 @@ class JobHistory:
         for place, what in ((self.folder, "the job's journal and state"), (self.checkpoint, "Spark's checkpoint")):
             if isinstance(place, Path):
                 yield from _unwritable(place, what)
+        if isinstance(self.checkpoint, Path) and os.geteuid() == 0:
+            yield from _of_another(self.checkpoint)
         if self.journal_url is None and isinstance(self.folder, ObjectPath):
             fix = f"keep it in a database: {JOURNAL_IN_A_DATABASE}"
             yield from store_findings(self.folder / "journal", "the journal", fix)
@@ -134,8 +149,28 @@ def _unwritable(folder: Path, what: str) -> Iterator[Finding]:
         tempfile.TemporaryFile(dir=place, prefix="exactsink-probe-").close()
     except OSError as error:
         message = f"{what} can't be written to {folder}: {place}: {error.strerror or error}"
-        fix = f"let this user write there (chown, chmod u+rwx '{place}'); or set [job] checkpoint to another folder"
+        made = f"chown -R {os.getuid()}" if place == folder else f"install -d -o {os.getuid()}"  # never what is above
+        fix = f"let this user write there: sudo {made} '{folder}'; or set [job] checkpoint to another folder"
         yield Finding("error", message, fix)
+
+
+def _of_another(checkpoint: Path) -> Iterator[Finding]:
+    """Find that root would leave files in another user's checkpoint: ours get their folder's owner, Spark's don't."""
+    query = checkpoint / "metadata"
+    place = next(above for above in (query, checkpoint, *checkpoint.parents) if above.exists())
+    if (owner := place.stat().st_uid) == 0:
+        return
+    try:
+        user = pwd.getpwuid(owner).pw_name
+    except KeyError:  # a container's user, seen from its host
+        user = f"'#{owner}'"
+    fix = f"repeat the command with `sudo -u {user}` before it"
+    if place == query:
+        message = f"the query in {checkpoint} is user {user}'s, who could not go on behind root: Spark's files would be"
+        yield Finding("error", f"{message} root's", f"{fix}; or let root have the job: chown -R root '{checkpoint}'")
+    else:
+        message = f"{place} is user {user}'s: started by root, Spark's checkpoint is root's, and only root can go on"
+        yield Finding("warning", message, fix)
 
 
 def _is_open(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import signal
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 
-from exactsink.contract import AnyPath, ExactsinkError, ObjectPath, Retryable
+from exactsink.contract import AnyPath, ExactsinkError, ObjectPath, Retryable, replace_file
 
 __all__ = ["Stop", "StopFile", "StopRequest", "driver_name", "stopped_by_signals"]
 
@@ -58,19 +59,15 @@ class StopFile:
 
     def write(self, request: StopRequest) -> None:
         """Ask. Raises OSError."""
-        text = json.dumps(asdict(request))
-        if isinstance(self._path, ObjectPath):
-            self._path.replace(text.encode())
-            return
-        temp = self._path.with_suffix(f".{os.getpid()}.tmp")
-        temp.write_text(text)
-        temp.replace(self._path)
+        replace_file(self._path, json.dumps(asdict(request)).encode())
 
     def read(self) -> StopRequest | None:
         """Return what is asked; None when nothing is. Raises OSError."""
         try:
-            return StopRequest(**json.loads(self._path.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+            request = StopRequest(**json.loads(self._path.read_text()))
+            sensible = math.isfinite(request.within) and request.within >= 0
+            return request if sensible and isinstance(request.by, str) else None
+        except (FileNotFoundError, ValueError, TypeError, OverflowError):
             return None
 
     def clear(self) -> None:

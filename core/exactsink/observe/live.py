@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exactsink import __version__
@@ -45,8 +45,12 @@ _BEHIND = _metric(
 _ENTRIES = _metric("journal_entries", _JOB, "{entry}", "Entries that the journal has had; old ones are deleted.")
 _BYTES = _metric("decision_bytes", _JOB, "By", "Size of the last decision in the journal, which keeps up to 1,000.")
 _BEAT = _metric("heartbeat_age_seconds", _JOB, "s", "How long ago the driver said in `state.json` that it lives.")
+_FENCED = _metric("fenced_age_seconds", _JOB, "s", "How long ago a driver of the job was fenced, in any process.")
+_LOST = _metric(
+    "lost_votes_age_seconds", _SINK, "s", "How long ago this sink's store had lost votes, as any driver found last."
+)
 _BUILD = _metric("build_info", ("version", "python"), "1", "Always 1; the labels say what runs.")
-LIVE_METRICS = (_OPEN, _PHASE, _DECIDED, _COMMITTED, _BEHIND, _ENTRIES, _BYTES, _BEAT, _BUILD)
+LIVE_METRICS = (_OPEN, _PHASE, _DECIDED, _COMMITTED, _BEHIND, _ENTRIES, _BYTES, _BEAT, _FENCED, _LOST, _BUILD)
 """Every metric that is computed when it is read."""
 
 
@@ -62,6 +66,7 @@ class _Job:
     entries: int | None = None
     bytes: int | None = None
     beat: float | None = None
+    last: Mapping[str, float] = field(default_factory=dict)
 
 
 class Live:
@@ -114,7 +119,7 @@ class Live:
             job.decided |= dict.fromkeys(fields["sinks"], event.epoch)
             job.entries, job.bytes = fields["entries"], fields["bytes"]
         elif event.name == "beat":
-            job.beat = self._clock()
+            job.beat, job.last = self._clock(), fields.get("last", {})
         elif event.name == "source_behind":
             job.behind[fields["source"], fields["of"]] = fields["behind"]
         elif event.name == "query_restarted":  # what its thread was in is over
@@ -133,3 +138,6 @@ def _measured(name: str, job: _Job, now: float) -> Iterator[Measurement]:
         yield Measurement(_BYTES, (name,), job.bytes)
     if job.beat is not None:
         yield Measurement(_BEAT, (name,), now - job.beat)
+    for event, at in job.last.items():
+        _, _, sink = event.partition(":")
+        yield Measurement(_LOST, (name, sink), now - at) if sink else Measurement(_FENCED, (name,), now - at)

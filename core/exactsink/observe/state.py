@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from exactsink.contract import AnyPath, ObjectPath, new_file
+from exactsink.contract import AnyPath, Event, ObjectPath, new_file
 from exactsink.protocol.coordinator import State
 
-__all__ = ["HEARTBEAT_SECONDS", "Heartbeat", "StateFile"]
+__all__ = [
+    *("HEARTBEAT_SECONDS", "LIVE_SECONDS", "Heartbeat", "LastTimes", "StateFile", "is_ahead", "is_live", "last_heard"),
+]
 
 HEARTBEAT_SECONDS = 15.0
+
+LIVE_SECONDS = 60.0
+"""A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
+
+
+def is_live(state: State | None) -> bool:
+    """Return whether a driver is likely to be at work: it has not ended, and its heartbeat is young."""
+    return state is not None and abs(time.time() - state.heartbeat) < LIVE_SECONDS
+
+
+def is_ahead(state: State) -> bool:
+    """Return whether the heartbeat is of the future: its age says nothing, as the two machines' clocks differ."""
+    return state.heartbeat - time.time() >= LIVE_SECONDS
+
+
+def last_heard(state: State) -> str:
+    """Return how old the heartbeat is, in words."""
+    age = time.time() - state.heartbeat
+    if is_ahead(state):
+        return f"its heartbeat is {-age:.0f} s ahead of this machine's clock: compare the clocks of the two machines"
+    return f"its last heartbeat is {max(age, 0.0):.0f} s old"
 
 
 class StateFile:
@@ -31,24 +55,74 @@ class StateFile:
 
     def write(self, state: State) -> None:
         """Save a state. Raises OSError."""
-        text = json.dumps(asdict(state), indent=1)
-        if isinstance(self._path, ObjectPath):
-            self._path.replace(text.encode())
-            return
-        temp = self._path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        try:
-            with new_file(temp) as file:
-                file.write(text.encode())
-            temp.replace(self._path)
-        finally:
-            temp.unlink(missing_ok=True)
+        _replace(self._path, json.dumps(asdict(state), indent=1))
 
     def read(self) -> State | None:
         """Read it; None when it is absent or of another release. Raises OSError where that can't be known."""
         try:
-            return State(**json.loads(self._path.read_text()))
-        except (FileNotFoundError, IsADirectoryError, ValueError, TypeError):
+            return _checked(State(**json.loads(self._path.read_text())))
+        except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, OverflowError):
             return None
+
+
+def _checked(state: State) -> State:
+    """Return a state whose fields can be reckoned with. Raises ValueError, TypeError, OverflowError."""
+    numbers = [state.generation] if state.complete_epoch is None else [state.generation, state.complete_epoch]
+    whole = all(type(number) is int and number >= 0 for number in numbers)
+    moment = type(state.heartbeat) in (int, float) and math.isfinite(state.heartbeat) and state.heartbeat >= 0
+    if not (whole and moment and isinstance(state.driver, str)):
+        raise ValueError("no state that a driver writes")
+    return state
+
+
+class LastTimes:
+    """`last.json` beside the journal: when any driver was fenced last, or lost votes of a sink. Advisory.
+
+    The driver that meets one may end before anybody scrapes it; whichever driver runs next, or runs instead, shows it.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: Mapping[str, float] = {}
+        self._read_at = float("-inf")
+
+    def __call__(self, event: Event) -> None:
+        """Keep when an event happened, as a subscriber."""
+        if event.name not in ("fenced", "vote_lost"):
+            return
+        name = event.name if event.name == "fenced" else f"vote_lost:{event.fields['sink']}"
+        with self._lock, suppress(OSError):
+            if time.time() - self._known.get(name, 0.0) > HEARTBEAT_SECONDS:  # an epoch may lose thousands
+                self._known = {**self._stored(), name: time.time()}
+                _replace(self._path, json.dumps(self._known))
+
+    def read(self) -> Mapping[str, float]:
+        """Return each one's Unix time; the file is read once a heartbeat at most."""
+        with self._lock, suppress(OSError):
+            if time.monotonic() - self._read_at >= HEARTBEAT_SECONDS:
+                self._known, self._read_at = self._stored(), time.monotonic()
+        return self._known
+
+    def _stored(self) -> Mapping[str, float]:
+        try:
+            return {str(name): float(at) for name, at in json.loads(self._path.read_text()).items()}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            return {}
+
+
+def _replace(path: AnyPath, text: str) -> None:
+    """Replace a file whole, not synced. Raises OSError."""
+    if isinstance(path, ObjectPath):
+        path.replace(text.encode())
+        return
+    temp = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with new_file(temp) as file:
+            file.write(text.encode())
+        temp.replace(path)
+    finally:
+        temp.unlink(missing_ok=True)
 
 
 class Heartbeat:

@@ -6,49 +6,43 @@ Each claims first, so a driver that still runs is fenced, and each keeps an acti
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
-from exactsink.contract import Committer, ConfigError, Fenced, Mark
+from exactsink.contract import Committer, ConfigError, Fenced, LineageError, Retryable
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import driver_name
+from exactsink.observe.state import LIVE_SECONDS, is_ahead, is_live, last_heard
+from exactsink.operate.asking import ask_all
 from exactsink.operate.plan import planned, planned_sweep
 from exactsink.operate.reachable import import_clients
+from exactsink.operate.rebase import RebasePlan, decided_counts, in_words, rebase_plan
 from exactsink.operate.recovery import Recovery
 from exactsink.operate.refusals import votes_lost
 from exactsink.operate.views import assess
+from exactsink.protocol.commit import CommitCalls, Retry, all_before, in_threads
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, other_journal
-from exactsink.protocol.journal.records import Action, Clean, Complete, Expected, Identity, Settled
+from exactsink.protocol.journal.records import Action, Clean, Complete, Identity, Settled
+from exactsink.protocol.marks import Marks
 from exactsink.protocol.reach import Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.protocol.sweep import Sweep
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["LIVE_SECONDS", "Operator", "RebasePlan", "acting_user", "in_words"]
-
-LIVE_SECONDS = 60.0
-"""A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
+__all__ = ["COMMIT_ATTEMPTS", "Operator", "acting_user"]
 
 _PLAN_SECONDS = 60.0
 """How long a store has to answer before a plan calls it away: as its own timeouts have it, but for one that hangs."""
 
+COMMIT_ATTEMPTS = 3
+
 _ROLE = "operator on "
-
-
-@dataclass(frozen=True, slots=True)
-class RebasePlan:
-    """What a rebase does: its claim's generation, the decision that it ends, and the epoch that `batch` will be."""
-
-    generation: int
-    ends: int | None
-    batch: int
-    epoch: int
 
 
 class Operator:
@@ -73,6 +67,14 @@ class Operator:
         """Let go of the journal. Idempotent."""
         self._journal.close()
 
+    def checkpoint_problem(self, seconds: float) -> LineageError | None:
+        """Return why the checkpoint does not follow the journal; None if it does, or has not said so in this time."""
+        if self._history.run is not None:
+            return None
+        call = partial(self._checkpoint.check_follows, self._journal.read)
+        problem = ask_all({"checkpoint": call}, seconds).get("checkpoint")
+        return problem if isinstance(problem, LineageError) else None
+
     def recover(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), reason: str = "") -> Recovery:
         """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
 
@@ -83,6 +85,7 @@ class Operator:
         """
         log = self._journal.read()
         self._refuse_live(take_over, log)
+        self._refuse_unknown(sweep_tokens)
         if not log.claims:
             return self._recover_unclaimed(sweep_tokens, reason)
         with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
@@ -101,12 +104,13 @@ class Operator:
         if not take_over:
             self._refuse_live(take_over, log)
         check_identity(log, identity_of(self._history))
+        self._refuse_unknown(sweep_tokens)
         import_clients(self._sinks, self._history.job)
         views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS)
         if not log.claims:
-            return self._recovery(planned_sweep(views, log, sweep_tokens))
+            return self._recovery(planned_sweep(views, log, sweep_tokens), planned=True)
         done = log.decision is not None and self._done()(log.decision.epoch)
-        return self._recovery(planned(views, self._sinks, log, sweep_tokens, source_done=done))
+        return self._recovery(planned(views, self._sinks, log, sweep_tokens, source_done=done), planned=True)
 
     def _recover_unclaimed(self, sweep_tokens: frozenset[str], reason: str) -> Recovery:
         """Sweep what another journal has begun, one that was deleted say, where the operator has named all of it.
@@ -131,6 +135,29 @@ class Operator:
             self._journal.keep(Clean())
         return recovery
 
+    def _refuse_unknown(self, sweep_tokens: frozenset[str]) -> None:
+        """Refuse a token that nothing bears, a mistyped one: neither a sink's work, nor a claim, nor an older sweep.
+
+        A sink that gives no answer may hold its work: then nothing is swept, and the answer says so.
+        """
+        if not sweep_tokens:
+            return
+        reach, log = Reach(sets_aside=True), self._journal.whole()
+        held = reach.asked(self._sinks, self._tokens)
+        said = [entry.outcome for entry in log.anchors if isinstance(entry, Action)]
+        known = set().union(*held.values(), (claim.token for claim in log.claims))
+        unknown = sorted(t for t in sweep_tokens - known if not any(t in outcome for outcome in said))
+        if unknown and not reach.aside:
+            raise ConfigError(
+                f"no sink holds work of token {', '.join(unknown)}",
+                why="nothing is swept while a token is wrong",
+                next="`exactsink indoubt list JOB.toml --json` shows each participant's token",
+            )
+
+    def _tokens(self, name: str) -> frozenset[str]:
+        with closing(self._committer(name, self._journal.log)) as committer:
+            return frozenset(participant.token for participant in committer.in_doubt())
+
     def _committer(self, name: str, log: Log) -> Committer:
         return committer_of(self._sinks[name], self._history.job, log)
 
@@ -140,12 +167,12 @@ class Operator:
             listed = list(committer.in_doubt())
         for participant in listed:
             if participant.token not in sweep_tokens:
-                raise other_journal(name, participant, self._journal.log.last_generation + 1)
+                raise other_journal(name, participant, self._journal.log.last_generation + 1, sweep_tokens)
         return len(listed)
 
-    def _recovery(self, start: Start) -> Recovery:
+    def _recovery(self, start: Start, *, planned: bool = False) -> Recovery:
         decision = self._journal.log.decision
-        return Recovery.of(decision.epoch if decision else None, self._sinks, start)
+        return Recovery.of(decision.epoch if decision else None, self._sinks, start, planned=planned)
 
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
@@ -186,82 +213,84 @@ class Operator:
             "goes on from what the targets hold",
         )
 
-    def standing(self) -> Mapping[str, Mark | None]:
-        """Read what mark stands in each sink's target, for the sinks that keep marks. Changes nothing.
+    def rebase_plan(self, *, take_over: bool) -> RebasePlan:
+        """Return what a rebase would do, and what it means for each sink's rows. Changes nothing.
 
-        Raises LineageError for another job's journal.
-        """
-        log = self._journal.read()
-        check_identity(log, identity_of(self._history))
-        found = {}
-        for name, sink in self._sinks.items():
-            if sink.backend.traits.marks:
-                with closing(self._committer(name, log)) as committer:
-                    found[name] = committer.mark()
-        return found
-
-    def rebase(self, named: Mapping[str, str], *, reason: str, take_over: bool) -> int:
-        """Take what stands in the targets for the truth from here on; return the next epoch.
-
-        `named` says for every sink with marks what stands there: an epoch's number, `birth` or `none`. The last
-        decision is over: what it left prepared is swept at the next start. An empty journal is begun. Raises as
-        `rebase_plan` does.
-        """
-        self.rebase_plan(named, take_over=take_over)
-        log, (query_id, batch) = self._journal.log, self._source()
-        self._refuse_live(take_over, log)
-        driver = f"{_ROLE}{platform.node()}"
-        self._journal.claim(log.query_id if log.claims and log.query_id else query_id, driver, self._identity())
-        found = self._found(named)
-        claim = self._journal.rebase(found, query_id, batch, driver, early=self._shows_early)
-        words = ", ".join(f"{name} at {holds}" for name, holds in named.items())
-        self._keep("rebase", f"rebased on {words}: the next epoch is {claim.first_epoch}", reason)
-        return claim.first_epoch
-
-    def rebase_plan(self, named: Mapping[str, str], *, take_over: bool) -> RebasePlan:
-        """Return what a rebase would do. Changes nothing.
-
-        Raises ConfigError when a target holds something else than is named, or a batch run's rows show already; Fenced
-        while a driver may live, LineageError for another job's journal.
+        Raises ConfigError for a batch run whose rows show already, Fenced while a driver may live, unless `take_over`;
+        LineageError for another job's journal, and what a sink raised that does not answer.
         """
         log = self._journal.read()
         check_identity(log, identity_of(self._history))
         if not take_over:
             self._refuse_live(take_over, log)
-        found, (_, batch) = self._found(named), self._source()
-        epoch = self._journal.first_after(found, batch, early=self._shows_early)
-        return RebasePlan(log.last_generation + 2, log.decision.epoch if log.decision else None, batch, epoch)
+        import_clients(self._sinks, self._history.job)
+        views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS, thorough=True)
+        checkpoint = self._checkpoint if self._history.run is None else None
+        marked = [name for name, sink in self._sinks.items() if sink.backend.traits.marks]
+        early = any(sink.backend.traits.visible_early for sink in self._sinks.values())
+        differing = any(view.problem is not None for view in views)
+        counts = decided_counts(self._journal.entries()) if differing else {}
+        plan = rebase_plan(log, views, checkpoint, marked, counts, early=early)
+        self._refuse_shown(plan)
+        return plan
 
-    def _found(self, named: Mapping[str, str]) -> list[Expected]:
-        """Read the marks, and hold them against what is named."""
-        marks = self.standing()
-        wrong = {name: in_words(mark) for name, mark in marks.items() if named.get(name) != in_words(mark)}
-        if wrong or named.keys() - marks.keys():
-            raise ConfigError(
-                "a rebase names what stands in every target, and this one does not",
-                why="; ".join(f"{name} holds {holds}" for name, holds in wrong.items()) or "it names other sinks",
-                next="exactsink rebase JOB.toml shows what stands there, with the command",
-            )
+    def rebase(self, named: Mapping[str, str], batch: int | None, *, reason: str, take_over: bool) -> RebasePlan:
+        """Take what the named targets hold for the truth from here on; return what was done.
+
+        `named` says what stands there, an epoch's number, `birth` or `none`; `batch` is the checkpoint's next one.
+        Raises ConfigError where either is not so, and as `rebase_plan` does. An empty journal is begun.
+        """
+        plan = self.rebase_plan(take_over=take_over)
+        plan.check_named(named, plan.batch if self._history.run is not None else batch)
+        log, driver = self._journal.log, f"{_ROLE}{platform.node()}"
+        self._refuse_live(take_over, log)
+        query_id = f"run {self._history.run}" if self._history.run is not None else self._checkpoint.query_id() or ""
+        claim = self._journal.claim(log.query_id if log.claims and log.query_id else query_id, driver, self._identity())
+        if claim.seq != log.last_seq + 1:
+            raise Retryable("the journal was written to while it was read", next="exactsink rebase JOB.toml")
+        if plan.goes_on:
+            first, at = claim.first_epoch, claim.first_epoch - claim.base
+            self._journal.rebase(plan.expected(log), query_id, at, first, driver, plan.keeps)
+        else:
+            plan = self._finished(plan)
+            self._journal.rebase(plan.expected(log), query_id, plan.batch, plan.epoch, driver)
+        words = "; ".join(f"{t.view.name} at {in_words(t.view.mark)}: {t.from_here_on}" for t in plan.sinks)
+        self._keep("rebase", f"rebased, batch {plan.batch} is epoch {plan.epoch}. {words}", reason)
+        return plan
+
+    def _finished(self, plan: RebasePlan) -> RebasePlan:
+        """Commit what the plan keeps of the last decision, as no later start can. Return the plan with the new marks.
+
+        Raises what a commit raises, and InDoubtError for what is lost: then nothing is rebased.
+        """
+        log, committers = self._journal.log, {}
+        if log.decision is None or not plan.keeps:
+            return plan
+        with ExitStack() as opened:
+            for name in plan.keeps:
+                committers[name] = opened.enter_context(closing(self._committer(name, log)))
+            kept = {name: self._sinks[name] for name in plan.keeps}
+            marks = Marks.of(kept, committers, lambda: self._journal.log, backoff)
+            before = all_before({name: sink.after for name, sink in self._sinks.items()})
+            calls = CommitCalls(self._events, Retry(COMMIT_ATTEMPTS, backoff), marks.check_commit, log.resolved, before)
+            done = self._done()(log.decision.epoch)
+            left = calls.commit(log.decision, committers, in_threads, source_done=done)
+            if left.lost:
+                raise votes_lost(log.decision.epoch, {name: len(gone) for name, gone in left.lost.items()}, "")
+            stands = {name: committers[name].mark() for name in marks.sinks}
+        return plan.with_marks(stands)
+
+    def _refuse_shown(self, plan: RebasePlan) -> None:
+        """Refuse to go on with a batch run of which a row shows: written again, it would be doubled."""
+        marks = {truth.view.name: truth.view.mark for truth in plan.sinks}
         shown = [name for name, mark in marks.items() if mark is not None and mark.epoch is not None]
         if self._history.run is not None and (shown or self._journal.log.is_complete):
             where = f"its rows show in {', '.join(shown)}" if shown else "it is complete"
             raise ConfigError(
                 f"batch run {self._history.run} has nothing to go on with: {where}",
-                why="a run is one epoch: written again, it would double what stands there",
+                why="a run is one epoch: if it is written again, the rows that show are doubled",
                 next="compare the targets with the run's rows, and give what is missing a run of another name",
             )
-        target = {name: sink.backend.target for name, sink in self._sinks.items()}
-        return [Expected(name, target[name], mark, mark) for name, mark in marks.items() if mark is not None]
-
-    def _source(self) -> tuple[str, int]:
-        """Return the id of what drives this history, and the number of its next batch."""
-        if self._history.run is not None:
-            return f"run {self._history.run}", 0
-        return self._checkpoint.query_id() or "", self._checkpoint.next_batch()
-
-    @property
-    def _shows_early(self) -> bool:
-        return any(sink.backend.traits.visible_early for sink in self._sinks.values())
 
     def _identity(self) -> Identity:
         return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))
@@ -302,23 +331,18 @@ class Operator:
 
     def _refuse_live(self, take_over: bool, log: Log) -> None:
         state = self._history.last_state()
-        if state is None or (age := time.time() - state.heartbeat) >= LIVE_SECONDS:
+        if state is None or not (is_live(state) or is_ahead(state)):
             return
         if take_over:
             self._events.report("taken_over", generation=log.last_generation)
             return
         raise Fenced(
-            f"driver {state.driver} may be running: its heartbeat is {age:.0f} s old",
+            f"driver {state.driver} may be running: {last_heard(state)}",
             why="this command claims the job, which would stop that driver",
-            next=f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
+            next="stop it first, then repeat with --take-over"
+            if is_ahead(state)
+            else f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
         )
-
-
-def in_words(mark: Mark | None) -> str:
-    """Return a mark as `rebase --sink NAME=...` names it."""
-    if mark is None:
-        return "none"
-    return "birth" if mark.epoch is None else str(mark.epoch)
 
 
 def acting_user() -> str:

@@ -1,4 +1,8 @@
-"""Ask several stores side by side, each for a bounded time. One that hangs delays neither the others nor the end."""
+"""Ask several stores side by side, each for a bounded time. One that hangs delays neither the others nor the end.
+
+The time is what this process waits. While its threads run, or wait for a processor, it is the machine that is slow,
+and no store: that counts only up to a bound.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +12,57 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from exactsink.contract import ExactsinkError, Fatal
+from exactsink.contract import ExactsinkError, Fatal, Retryable
 
 __all__ = ["ask_all", "exit_though_asking"]
 
 _NAME = "exactsink-ask"
+_STEP = 0.1
+_BUSY = 4
+"""How many times as long a busy machine has, at most."""
 
 
 def ask_all(calls: Mapping[str, Callable[[], Any]], seconds: float) -> Mapping[str, Any]:
     """Run each call in a daemon thread of its own; return its result, or its error as one of ours, by name.
 
-    A call that has not ended in time has no entry, and its thread is left to itself.
+    A call that has not ended, though this process has waited so long, has no entry, and its thread is left to itself.
+    Where the machine was too busy to wait that long, its entry is a Retryable that says so.
     """
     answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     for name, call in calls.items():
         threading.Thread(target=_ask, args=(name, call, answers), name=f"{_NAME} {name}", daemon=True).start()
-    until = time.monotonic() + seconds
+    began, left, busy = time.monotonic(), seconds, _busy_seconds()
     found: dict[str, Any] = {}
-    while len(found) < len(calls):
-        try:
-            name, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            break
-        found[name] = answer
+    while len(found) < len(calls) and left > 0:
+        step = time.monotonic()
+        if step > began + _BUSY * seconds:
+            return {name: _too_busy(name) for name in calls} | found
+        with suppress(queue.Empty):
+            name, answer = answers.get(timeout=min(_STEP, left))
+            found[name] = answer
+        before, busy = busy, _busy_seconds()
+        left -= max(0.0, time.monotonic() - step - max(0.0, busy - before))
     return found
+
+
+def _busy_seconds() -> float:
+    """Return how long this process's threads have run or, where the system says it, have waited for a processor."""
+    spent = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError):  # it has ended
+            ran, waited, _ = thread.read_text().split()
+            spent += int(ran) + int(waited)
+    return spent / 1e9 or time.process_time()
+
+
+def _too_busy(name: str) -> Retryable:
+    why = "its processors are busy with other work, so it is not known whether the store answers"
+    fix = "give the command again when the machine has less to do"
+    return Retryable(f"{name}: this machine is too busy to ask", why=why, next=fix)
 
 
 def exit_though_asking(code: int) -> None:

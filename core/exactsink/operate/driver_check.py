@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import ConfigError, ExactsinkError, Finding, ObjectPath, PreflightError, Retryable
+from exactsink.contract import ConfigError, ExactsinkError, Finding, ObjectPath, PreflightError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import identity_of
@@ -23,7 +23,7 @@ from exactsink.job.source_columns import columns_of, source_columns
 from exactsink.operate.asking import ask_all
 from exactsink.operate.plan import planned
 from exactsink.operate.preflight import Found, ask_sink, look_at_journal, own_targets, promise_refusals
-from exactsink.operate.reachable import late_sink, other_servers
+from exactsink.operate.reachable import import_clients, late, late_sink, other_servers
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.sinks import Sink, check_identity
@@ -63,6 +63,7 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
 
     What the sinks' columns hang on is asked where the job's file says them all.
     """
+    import_clients(sinks, config.job.name)
     columns, refusals = _columns(config, sinks)
     calls = {name: partial(ask_sink, config.job.name, sink, columns.get(name)) for name, sink in sinks.items()}
     history_call = partial(_look_at_history, config, sinks, seconds * _SHARE)
@@ -109,11 +110,15 @@ def _look_at_history(config: JobConfig, sinks: Mapping[str, Sink], seconds: floa
     refusals, warnings = look_at_journal(config)
     if refusals:
         return _History(refusals, warnings)
-    with closing(history.journal(backoff)) as journal:
+    journal = history.journal(backoff)
+    with closing(journal):
         log, views = look(history, sinks, journal.read, journal.whole, seconds=seconds)
+        try:
+            check_identity(log, identity_of(history))
+            checkpoint.check_follows(journal.read)
+        except ExactsinkError as refusal:
+            return _History([refusal], warnings, views)
     try:
-        check_identity(log, identity_of(history))
-        checkpoint.check_bound(log)
         planned(views, sinks, log, frozenset(), source_done=_is_done(checkpoint, log))
     except ExactsinkError as refusal:
         return _History([refusal], warnings, views)
@@ -125,12 +130,9 @@ def _is_done(checkpoint: Checkpoint, log: Log) -> bool:
 
 
 def _late_journal(config: JobConfig, seconds: float) -> ExactsinkError:
-    place = JobHistory.of(config).journal_place
-    return Retryable(
-        f"the journal has not answered within {seconds:g} s",
-        why=f"{place}, or the checkpoint {config.checkpoint}, is down, hangs, or can't be reached from here",
-        next="bring it back, then `exactsink check JOB.toml`",
-    )
+    history, checkpoint = JobHistory.of(config), config.checkpoint
+    folder = str(checkpoint) if history.journal_url is None and isinstance(checkpoint, Path) else ""
+    return late(_JOURNAL, f"{history.journal_place}, or the checkpoint {checkpoint},", seconds, folder=folder)
 
 
 def _program_refusals(config: JobConfig) -> Iterator[ExactsinkError]:

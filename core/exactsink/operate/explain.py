@@ -9,8 +9,9 @@ from contextlib import closing
 from datetime import datetime, timezone
 
 from exactsink.contract import ExactsinkError
+from exactsink.job.commands import Commands
 from exactsink.job.history import JobHistory
-from exactsink.operate.health import Commands, is_live
+from exactsink.observe.state import is_live, last_heard
 from exactsink.operate.indoubt import Doubt
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.sinks import Sink, committer_of
@@ -21,9 +22,9 @@ Line = tuple[str, str]
 """A label, and a sentence or command."""
 
 
-def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log, *, path: str) -> Sequence[Line]:
-    """Explain a participant. `whole` is the log back to its first claim, `path` the job's file, for commands."""
-    commands, live = Commands(path, history.run), _live(history)
+def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) -> Sequence[Line]:
+    """Explain a participant. `whole` is the log back to its first claim."""
+    commands, live = history.commands, _live(history)
     place = f"{sink.kind}, {sink.backend.strategy}, {sink.backend.target}" if sink else "not in the config as it was"
     lines = [("what", f"{doubt.ref} in sink {doubt.sink} ({place})")]
     lines += [("state", doubt.state + (f": {doubt.evidence}" if doubt.evidence else ""))]
@@ -91,7 +92,7 @@ def _live(history: JobHistory) -> str:
     state = history.last_state()
     if state is None or not is_live(state):
         return ""
-    return f"{state.driver} may be at work on it: its heartbeat is {time.time() - state.heartbeat:.0f} s old"
+    return f"{state.driver} may be at work on it: {last_heard(state)}"
 
 
 def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line]:
@@ -102,7 +103,7 @@ def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line
 
 
 def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
-    resolve = f"{commands.of('indoubt resolve')} --epoch {doubt.epoch} --sink {doubt.sink} --as"
+    resolve = f"{commands.of('indoubt resolve')} --epoch {doubt.epoch} --sink {doubt.sink} --reason 'TEXT' --as {{}}"
     if doubt.state == "prepared":
         yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
         yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
@@ -110,17 +111,17 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     elif doubt.state == "lost":
         yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
         yield "never", "write the rows by hand: the job would write them a second time"
-        yield "or", f"give these rows up for good: {resolve} given-up --reason '...'"
+        yield "or", f"give these rows up for good: {resolve.format('given-up')}"
         yield "next", commands.start
     elif doubt.went_back:
         yield "safe", "to bring back the journal, the checkpoint and the targets of one moment"
         yield "never", "go on as if nothing had happened: epochs would be missing, or doubled"
-        yield "or", f"give up what of it is proven lost, which this lists first: {resolve} given-up --reason '...'"
-        yield "next", f"{commands.of('rebase')} shows what every target holds"
+        yield "or", f"give up what of it is proven lost, which this lists first: {resolve.format('given-up')}"
+        yield "next", f"`{commands.of('rebase')}` shows what every target holds"
     elif doubt.state == "unknown":
         yield "safe", "to bring back what the evidence names; then the job goes on by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
-        yield "or", f"look into the target, and say what you found: {resolve} committed (or lost) --reason '...'"
+        yield "or", f"look into the target, and say what you found: {resolve.format('committed')} (or --as lost)"
         yield "next", commands.of("recover")
     else:
         yield "safe", "to wait: what is decided stays decided"
@@ -137,4 +138,4 @@ def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     else:
         yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
         yield "never", "commit or roll it back by hand: what was decided elsewhere would be lost, or doubled"
-        yield "next", f"{abort} --token {doubt.token} --reason '...' --yes"
+        yield "next", f"{abort} --token {doubt.token} --reason 'TEXT' --yes"

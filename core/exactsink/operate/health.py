@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exactsink.contract import ExactsinkError, ForeignError, InDoubtError, LineageError, Unknown
-from exactsink.operate.actions import LIVE_SECONDS
+from exactsink.job.commands import Commands
+from exactsink.observe.state import is_ahead, is_live, last_heard
 from exactsink.operate.views import SinkView
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
 
-__all__ = ["Commands", "Health", "health_of", "is_live"]
-
-
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """How the commands are called for one history: for the next one that a message names."""
-
-    path: str
-    run: str | None = None
-
-    @property
-    def start(self) -> str:
-        """What writes again what was lost: only the job has the rows."""
-        return (
-            f"exactsink run {shlex.quote(self.path)}"
-            if self.run is None
-            else f"call write again, with run={self.run!r}"
-        )
-
-    def of(self, command: str) -> str:
-        """Return a command for this history."""
-        run = "" if self.run is None else f" --run {shlex.quote(self.run)}"
-        return f"exactsink {command} {shlex.quote(self.path)}{run}"
+__all__ = ["Health", "health_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """In a word: `no start yet`, `proven`, `at work`, `in doubt`, `not asked`, `foreign work`, `another history`.
+    """In a word: `no start yet`, `proven`, `at work`, `in doubt`, `not asked`, `undecided work`, `foreign work`,
+    `another history`.
 
     `refusal` is what stands in the way, with the next command; None where neither a person nor a start is needed.
     """
@@ -48,22 +26,21 @@ class Health:
     word: str
     refusal: ExactsinkError | None = None
 
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.refusal is None else self.refusal.exit_code
 
+def health_of(
+    log: Log,
+    views: Sequence[SinkView],
+    state: State | None,
+    commands: Commands,
+    checkpoint: LineageError | None = None,
+) -> Health:
+    """Judge how the sinks stand, and why the `checkpoint` does not follow the journal, if so.
 
-def is_live(state: State | None) -> bool:
-    """Return whether a driver may be at work: it has not ended, and its heartbeat is young."""
-    return state is not None and time.time() - state.heartbeat < LIVE_SECONDS
-
-
-def health_of(log: Log, views: Sequence[SinkView], state: State | None, commands: Commands) -> Health:
-    """Judge how the sinks stand. Work of a driver that lives is on its way, unless nobody can end it but a person."""
+    Work of a driver that lives is on its way, unless nobody can end it but a person.
+    """
     if not log.claims and state is not None and state.generation:
         return Health("another history", _emptied(state))
-    problems = [view.problem for view in views if view.problem is not None]
-    for problem in problems:
+    for problem in (*(view.problem for view in views), checkpoint):
         if isinstance(problem, LineageError):
             return Health("another history", problem)
     left = [view for view in views if not view.is_proven or view.problem is not None]
@@ -71,10 +48,13 @@ def health_of(log: Log, views: Sequence[SinkView], state: State | None, commands
     if not live or any(_needs_a_person(view) for view in left):
         for worst in sorted(left, key=_gravity)[:1]:
             away = all(view.in_config and not view.asked for view in left)
-            return Health("not asked" if away else "in doubt", _in_doubt(log, views, worst, commands))
+            return Health("not asked" if away else "in doubt", _in_doubt(log, views, worst, commands, state))
     foreign = [view for view in views if view.holds("foreign")]
     if foreign:
         return Health("foreign work", _foreign(foreign, commands))
+    begun = [view for view in views if view.holds("undecided")]
+    if begun and not live:
+        return Health("undecided work", _undecided(begun, state, commands))
     return Health("no start yet" if not log.claims else "at work" if left and live else "proven")
 
 
@@ -91,7 +71,9 @@ def _gravity(view: SinkView) -> int:
     return 1 if view.count("unknown") else 3 if view.count("lost") else 5 if view.held_back_by else 4
 
 
-def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Commands) -> InDoubtError:
+def _in_doubt(
+    log: Log, views: Sequence[SinkView], worst: SinkView, commands: Commands, state: State | None
+) -> InDoubtError:
     """Return how much is open in all, and of the gravest sink why, and what comes next."""
     decided = sum(len(view.committables) for view in views)
     left = decided - sum(view.count("committed") for view in views)
@@ -102,28 +84,43 @@ def _in_doubt(log: Log, views: Sequence[SinkView], worst: SinkView, commands: Co
         why = ": ".join(filter(None, (worst.problem.what, worst.problem.why)))
         return InDoubtError(what, why=why, next=worst.problem.next)
     for evidence in (standing.evidence for standing in worst.standings if isinstance(standing, Unknown)):
-        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as committed (or lost)"
-        fix = f"bring back what the evidence names, then {commands.start}; or look into the target, and say: {word}"
+        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as committed --reason 'TEXT'"
+        fix = f"bring back what the evidence names, then {commands.start}; or look into the target, and say: {word} "
+        fix += "(or --as lost, and the job writes them again)"
         return InDoubtError(what, why=f"sink {worst.name}: {evidence}", next=fix)
     if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
-        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as given-up"
+        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as given-up --reason 'TEXT'"
         return InDoubtError(
             what, why=why, next=f"{commands.start} (it writes them again); where its source can't: {word}"
         )
     held = f" ({worst.name} waits for {', '.join(worst.held_back_by)})" if worst.held_back_by else ""
     then = commands.of("recover") if commands.run is not None else f"{commands.start}, or {commands.of('recover')}"
-    return InDoubtError(what, why=f"no driver is at work on them{held}", next=then)
+    return InDoubtError(what, why=f"{_nobody(state)}{held}", next=then)
+
+
+def _nobody(state: State | None) -> str:
+    """Return why no driver is taken to be at work."""
+    ahead = f": of {state.driver} {last_heard(state)}" if state is not None and is_ahead(state) else ""
+    return f"no driver is known to be at work on them{ahead}" if ahead else "no driver is at work on them"
+
+
+def _undecided(views: Sequence[SinkView], state: State | None, commands: Commands) -> InDoubtError:
+    count = sum(view.holds("undecided") for view in views)
+    return InDoubtError(
+        f"{', '.join(view.name for view in views)} hold {count} participants that no driver decided",
+        why=f"{_nobody(state)}: they may hold locks, open transactions and space until a start removes them",
+        next=f"{commands.start}, or {commands.of('recover')}",
+    )
 
 
 def _foreign(views: Sequence[SinkView], commands: Commands) -> ForeignError:
     tokens = {holding.participant.token for view in views for holding in view.held if holding.whose == "foreign"}
-    sweep = " ".join(f"--sweep-token {token}" for token in sorted(tokens))
+    sweep = " ".join([commands.of("recover"), *(f"--sweep-token {token}" for token in sorted(tokens))])
     return ForeignError(
         f"{', '.join(view.name for view in views)} hold participants of this job's name that are not this journal's",
         why="another journal uses the name, or this one went back in time, or was deleted: a start is refused",
-        next="give one of the two jobs another name; or, once no such job runs any more, drop its work: "
-        f"{commands.of('recover')} {sweep}",
+        next="give one of the two jobs another name; or, once no such job runs any more, drop its work: " + sweep,
     )
 
 
@@ -132,5 +129,5 @@ def _emptied(state: State) -> LineageError:
         "the journal is empty, and this job has run",
         why=f"its state says so: {state.driver} was generation {state.generation}. The journal was deleted; or it is "
         "in a database, and [job] name or journal has changed",
-        next="bring the journal back, or the name; or `exactsink rebase`, which starts from what the targets hold",
+        next="bring the journal back, or the name; or `exactsink rebase JOB.toml`, for what they hold",
     )

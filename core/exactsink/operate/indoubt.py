@@ -77,7 +77,7 @@ def chosen(found: Sequence[Doubt], reference: str) -> Doubt:
         if meant
         else f"nothing in doubt is {reference!r}",
         why=choices or "it is committed or gone by now, or another job's or batch run's",
-        next="repeat with one of these" if meant else "exactsink indoubt list JOB.toml (--run NAME for a batch run)",
+        next="repeat with one of these" if meant else "exactsink indoubt list JOB.toml",
     )
 
 

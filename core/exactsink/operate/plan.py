@@ -61,7 +61,7 @@ def _swept(views: Mapping[str, SinkView], log: Log, sweep_tokens: frozenset[str]
         foreign = [holding.participant for holding in view.held if holding.whose == "foreign"]
         for participant in foreign:
             if participant.token not in sweep_tokens:
-                raise other_journal(name, participant, log.last_generation + 1)
+                raise other_journal(name, participant, log.last_generation + 1, sweep_tokens)
         if gone:
             swept[name] = len(gone)
     return swept

@@ -15,11 +15,12 @@ from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 
-__all__ = ["import_clients", "knock", "late_sink", "other_servers", "reachable"]
+__all__ = ["import_clients", "knock", "late", "late_sink", "other_servers", "reachable"]
 
 _SECONDS = 5.0
 _IMPORT_SECONDS = 10.0
 _JOURNAL = "the journal"
+_LOCAL = ("file", "sqlite")
 
 
 def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = _SECONDS) -> None:
@@ -40,7 +41,7 @@ def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = 
         calls[_JOURNAL] = partial(_read, history.journal(lambda attempt: None))
     answers = ask_all(calls, seconds)
     silent = {f"sink {name}": late_sink(sink, seconds) for name, sink in sinks.items()} | silent_others
-    silent[_JOURNAL] = _late(_JOURNAL, history.journal_place, seconds)
+    silent[_JOURNAL] = late(_JOURNAL, history.journal_place, seconds)
     found = {name: answers.get(name, silent[name]) for name in calls}
     down = {name: answer for name, answer in found.items() if isinstance(answer, Retryable)}
     if len(down) > 1:
@@ -64,7 +65,7 @@ def other_servers(config: JobConfig, seconds: float) -> tuple[dict[str, Callable
     servers_of = {name: servers for name, servers in found.items() if servers}
     return (
         {name: partial(knock, name, servers, seconds) for name, servers in servers_of.items()},
-        {name: _late(name, ", ".join(servers), seconds) for name, servers in servers_of.items()},
+        {name: late(name, ", ".join(servers), seconds) for name, servers in servers_of.items()},
     )
 
 
@@ -79,15 +80,18 @@ def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
 
 def late_sink(sink: Sink, seconds: float) -> Retryable:
     """Return what is to be said of a sink whose store has not answered in time."""
-    return _late(f"sink {sink.name}", ", ".join(sink.backend.servers) or sink.backend.target, seconds)
+    servers, (kind, _, path) = ", ".join(sink.backend.servers), sink.backend.target.partition(":")
+    folder = path.removeprefix("//").partition("#")[0] if kind in _LOCAL else ""
+    return late(f"sink {sink.name}", servers or sink.backend.target, seconds, folder=folder)
 
 
-def _late(name: str, place: str, seconds: float) -> Retryable:
-    return Retryable(
-        f"{name} has not answered within {seconds:g} s",
-        why=f"{place} is down, hangs, or can't be reached from here",
-        next="bring it back, then give the command again",
-    )
+def late(name: str, place: str, seconds: float, *, folder: str = "") -> Retryable:
+    """Return what is to be said of a place that has not answered in time: a server, or a `folder` of this machine."""
+    why, fix = f"{place} is down, hangs, or can't be reached from here", "bring it back"
+    if folder:
+        why, fix = f"the disk or the mount of {folder} is slow, or hangs", f"see that `ls '{folder}'` ends"
+    what = f"{name} has not answered within {seconds:g} s"
+    return Retryable(what, why=why, next=f"{fix}, then give the command again")
 
 
 def _of(name: str, error: ExactsinkError) -> str:

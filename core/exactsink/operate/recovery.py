@@ -29,11 +29,12 @@ class Recovery:
     epoch: int | None
     settled: tuple[Settled, ...]
     aside: Mapping[str, Exception]
+    planned: bool = False
 
     @classmethod
-    def of(cls, epoch: int | None, sinks: Iterable[str], start: Start) -> Recovery:
-        """Read what a start did."""
-        return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside)
+    def of(cls, epoch: int | None, sinks: Iterable[str], start: Start, *, planned: bool = False) -> Recovery:
+        """Read what a start did, or one that is `planned` would do."""
+        return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside, planned)
 
     def left(self) -> ExactsinkError | None:
         """Return what a person has to do now, None when all is settled; of several, the gravest."""
@@ -50,10 +51,11 @@ class Recovery:
         if not aside:
             return None
         later = all(isinstance(error, Retryable | OSError) for error in aside.values())
+        are = "would be" if self.planned else "are"
         return (Retryable if later else Fatal)(
-            f"not settled: {', '.join(unsettled)}; the other sinks are committed, and sweeps wait until all answer",
+            f"not settled: {', '.join(unsettled)}; the other sinks {are} committed, and sweeps wait until all answer",
             why=why,
-            next=f"once {', '.join(aside)} can be reached: the same command again, or exactsink run JOB.toml",
+            next=f"once {', '.join(aside)} can be reached: `exactsink recover JOB.toml`, or `exactsink run JOB.toml`",
         )
 
 

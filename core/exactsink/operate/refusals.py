@@ -39,7 +39,7 @@ def failure_of(sink: str, results: Mapping[str, SinkCommit]) -> Exception | None
     if result is None:
         return InDoubtError(
             f"sink {sink} is held back: a sink that it comes after is not committed",
-            next="exactsink indoubt list JOB.toml shows which, then commit that one first",
+            next="`exactsink indoubt list JOB.toml` shows which, then commit that one first",
         )
     if result.error is not None:
         return result.error
@@ -55,9 +55,9 @@ def votes_lost(epoch: int, lost: Mapping[str, int], why: str) -> InDoubtError:
     return InDoubtError(
         f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
         why=why or "the store proves that they never became visible",
-        next="start the job, which writes them again: exactsink run JOB.toml (for a batch run: call write again); or, "
+        next="start the job, which writes them again: `exactsink run JOB.toml`; or, "
         f"where its source can't: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {named} "
-        f"--as {GIVEN_UP} --reason '...'",
+        f"--as {GIVEN_UP} --reason 'TEXT'",
     )
 
 
@@ -100,5 +100,5 @@ def is_foreign(doubt: Doubt) -> LineageError:
         f"{doubt.ref} is foreign: this journal has no claim of generation {doubt.generation}, token {doubt.token}",
         why="another driver, with another journal, may yet decide it, or has",
         next=f"once you know that no such job runs: exactsink indoubt abort JOB.toml {doubt.short} "
-        f"--token {doubt.token} --reason '...'",
+        f"--token {doubt.token} --reason 'TEXT'",
     )

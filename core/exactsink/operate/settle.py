@@ -24,7 +24,8 @@ from exactsink.contract import (
 )
 from exactsink.job.driver import identity_of
 from exactsink.job.stop import driver_name
-from exactsink.operate.actions import LIVE_SECONDS, Operator, acting_user
+from exactsink.observe.state import LIVE_SECONDS
+from exactsink.operate.actions import COMMIT_ATTEMPTS, Operator, acting_user
 from exactsink.operate.indoubt import Doubt
 from exactsink.operate.refusals import (
     GIVEN_UP,
@@ -44,8 +45,6 @@ from exactsink.protocol.sweep import Sweep
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["Settler"]
-
-_COMMIT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ class Settler(Operator):
             results.extend(done)
             return done
 
-        marks, retry = self._marks(claimed, bound), Retry(_COMMIT_ATTEMPTS, backoff)
+        marks, retry = self._marks(claimed, bound), Retry(COMMIT_ATTEMPTS, backoff)
         calls = CommitCalls(self._events, retry, marks.check_commit, claimed.log.resolved, before)
         error = None
         try:

@@ -135,6 +135,7 @@ class _Check:
                 try:
                     held = self._held(sink, committer, bound)
                 except ExactsinkError as caught:
+                    self.history.commands.name(caught)
                     held, error = _Held(why_none="the sink can't be asked now"), caught
         checked = [self._checked(epoch, part, held, bound) for epoch, part in parts.items()]
         checked += self._nobodys(sink, held, parts)
@@ -169,7 +170,9 @@ class _Check:
         if epoch not in bound:
             why = f"the config has no such sink: it was {part.backend} ({part.strategy}) into {part.target}"
         elif epoch == self.open_epoch:
-            why = "it is decided, and not known to be complete in every sink: see `exactsink status`"
+            why = (
+                f"it is decided, and not known to be complete in every sink: see `{self.history.commands.of('status')}`"
+            )
         elif audit is None or audit.rows is None:
             why = audit.why if audit is not None else held.why_none
             if held.highest is not None and epoch > held.highest and part.committables:

@@ -112,6 +112,16 @@ def look(
     seconds: float = ASKED_SECONDS,
 ) -> tuple[Log, Sequence[SinkView]]:
     """Read the journal and assess the sinks; again where a driver has appended meanwhile, unless all is well."""
+    log, views = _looked(history, sinks, read, whole, seconds)
+    for view in views:
+        if view.problem is not None:
+            history.commands.name(view.problem)
+    return log, views
+
+
+def _looked(
+    history: JobHistory, sinks: Mapping[str, Sink], read: Callable[[], Log], whole: Callable[[], Log], seconds: float
+) -> tuple[Log, Sequence[SinkView]]:
     import_clients(sinks, history.job)
     log = read()
     for _ in range(_LOOKS):
@@ -132,14 +142,16 @@ def assess(
     whole: Callable[[], Log],
     *,
     seconds: float = ASKED_SECONDS,
+    thorough: bool = False,
 ) -> Sequence[SinkView]:
     """Return how each sink stands, then each former one: that the last decision or an open claim names as it was.
 
     All are asked side by side, each for so many seconds at most, once the source was. `whole()` reads the log back to
     its first claim. `import_clients` comes before it: an import counts as time of the store's. Changes nothing, and
-    disturbs no driver.
+    disturbs no driver. `thorough` asks for each participant, also where the mark proves them all: one that is lost all
+    the same was replaced by a record which this journal lacks.
     """
-    calls = {name: partial(_ask, sink, history.job, log, seconds) for name, sink in sinks.items()}
+    calls = {name: partial(_ask, sink, history.job, log, seconds, thorough=thorough) for name, sink in sinks.items()}
     # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
     answers = ask_all(calls, seconds)
@@ -172,7 +184,7 @@ def _is_source_done(history: JobHistory, log: Log) -> bool:
     return Checkpoint(history.checkpoint).is_epoch_done(log.decision.epoch, log)
 
 
-def _ask(sink: Sink, job: str, log: Log, seconds: float) -> _Answer:
+def _ask(sink: Sink, job: str, log: Log, seconds: float, *, thorough: bool) -> _Answer:
     """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more."""
     mark = problem = None
     standings: Sequence[Standing] = ()
@@ -184,7 +196,7 @@ def _ask(sink: Sink, job: str, log: Log, seconds: float) -> _Answer:
             mark = committer.mark()
             marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
             problem = marks.problem(sink.name, mark)
-            if problem is not None or _proves(sink, log, mark):
+            if problem is not None or (_proves(sink, log, mark) and not (thorough and _decided(sink, log))):
                 break
             standings = standings or _standings(sink, log, committer)
         return _Answer(mark, problem, standings, list(committer.in_doubt()))
@@ -221,7 +233,9 @@ def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) ->
         return replace(view, asked=False, problem=answer)
     standings, problem = answer.standings, answer.problem
     words = set(map(word_of, standings))
-    if _proves(sink, log, answer.mark):
+    if _proves(sink, log, answer.mark) and known is not None and "lost" in words:
+        problem = difference(log, sink.name, answer.mark, known.now)
+    elif _proves(sink, log, answer.mark):
         standings = _all_committed(committables)
     elif known is not None and backend.traits.marks:
         gone = done and words & {"lost", "unknown"}

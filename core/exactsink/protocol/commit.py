@@ -244,8 +244,9 @@ def in_doubt(epoch: int, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"epoch {epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
         why=evidence[0],
-        next="bring back what the evidence names, then start the job again; or look into the target, and say what came "
-        f"of it: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed (or lost)",
+        next="bring back what the evidence names, then start the job again; or look into the target, and say what is "
+        f"there: `exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'` "
+        "(or --as lost)",
     )
 
 

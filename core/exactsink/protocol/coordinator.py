@@ -13,21 +13,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from exactsink.contract import (
-    Committable,
-    Committer,
-    ExactsinkError,
-    Fenced,
-    InDoubtError,
-    Refused,
-    Retryable,
-)
+from exactsink.contract import Committable, Committer, ExactsinkError, Fenced, InDoubtError, Refused, Retryable
 from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
 from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink, Identity, Redecide
-from exactsink.protocol.lineage import check_follows, check_replay, nobody_has_its_rows, out_of_order
+from exactsink.protocol.lineage import check_follows, check_replay, given_twice, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.quarantine import check_quarantined, quarantined
 from exactsink.protocol.reach import Reach, Start
@@ -120,6 +112,7 @@ class Coordinator:
         self._sweep = Sweep(events, journal.whole)
         self._unrepaired = False
         self._complete_epoch: int | None = None
+        self._finished: int | None = None  # the last epoch that this claim has finished
 
     def start(
         self,
@@ -151,7 +144,7 @@ class Coordinator:
             left = self._recommit(log, reach, done=done)
         with self._events.point("sweep"), self._fenced_instead(claim):
             swept = self._sweep.older(self._committers, log, claim, sweep_tokens, reach)
-        self._claim = None if reach.aside else claim
+        self._claim, self._finished = None if reach.aside else claim, None
         self._report_state()
         return Start(_counts(left.lost), left.outcomes, swept, left.held_back, reach.aside)
 
@@ -169,7 +162,7 @@ class Coordinator:
             self._events.report("not_left_clean", level=logging.WARNING, error=str(error))
 
     def run_epoch(self, batch: Batch) -> EpochResult:
-        """Write, decide and commit a new batch, or finish and skip one that was decided before.
+        """Write, decide and commit a new batch, or finish and skip one that was decided under an earlier claim.
 
         When it returns, every row of the batch is durable and visible in every sink. On any error nothing decided is
         lost, nothing undecided stays, once the next driver has started.
@@ -194,6 +187,8 @@ class Coordinator:
                 closing.callback(committer.close)
 
     def _run(self, claim: Claim, batch: Batch) -> EpochResult:
+        if batch.epoch == self._finished:
+            raise given_twice(batch.epoch)
         decision = self._journal.log.decision
         skipped = decision is not None and batch.epoch == decision.epoch
         if skipped and decision is not None:
@@ -202,6 +197,7 @@ class Coordinator:
             decision = self._decide(claim, batch)
         self._finish(claim, decision, batch)
         self._complete(claim, batch)
+        self._finished = batch.epoch
         if skipped:
             self._events.report("epoch_skipped", epoch=batch.epoch, reason="it was decided before, and is finished")
         rows = self._decision().rows

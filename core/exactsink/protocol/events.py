@@ -99,7 +99,7 @@ EVENTS: Mapping[str, EventKind] = MappingProxyType(
         "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
         "stop_asked": EventKind("the driver ends after its epoch, within these seconds", ("by", "seconds")),
         "query_ending": EventKind("the query is stopped as soon as its epoch is done"),
-        "beat": EventKind("the heartbeat was written to `state.json`"),
+        "beat": EventKind("`state.json` has a new heartbeat; `last`: when a driver was fenced, votes lost", ("last",)),
         "source_behind": EventKind(
             "how far a batch was behind its source, in offsets, files or bytes", ("source", "of", "behind")
         ),
@@ -126,11 +126,13 @@ class Events:
     """Report a job's events to the log and to subscribers. A subscriber's exception is logged and changes nothing.
 
     A log record's message is the event as text; its attribute `exactsink` is the event as a dict. A name that is not in
-    `EVENTS` or `POINTS` is a programming mistake: ValueError, whoever listens.
+    `EVENTS` or `POINTS` is a programming mistake: ValueError, whoever listens. `typed` gives the commands that a text
+    names the job's file.
     """
 
-    def __init__(self, job: str, subscribers: Sequence[Subscriber] = ()) -> None:
+    def __init__(self, job: str, subscribers: Sequence[Subscriber] = (), typed: Callable[[str], str] = str) -> None:
         self._job = job
+        self._typed = typed
         self._subscribers = tuple(subscribers)
 
     def report(self, name: str, *, epoch: int | None = None, level: int = logging.INFO, **fields: Any) -> None:
@@ -138,6 +140,7 @@ class Events:
         if name not in EVENTS:
             raise ValueError(f"{name!r} is no event: add it to EVENTS")
         if self._heard(level):
+            fields = {key: self._typed(said) if isinstance(said, str) else said for key, said in fields.items()}
             self._send(Event(name, self._job, "", epoch, fields), level)
 
     def edge(self, name: str, edge: Literal["before", "after"], epoch: int | None, **fields: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from exactsink.contract import InDoubtError, LineageError
+from exactsink.contract import InDoubtError, LineageError, Refused
 from exactsink.protocol.journal.log import Decision, Log
 
-__all__ = ["check_follows", "check_replay", "nobody_has_its_rows", "out_of_order"]
+__all__ = ["check_follows", "check_replay", "given_twice", "nobody_has_its_rows", "out_of_order"]
 
 _REBASE = "or `exactsink rebase JOB.toml`, which goes on from what targets hold: what is given again is doubled"
+_OTHER_CHECKPOINT = (
+    f"bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; {_REBASE}"
+)
 
 
 def check_follows(log: Log, epoch: int, previous: str) -> None:
@@ -19,8 +22,7 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
             why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
-            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; "
-            + _REBASE,
+            next=_OTHER_CHECKPOINT,
         )
 
 
@@ -29,22 +31,33 @@ def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
         raise LineageError(
             f"epoch {decision.epoch} was decided for other input than this batch has",
             why="the checkpoint went back in time, and the source cut its input anew",
-            next="bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; "
-            + _REBASE,
+            next=_OTHER_CHECKPOINT,
         )
 
 
 def out_of_order(epoch: int, expected: int) -> LineageError:
     if epoch < expected:
         why = "the checkpoint went back in time: these rows were decided before"
-        fix = f"bring back the newest checkpoint, or give the job a new name and checkpoint; {_REBASE}"
+        fix = _OTHER_CHECKPOINT
     else:
-        why = "the journal went back in time, or is not this checkpoint's: epochs between are missing"
+        why = "the journal went back in time, or is not this checkpoint's, or nobody called for the epochs between"
         fix = (
             "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint; or, "
-            f"where it has decided nothing yet, `exactsink adopt JOB.toml`; {_REBASE}"
+            f"where it has decided nothing yet, `exactsink adopt JOB.toml`: epochs {expected} to {epoch - 1} are then "
+            f"missing in every sink; {_REBASE}"
         )
     return LineageError(f"the source came with epoch {epoch}, the journal expects {expected}", why=why, next=fix)
+
+
+def given_twice(epoch: int) -> Refused:
+    """Return the error of an epoch that comes again to the driver that has finished it: no replay is given to that."""
+    return Refused(
+        f"epoch {epoch} came twice to the driver that had finished it",
+        why="the function of job.foreach_batch() was called twice for one batch: the rows of the first call are "
+        "decided, those of the second are in no sink",
+        next="call it once a batch, with all rows, and give each sink its part by `where`, `columns` or a route; what "
+        f'only the second call had is written by job.write(frame, run="rest-of-{epoch}"), once',
+    )
 
 
 def nobody_has_its_rows(epoch: int) -> InDoubtError:
@@ -53,5 +66,5 @@ def nobody_has_its_rows(epoch: int) -> InDoubtError:
         f"epoch {epoch} has lost votes, and the source has gone on from it",
         why="its rows have to be written again, and only that batch has them",
         next="bring back a checkpoint that has not finished that batch; or, without one, give these "
-        f"rows up: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink NAME --as given-up --reason TEXT",
+        f"rows up: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink NAME --as given-up --reason 'TEXT'",
     )

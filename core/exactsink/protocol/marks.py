@@ -19,8 +19,7 @@ __all__ = ["Marks", "difference", "expected_of", "is_at", "is_part"]
 
 _READS = 5
 _REBASE = (
-    "once you know what is right: exactsink rebase JOB.toml (--run NAME for a batch run) shows what every target "
-    "holds, and goes on from there"
+    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and goes on from there"
 )
 
 
@@ -192,12 +191,9 @@ class Marks:
 
 def is_at(mark: Mark | None, expected: Mark | None) -> bool:
     """Return whether a mark is exactly what is expected: the same history, epoch and claim, all participants there."""
-    return (
-        is_part(mark, expected)
-        and mark is not None
-        and expected is not None
-        and (mark.participants in (None, expected.participants))
-    )
+    if mark is None or expected is None or not is_part(mark, expected):
+        return False
+    return mark.participants in (None, expected.participants)
 
 
 def is_part(mark: Mark | None, expected: Mark | None) -> bool:
@@ -213,13 +209,6 @@ def _shows_at_most(mark: Mark, participants: int) -> bool:
     return participants > 0 if mark.participants is None else mark.participants <= participants
 
 
-def is_above(mark: Mark | None, expected: Mark | None) -> bool:
-    """Return whether a mark is a later epoch of the same journal."""
-    if mark is None or expected is None or mark.epoch is None or expected.epoch is None:
-        return False
-    return mark.lineage == expected.lineage and mark.epoch > expected.epoch
-
-
 def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) -> ExactsinkError:
     """Explain a mark that does not fit: who went back, what is missing or doubled, and the ways out."""
     stands = "no mark" if mark is None else str(mark)
@@ -231,7 +220,7 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
         mine = log.lineage or "empty"
         why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
         return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
-    if is_above(mark, expected) or expected.epoch is None:
+    if expected.epoch is None or (mark.epoch is not None and mark.epoch > expected.epoch):
         why = "the journal went back in time, and would decide epochs again that the target holds"
         return LineageError(what, why=why, next=fix)
     if mark.epoch != expected.epoch:

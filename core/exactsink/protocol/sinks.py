@@ -7,16 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from exactsink.contract import (
-    EPOCH_BUDGET_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    Backend,
-    Committer,
-    ConfigError,
-    FileMode,
-    JobContext,
-    LineageError,
-)
+from exactsink.contract import Backend, Committer, ConfigError, FileMode, JobContext, LineageError
+from exactsink.contract.model import EPOCH_BUDGET_SECONDS, LONGEST_PAUSE_SECONDS
 from exactsink.protocol.checked import CheckedCommitter, calling
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import BoundSink, Identity

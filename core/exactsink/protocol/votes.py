@@ -124,8 +124,10 @@ def check_deadlines(
         if seconds < margins[sink]:
             raise Retryable(
                 f"sink {sink}: {seconds:.1f} s are left to commit in",
-                why=f"its backend may drop what was prepared, and a commit may take {margins[sink]:.1f} s",
-                next="give the backend a longer transaction timeout, or the trigger smaller batches",
+                why=f"its backend may drop what was prepared, and a commit may take {margins[sink]:.1f} s; "
+                "the deadline is held against this driver's clock",
+                next="give the backend a longer transaction timeout, or the trigger smaller batches; "
+                "where epochs are short, set the clocks of the driver and the backend's servers right (NTP)",
             )
     return left
 
@@ -150,9 +152,7 @@ def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committab
         raise _refused(plan, vote, f"its committable belongs to {txn.id}")
     if committable.rows != vote.rows:
         raise _refused(
-            plan,
-            vote,
-            f"{vote.rows} rows were handed to its writer, and its committable says {committable.rows}",
+            plan, vote, f"{vote.rows} rows were handed to its writer, and its committable says {committable.rows}"
         )
     return committable
 

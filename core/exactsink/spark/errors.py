@@ -13,7 +13,14 @@ from pyspark.sql.utils import is_remote
 from exactsink.contract import ConfigError, Retryable
 from exactsink.spark.kafka_source import source_error
 
-__all__ = ["first_line", "needs_classic_session", "refuse_connect", "task_error", "tasks_of"]
+__all__ = [
+    "first_line",
+    "needs_classic_session",
+    "not_on_the_querys_thread",
+    "refuse_connect",
+    "task_error",
+    "tasks_of",
+]
 
 _PLACE = re.compile(r"; line \d+ pos \d+;?$")
 """Where in its own text Spark met a mistake: nobody but Spark sees that text."""
@@ -66,5 +73,17 @@ def needs_classic_session(what: str) -> ConfigError:
         what,
         why="Spark Connect runs foreachBatch in a process of its server, which knows neither its query nor that "
         "query's run: an older run could not be distinguished from a newer one",
-        next="run the stream in a classic session (spark-submit, or exactsink run); Job.write works over Spark Connect",
+        next="run the stream in a classic session (spark-submit, or `exactsink run JOB.toml`); Job.write works over "
+        "Spark Connect",
+    )
+
+
+def not_on_the_querys_thread() -> ConfigError:
+    """Return the error of a batch whose query and run can't be known."""
+    return ConfigError(
+        "exactsink's function was called on another thread than the query's own",
+        why="only the thread on which Spark calls the function of foreachBatch says to which run of the query a batch "
+        "belongs; on a thread of your own, or with PYSPARK_PIN_THREAD=false, nothing does",
+        next="call it once, in the function itself, with a frame of all rows; each sink gets its part by `where`, "
+        "`columns` or a route, and all sinks are written side by side",
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
+from exactsink.job.commands import Commands
 from exactsink.job.config import JobConfig, bind_sinks, load_config
 from exactsink.job.guarantees import check_batch_guarantee
 from exactsink.job.history import JobHistory
@@ -48,7 +49,8 @@ class Job:
         """Read a job's file and bind its sinks. Starts nothing. Raises ConfigError with the file and line."""
         config, document = load_config(path)
         registry = Registry(installed_plugins())
-        return cls(config, bind_sinks(config, document, registry), (registry.send, *subscribers))
+        with Commands(config.file).named():
+            return cls(config, bind_sinks(config, document, registry), (registry.send, *subscribers))
 
     def start(self, frame: DataFrame, route: Route | None = None) -> Query:
         """Check every sink, claim the job, finish what an earlier driver left, and start the query.
@@ -56,23 +58,25 @@ class Job:
         Without `route` every sink gets the frame; with it, each gets the one that the route names for it. Raises
         PreflightError, LineageError, ConfigError, InDoubtError or Retryable before Spark reads a row.
         """
-        refuse_connect("start")
-        if not frame.isStreaming:
-            raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
-        route = route or load_route(self.config)
-        found = self._checked(frame, route)
-        self.end_query()
-        self._query = Query(self.config, self.sinks, self.events, route, found.passes)
-        self._query.start(frame)
-        return self._query
+        with Commands(self.config.file).named():
+            refuse_connect("start")
+            if not frame.isStreaming:
+                raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
+            route = route or load_route(self.config)
+            found = self._checked(frame, route)
+            self.end_query()
+            self._query = Query(self.config, self.sinks, self.events, route, found.passes)
+            self._query.start(frame)
+            return self._query
 
     def foreach_batch(self, route: Route | None = None) -> Query:
         """Return the function for a hand-made query; it claims the job in its first call of every query run."""
-        refuse_connect("foreach_batch")
-        self._observe()
-        self.end_query()
-        self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config))
-        return self._query
+        with Commands(self.config.file).named():
+            refuse_connect("foreach_batch")
+            self._observe()
+            self.end_query()
+            self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config))
+            return self._query
 
     def write(self, frame: DataFrame, run: str, route: Route | None = None) -> RunResult:
         """Write a frame into all sinks as the batch run of this name, once: a known run changes nothing.
@@ -80,22 +84,24 @@ class Job:
         Returns when every row is durable and visible in every sink. Runs have a history each: they come in any order,
         and several at a time. Raises as `start` does; after any error, calling again is safe.
         """
-        if frame.isStreaming:
-            raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
-        self._observe()
-        route = route or load_route(self.config)
-        history = JobHistory.of(self.config, run)
-        known = known_run(history)
-        if known is not None:
-            self.events.report("run_known", run=run)
-            return known
-        check_batch_guarantee(self.sinks)
-        passes = self._checked(frame, route).passes
-        return write_run(history, self.sinks, self._events_of(history.job), frame, passes, self.config.job.restarts)
+        with Commands(self.config.file, run).named():
+            if frame.isStreaming:
+                raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
+            self._observe()
+            route = route or load_route(self.config)
+            history = JobHistory.of(self.config, run)
+            known = known_run(history)
+            if known is not None:
+                self.events.report("run_known", run=run)
+                return known
+            check_batch_guarantee(self.sinks)
+            passes = self._checked(frame, route).passes
+            return write_run(history, self.sinks, self._events_of(history), frame, passes, self.config.job.restarts)
 
     def preflight(self, frame: DataFrame, route: Route | None = None) -> Preflight:
         """Look at everything that could stop the job, without a row written."""
-        return preflight(self.config, self.sinks, frame, route or load_route(self.config))
+        with Commands(self.config.file).named():
+            return preflight(self.config, self.sinks, frame, route or load_route(self.config))
 
     def journal(self) -> Journal:
         """Open the stream's journal; the caller closes it."""
@@ -104,7 +110,7 @@ class Job:
     @property
     def events(self) -> Events:
         """The job's events, reported to all who subscribed."""
-        return self._events_of(self.config.job.name)
+        return self._events_of(JobHistory.of(self.config))
 
     def end_query(self) -> None:
         """End the last query's driver: another one may follow. Idempotent."""
@@ -128,8 +134,9 @@ class Job:
         for observer in observers:
             observer.close()
 
-    def _events_of(self, history: str) -> Events:
-        return Events(history, (*self._subscribers, *self._observers))
+    def _events_of(self, history: JobHistory) -> Events:
+        heard: tuple[Subscriber, ...] = (*self._subscribers, *self._observers, history.last_times())
+        return Events(history.job, heard, history.commands.typed)
 
     def _checked(self, frame: DataFrame, route: Route | None) -> Preflight:
         self._observe()

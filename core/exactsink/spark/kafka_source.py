@@ -42,14 +42,15 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
             "the source's topic lacks rows that the checkpoint has still to read",
             why=f"retention or a person deleted them, or the topic was made again; Spark says: {lost}",
             next='if they are gone for good: options = { failOnDataLoss = "false", ... } in [source] goes on with what '
-            "is left, and no sink ever gets them; if the topic was made again: a new checkpoint, and `exactsink adopt`",
+            "is left, and no sink ever gets them; if the topic was made again: a new checkpoint, and "
+            "`exactsink adopt JOB.toml`",
         )
     if any(map(_GROWN.search, lines)):
         return Fatal(
             "the topic has more partitions than when the batch was planned that is still to run",
             why="Spark's Kafka source can't finish such a batch with the trigger available_now",
-            next='trigger = "1 second" in [job] until that epoch is complete (exactsink status), then exactsink stop; '
-            "after that available_now works again",
+            next='trigger = "1 second" in [job] until that epoch is complete (`exactsink status JOB.toml`), then '
+            "`exactsink stop JOB.toml`; after that available_now works again",
         )
     gone = next((line for line in lines if _GONE in line), None)
     if gone is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from exactsink.contract import Fenced, LineageError, is_object_url
+from exactsink.contract import Fenced, LineageError, Retryable, is_object_url
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import Driver
@@ -20,10 +20,10 @@ from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
-from exactsink.spark.errors import needs_classic_session, tasks_of
+from exactsink.spark.errors import not_on_the_querys_thread, tasks_of
 from exactsink.spark.preflight import passes_of, preflight
 from exactsink.spark.routes import BatchWrite, Passes, Route
-from exactsink.spark.versions import jvm_of, source_metrics
+from exactsink.spark.versions import jvm_of, query_run_of, source_metrics
 from exactsink.toolkit.waiting import backoff
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Query:
         passes: Passes | None = None,
     ) -> None:
         self.failure: BaseException | None = None
-        """What ended the query's newest run from within a batch; Spark itself only keeps its text."""
+        """What ended the query's newest run from within a batch, its first error; Spark itself only keeps its text."""
         self.epochs_done = 0
         """How many epochs this query has finished."""
         self._config = config
@@ -153,13 +153,16 @@ class Query:
         if self._ending:
             self._park(frame)
         try:
-            run_id = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
+            if (found := query_run_of(frame.sparkSession)) is None:
+                raise not_on_the_querys_thread()
+            query_id, run_id = found
             self._begin(run_id)
-            epoch = self._run(frame, batch_id)
+            epoch = self._run(query_id, frame, batch_id)
         except BaseException as error:
+            self._history.commands.name(error)
             with self._runs:
                 if run_id not in self._ended_runs:  # a newer run's failure is not what this one's thread met
-                    self.failure = error
+                    self.failure = self.failure or error
             raise
         else:
             with self._runs:
@@ -178,7 +181,7 @@ class Query:
                 jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
         raise RuntimeError(_INTERRUPTED) from None
 
-    def _begin(self, run_id: str | None) -> None:
+    def _begin(self, run_id: str) -> None:
         """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""
         with self._runs:
             if run_id in self._ended_runs:
@@ -193,8 +196,9 @@ class Query:
                 self._driver = self.failure = self._last_epoch = None
             self._run_id = run_id
 
-    def _run(self, frame: DataFrame, batch_id: int) -> int:
-        driver, checkpoint = self._driver_for(frame), self._checkpoint
+    def _run(self, query_id: str, frame: DataFrame, batch_id: int) -> int:
+        driver, checkpoint = self._driver_for(query_id, frame), self._checkpoint
+        self._check_called(driver, batch_id)
         if self._last_epoch is not None:
             driver.coordinator.returned(self._last_epoch)
         passes = self._passes_for(frame)
@@ -209,20 +213,31 @@ class Query:
                 frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
         return epoch
 
+    def _check_called(self, driver: Driver, batch_id: int) -> None:
+        """Refuse a batch when the one before it was not given to this function, or its error was caught around it."""
+        try:
+            self._checkpoint.check_called(driver.journal.log, batch_id, ran=self._last_epoch is not None)
+        except LineageError as missed:
+            driver.check_fenced()
+            raise missed from self.failure
+        if self.failure is not None:
+            failed = str(self.failure).partition("\n  next: ")[0]
+            raise Retryable(
+                f"batch {batch_id} comes after a call that failed: {failed}",
+                why="the function around exactsink's caught that error, and Spark goes on as if there were none",
+                next="let its errors through, they must end the query; then start the query again",
+            ) from self.failure
+
     def _passes_for(self, frame: DataFrame) -> Passes:
         """Analyze once for all batches of one schema."""
         if self._passes is None or not self._passes.fits(frame):
             self._passes = passes_of(self._config, self._sinks, frame, self._route)
         return self._passes
 
-    def _driver_for(self, frame: DataFrame) -> Driver:
+    def _driver_for(self, query_id: str, frame: DataFrame) -> Driver:
         """Return the driver of the newest run, which this batch belongs to."""
-        context, job = frame.sparkSession.sparkContext, self._config.job
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-        if query_id is None:
-            raise needs_classic_session("this batch does not say which query it belongs to")
         if query_id != self._checkpoint.query_id():
-            place = _for_spark(job.checkpoint)
+            place = _for_spark(self._config.job.checkpoint)
             raise LineageError(
                 f"query {query_id} does not write its checkpoint to {place}",
                 why="the journal stands beside the checkpoint, and the two must belong together",

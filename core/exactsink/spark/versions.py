@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyspark
 from py4j.java_gateway import JVMView
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -40,6 +41,7 @@ __all__ = [
     "keep_quiet",
     "launch_jvm",
     "launched_jvm",
+    "query_run_of",
     "session_of_its_own",
     "source_metrics",
     "use_jvm",
@@ -52,6 +54,7 @@ OLDEST_OF_PYTHON_3_12 = (4, 0)
 OLDEST_OF_JAVA_24 = (4, 2)
 """Before, Spark's Hadoop asks Java for the subject of a thread, which Java 24 has no more. 4.1 starts all the same, and
 then each query fails (`make matrix`)."""
+_QUERY_THREAD = re.compile(r"^stream execution thread for .*\[id = (\S+), runId = (\S+)\]$", re.DOTALL)
 
 
 def check_version() -> None:
@@ -96,11 +99,23 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Return the schema in which a frame's rows come to a Python task. Runs nothing.
+    """Return the schema in which a frame's rows come to a Python task. Runs nothing. Raises ConfigError.
 
     Moments have the session's time zone; before 4.3 pyspark's own function leaves them in UTC.
     """
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+    try:
+        return _arrow_schema(frame, zone)
+    except PySparkException:
+        raise
+    except ValueError as error:  # of `array()`, for example
+        kinds = [f"{field.name} {field.dataType.simpleString()}" for field in frame.schema.fields]
+        void = ", ".join(kind for kind in kinds if "void" in kind) or ", ".join(kinds)
+        fix = "cast them in the frame, with CAST(array() AS ARRAY<STRING>) say"
+        raise ConfigError(f"rows with these columns can't leave the JVM: {void}", why=str(error), next=fix) from error
+
+
+def _arrow_schema(frame: DataFrame, zone: str | None) -> pa.Schema:
     made: Any = to_arrow_schema  # its parameters differ by version
     if "timezone" in inspect.signature(made).parameters:
         return made(frame.schema, timezone=zone)
@@ -127,6 +142,16 @@ def jvm_of(session: SparkSession) -> JVMView:
     """Return the session's JVM, to call classes in it."""
     jvm: JVMView = session.sparkContext._jvm
     return jvm
+
+
+def query_run_of(session: SparkSession) -> tuple[str, str] | None:
+    """Return the ids of the query, and of its run, whose own thread in the JVM calls; None on any other thread.
+
+    Spark names that thread by both. The job group, which is the run's id at first, is the user's to set.
+    """
+    name = jvm_of(session).java.lang.Thread.currentThread().getName()
+    found = _QUERY_THREAD.search(name)
+    return None if found is None else (found[1], found[2])
 
 
 def analyzed_plan(frame: DataFrame) -> Any:

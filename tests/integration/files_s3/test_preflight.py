@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exactsink.contract import JobContext
+from exactsink.contract import AlreadyCommitted, Committed, JobContext, Lost
 from exactsink_files.s3 import S3 as Calls
+from exactsink_files.snapshots import snapshot
 from tests.integration.files_s3.lake import Lake
+from tests.integration.s3.calls import RIGHTS
+from tests.integration.s3.calls import Calls as Requests
 from tests.servers.s3 import SECRET
 from tests.servers.s3_proxy import COMPLETE, ForgetsUploads, S3Proxy, Trap
-from tests.unit.files_sink import SCHEMA, files
+from tests.unit.files_sink import DAYS, EPOCH, SCHEMA, files
 
 
 def test_preflight_tries_the_store_and_leaves_nothing(lake: Lake) -> None:
@@ -74,6 +79,38 @@ def test_preflight_compares_the_lifecycle_with_the_longest_pause(
     ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
     found = list(lake.sink().backend.committer(ctx).check(SCHEMA, None))
     assert [finding.severity for finding in found] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize("operation", RIGHTS)
+def test_preflight_tries_each_call_and_names_the_one_that_is_refused(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    Requests(monkeypatch).refuse(operation, 403, "AccessDenied")
+    [found] = lake.sink().check()
+    if RIGHTS[operation] == "s3:GetLifecycleConfiguration":
+        assert (found.severity, RIGHTS[operation] in found.fix) == ("warning", True)
+    else:
+        assert (found.severity, operation in found.message, RIGHTS[operation] in found.fix) == ("error", True, True)
+
+
+def test_a_sinks_calls_are_tried_by_preflight_and_their_rights_are_on_the_page(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = Requests(monkeypatch)
+    sink, voted = lake.two_files(participants=3)
+    sink.begin(DAYS.empty_table()).abort()
+    lake.remove_uploads(voted[0])
+    assert [type(outcome) for outcome in sink.commit_marked(EPOCH, voted[:2])] == [Lost, Committed]
+    assert sink.commit_marked(EPOCH, voted[1:2]) == [AlreadyCommitted()]
+    sink.abort(*sink.listed())
+    sink.with_committer(lambda committer: committer.trim_marks())
+    assert len(snapshot(lake.url).files) == 2
+    used, before = set(requests.sent), len(requests.sent)
+    assert sink.check(DAYS) == []
+    tried = set(requests.sent[before:])
+    assert (used - tried, tried - RIGHTS.keys()) == (set(), set())
+    page = (Path(__file__).parents[3] / "docs/how-to/object-stores-files.md").read_text()
+    assert set(re.findall("s3:[A-Z][A-Za-z]+", page)) == {RIGHTS[operation] for operation in tried}
 
 
 @pytest.mark.parametrize("forgets", [False, True])

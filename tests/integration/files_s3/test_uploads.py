@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -18,18 +18,33 @@ from exactsink.contract import (
     Committed,
     Fatal,
     Lost,
+    ObjectPath,
     Outcome,
     Retryable,
     Unknown,
+    file_sha256,
 )
 from exactsink_files import s3 as calls
 from exactsink_files import upload_files
 from exactsink_files.s3 import S3 as Calls
+from exactsink_files.s3 import open_s3
+from exactsink_files.snapshots import snapshot
 from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, Vote
 from tests.integration.files_s3.lake import Lake
 from tests.servers.s3 import MINIO, PROGRAM, SECRET
-from tests.servers.s3_proxy import ABORT, COMPLETE, Answer, Ask, ForgetsUploads, ListsWholeKeys, S3Proxy, SlowDown, Trap
+from tests.servers.s3_proxy import (
+    ABORT,
+    COMPLETE,
+    Answer,
+    Ask,
+    Cuts,
+    ForgetsUploads,
+    ListsWholeKeys,
+    S3Proxy,
+    SlowDown,
+    Trap,
+)
 from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, lines, rows
 
 STANDS = {Committed, AlreadyCommitted}
@@ -48,7 +63,8 @@ def test_nothing_shows_before_the_commit_and_all_of_it_after(lake: Lake) -> None
     assert (lake.visible(), lake.uploads()) == ({}, 4)
     assert sorted(participant.ref for participant in sink.listed()) == [sink.id(0), sink.id(1)]
     assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
-    assert sorted(lake.visible()) == [f"day={day}/{sink.id(n)}.csv" for day in (1, 2) for n in (0, 1)]
+    names = [f"day={day}/{sink.id(n)}{number}.csv" for day, number in ((1, ""), (2, ".1")) for n in (0, 1)]
+    assert sorted(lake.visible()) == names
     assert lake.lines() == ["0", "0", "1", "1"]
     assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted, AlreadyCommitted]
     assert lake.is_clean()
@@ -171,7 +187,7 @@ class DiesInside:
 
     def answer(self, request: str, ask: Ask) -> Answer | None:
         self.asked += 1
-        return None if self.asked == 1 else Answer(200, b"<CompleteMultipartUploadResult/>")
+        return None if self.asked == 1 else Answer(200, b"<Result><Key>a</Key><ETag>b</ETag></Result>")
 
 
 def test_a_repeat_that_was_answered_as_done_and_shows_nothing_is_unknown(lake: Lake, proxy: S3Proxy) -> None:
@@ -184,6 +200,83 @@ def test_a_repeat_that_was_answered_as_done_and_shows_nothing_is_unknown(lake: L
     proxy.rules.clear()
     assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed]
     assert lake.lines() == ["a"]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_an_empty_answer_to_a_complete_is_not_believed(lake: Lake, proxy: S3Proxy, done: bool) -> None:
+    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
+    proxy.set(Cuts(COMPLETE, done=done))
+    with pytest.raises(Retryable, match="cut without ETag and Key"):
+        sink.commit_marked(EPOCH, voted)
+    if not done:
+        assert (lake.visible(), lake.uploads()) == ({}, 2)
+        proxy.rules.clear()
+    while lake.uploads():  # a Complete that was on its way beside the one that was cut
+        assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
+    assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
+    assert (lake.lines(), lake.is_clean()) == (["0", "0"], True)
+
+
+def test_an_upload_that_was_not_aborted_as_answered_is_not_lost(lake: Lake, proxy: S3Proxy) -> None:
+    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
+    first = Vote.load(voted[0]).files[0]
+    lake.s3.abort(lake.s3.key(first.final), first.temp)
+    proxy.set(Cuts(ABORT, done=False))
+    with pytest.raises(Retryable, match="keeps uploads"):
+        sink.commit_marked(EPOCH, voted)
+    proxy.rules.clear()
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Lost]
+
+
+@pytest.mark.parametrize("without", [None, "x-amz-checksum", ("x-amz-checksum", "etag")])
+def test_a_manifest_whose_answer_is_cut_is_read_again_and_never_called_damaged(
+    lake: Lake, proxy: S3Proxy, without: Any
+) -> None:
+    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed]
+    cut = proxy.set(Cuts(r"^GET .*\.manifest", 2, keep=40, without=without))
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted]
+    assert cut.sprung.is_set()
+    proxy.set(Cuts(r"^GET .*\.manifest", keep=40, without=without))
+    with pytest.raises(Retryable, match="get_object was cut"):
+        sink.commit_marked(EPOCH, voted)
+
+
+def test_a_listing_that_is_empty_shows_no_empty_target(lake: Lake, proxy: S3Proxy) -> None:
+    sink, voted = lake.two_files()
+    sink.commit_marked(EPOCH, voted)
+    assert len(snapshot(lake.url).files) == 2
+    proxy.set(Cuts("list-type=2"))
+    for listed in (snapshot, lambda path: lake.sink(endpoint_url=proxy.endpoint).listed()):
+        with pytest.raises((OSError, Retryable), match="list_objects_v2 was cut without IsTruncated and Name"):
+            listed(ObjectPath.of(lake.url, endpoint_url=proxy.endpoint))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "call"),
+    [
+        ("^POST .*uploads", lambda own, key, upload: own.create(key, {})),
+        ("partNumber=", lambda own, key, upload: own.put_part(key, upload, 1, b"x")),
+        ("^GET .*uploadId=", lambda own, key, upload: own.parts(key, upload)),
+        ("^GET .*uploads", lambda own, key, upload: list(own.uploads(""))),
+        ("^GET .*list-type", lambda own, key, upload: list(own.objects(""))),
+        ("^GET .*/held", lambda own, key, upload: own.get(own.key("held"))),
+        ("^GET .*/held", lambda own, key, upload: file_sha256(own.root / "held")),
+        ("^HEAD", lambda own, key, upload: own.head(own.key("held"))),
+        ("^PUT .*/held", lambda own, key, upload: own.put(own.key("held"), b"x")),
+        ("^GET .*lifecycle", lambda own, key, upload: own.lifecycle()),
+    ],
+)
+def test_no_answer_that_is_cut_is_believed(
+    lake: Lake, proxy: S3Proxy, pattern: str, call: Callable[[Calls, str, str], object]
+) -> None:
+    own = Calls(open_s3(lake.url, proxy.endpoint, None))
+    own.put(own.key("held"), b"held")
+    upload = own.create(own.key("a"), {})
+    cut = proxy.set(Cuts(pattern, without="", done="lifecycle" not in pattern))
+    with pytest.raises(OSError, match="was cut"):
+        call(own, own.key("a"), upload)
+    assert cut.sprung.is_set()
 
 
 def test_a_store_that_slows_down_is_asked_again(lake: Lake, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,12 +316,10 @@ def _refusing(code: str) -> Any:
 
 def test_a_store_without_conditions_on_complete_is_asked_without(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     sink, voted = lake.two_files()
-    real, refuse = Calls.complete, _refusing("NotImplemented")
-
-    def complete(self: Calls, *given: Any, if_absent: bool = True) -> None:
-        (refuse if if_absent else real)(self, *given, if_absent=False)
-
-    monkeypatch.setattr(Calls, "complete", complete)
+    real, refuse = Calls._call, _refusing("NotImplemented")
+    monkeypatch.setattr(
+        Calls, "_call", lambda own, *name, **given: (refuse if "IfNoneMatch" in given else real)(own, *name, **given)
+    )
     assert kinds(sink.end(*voted)) == [Committed]
     assert lake.lines() == ["0", "0"]
 

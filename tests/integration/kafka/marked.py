@@ -43,10 +43,10 @@ BIRTH = Mark(LINEAGE)
 class Site:
     """One job's sink `out`, with drivers of any claim."""
 
-    def __init__(self, kafka: Kafka, **given: Any) -> None:
+    def __init__(self, kafka: Kafka, copies: int = 1, **given: Any) -> None:
         self.kafka = kafka
         self.job = f"job-{uuid.uuid4().hex[:12]}"
-        self.topic = kafka.new_topic("marked", 2)
+        self.topic = kafka.new_topic("marked", 2, copies)
         standard = {"bootstrap_servers": kafka.bootstrap, "topic": self.topic, "transaction_timeout_seconds": 60}
         self.options = KafkaOptions.model_validate({**standard, **given})
 

@@ -19,7 +19,7 @@ ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _PATIENCE = 60.0  # for brokers that are there
 
 
-def context(job: str = "shop", **given: Any) -> JobContext:
+def context(job: str = "preflight-shop", **given: Any) -> JobContext:
     return JobContext(job, "orders", "", **given)
 
 

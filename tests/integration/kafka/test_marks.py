@@ -11,7 +11,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from exactsink.contract import Committed, Fatal, Mark, Retryable
+from exactsink.contract import Committed, Fatal, LineageError, Mark, Retryable
 from exactsink.testing import Session
 from exactsink_kafka import transactions
 from exactsink_kafka.backend import KafkaBackend
@@ -183,3 +183,29 @@ def test_a_mark_is_written_as_one_offset_of_partition_0() -> None:
     offset = mark_offset("job", "out", "rows", Mark("ab", 7, frozenset(["cd"])))
     assert (offset.group, offset.topic, offset.partition, offset.offset) == ("exactsink.job.out", "rows", 0, 7)
     assert offset.text == '{"exactsink":1,"lineage":"ab","epoch":7,"tokens":["cd"]}'
+
+
+def test_one_name_is_one_job_s_on_a_cluster_whichever_topics_two_would_write_to(site: Site, kafka: Kafka) -> None:
+    """Transactional ids and the group are by this name: two jobs of it would stop at each other's work by chance."""
+    site.born()
+    other = Site(kafka)
+    other.job, mine = site.job, site.mark()
+    with closing(other.committer(lineage="ffffffffffff")) as committer:
+        warnings = [one for one in committer.check(SCHEMA, 1) if "another job named" in one.message]
+        assert [(one.severity, site.topic in one.message) for one in warnings] == [("warning", True)]
+        for start in (committer.mark, committer.put_birth):
+            with pytest.raises(
+                LineageError, match=f"another job named {site.job} .* for topic {site.topic}"
+            ) as refused:
+                start()
+            assert warnings[0].fix == refused.value.next
+    assert (site.mark(), other.mark()) == (mine, None), "the one that came first goes on; nothing was written"
+    with closing(other.committer()) as committer:
+        assert committer.put_birth() == BIRTH, "the same journal may move to another topic"
+        assert not [one for one in committer.check(SCHEMA, 1) if "another job named" in one.message]
+    group = group_of(site.job, "out")
+    assert refused.value.next.endswith(f"--delete-offsets --group {group} --topic {site.topic}")
+    with site.wire() as wire:
+        for topic in (site.topic, other.topic):
+            wire.admin.delete_group_offsets(group, [TopicPartition(topic, 0)])
+    assert other.born("ffffffffffff") == Mark("ffffffffffff")

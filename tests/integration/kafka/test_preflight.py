@@ -90,7 +90,7 @@ def test_a_transaction_that_brokers_end_too_early_is_an_error_before_the_first_r
     [error] = check(options | {"transaction_timeout_seconds": 901})
     assert (error.severity, "the brokers allow 900 (transaction.max.timeout.ms)" in error.message) == ("error", True)
     assert "transaction.max.timeout.ms=901000 in every broker's server.properties" in error.fix
-    assert "transaction_timeout_seconds = 900 in the sink's options" in error.fix
+    assert "transaction_timeout_seconds = 900 of the sink" in error.fix
     [error] = check(options | {"transaction_timeout_seconds": 659.5})
     assert "an epoch may take 600 s (epoch_budget) and its commit 60 s" in error.message
     assert error.fix.startswith("transaction_timeout_seconds = 660 in the sink's options; or epoch_budget = ")

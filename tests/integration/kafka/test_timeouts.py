@@ -60,6 +60,14 @@ def test_an_expired_id_is_reported_by_its_rows(server: KafkaServer) -> None:
         assert "INVALID_PRODUCER_ID_MAPPING (49)" in first.evidence
 
 
+def test_a_transaction_that_timed_out_is_lost(server: KafkaServer) -> None:
+    with Participants.of(server) as participants:
+        late = participants.vote(0, "late", "late", timeout=1)
+        wait_until(lambda: state(participants, late) in ("CompleteAbort", "expired"), "the timeout")
+        assert participants.commit(late) == ["Lost"]
+        assert participants.values() == []
+
+
 def test_rows_that_were_compacted_away_prove_nothing(server: KafkaServer) -> None:
     configs = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.0"}
     with Participants.of(server, **configs, delete_retention_ms="0") as participants:

@@ -7,11 +7,13 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from exactsink.contract import Retryable
-from exactsink_kafka.channel import Channel
+from exactsink_kafka import messages
 from exactsink_kafka.messages import LoggedBatch, Seen
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction, Vote
@@ -33,7 +35,7 @@ def test_a_cluster_and_its_topics_are_reported(participants: Participants) -> No
     assert reported.end_txn >= 5
     assert reported.transaction_version == 2
 
-    assert participants.wire.cluster_id() == reported.id
+    assert participants.wire.cluster().id == reported.id
     found = participants.wire.topics([participants.topic, "no-such-topic", "not a name!"])
     assert list(found) == [participants.topic]
     assert found[participants.topic].partitions == (0, 1)
@@ -73,7 +75,14 @@ def test_a_transaction_is_described_with_where_its_rows_begin(participants: Part
 def test_open_transactions_are_listed_by_prefix_also_where_brokers_take_no_pattern(
     participants: Participants, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(Channel, "version", lambda self, request: version)
+    made = messages.listing_request
+
+    def of_version(states: Iterable[str], prefix: str) -> Any:
+        request = made(states, prefix)
+        request._max_version = version
+        return request
+
+    monkeypatch.setattr(messages, "listing_request", of_version)
     job = participants.job
     names = [f"{job}.a.g1", f"{job}.a.g2", f"{job}xa.g1", f"{job}.a", f"x{job}.a.g1"]
     for name in names:

@@ -13,13 +13,27 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import Fatal
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Ticket, Vote
 from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on, rows, topic_of, written
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
 from tests.unit.odd_names import ODD_NAMES
 
 pytest_plugins = ["tests.servers.fixtures"]
+
+
+@pytest.mark.parametrize("minutes", [-20, 20])
+def test_an_executor_whose_clock_is_wrong_votes_with_the_same_deadline(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """Else the driver would refuse its epochs for a transaction timeout that is too short, or decide them too late."""
+    now, ticket = time.time(), attempts.ticket.dump()
+    monkeypatch.setattr(Attempts, "ticket", Ticket.load(ticket))
+    monkeypatch.setattr(time, "time", lambda: now + minutes * 60)
+    deadline = attempts.voted(rows((b"k", b"v"))).deadline
+    monkeypatch.undo()
+    assert deadline is not None
+    assert now + 60 <= deadline <= time.time() + 60
 
 
 def test_every_kind_of_row_shows_when_another_ends_the_transaction_that_the_vote_names(

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from exactsink.contract import Fatal, Retryable
+from exactsink_kafka.validator import RecordValidator
 from exactsink_kafka.writer import KafkaWriter
 from tests.integration.kafka.attempts import HEADERS, Attempts, attempts_on, rows, topic_of
 from tests.servers.kafka import Kafka
@@ -31,6 +32,28 @@ def test_a_record_that_is_too_large_fails_the_task_for_good(
     with pytest.raises(Fatal, match=f"too large for topic {topic}") as failure:
         mine.voted(rows((b"k", b"fits"), (b"k", os.urandom(size))))
     assert "max.message.bytes" in failure.value.next
+
+
+def test_a_row_larger_than_the_queue_is_refused_at_once_with_its_size_and_the_setting(attempts: Attempts) -> None:
+    mine = attempts.with_(producer={"queue.buffering.max.kbytes": 100, "linger.ms": 0})
+    with pytest.raises(Fatal, match="too large for topic") as failure:
+        mine.voted(rows((b"k", b"fits"), (b"k", b"v" * 102_401)))
+    assert "a row of 102402 bytes" in failure.value.why
+    assert (
+        'producer = {"queue.buffering.max.kbytes" = N} of the sink, which takes 102400 bytes now' in failure.value.next
+    )
+    most = 102_400 - 36 - 1
+    assert mine.voted(rows(*[(b"k", b"v" * most)] * 3)).rows == 3
+    odd = rows((b"k", b"v" * most), (b"k", b"v" * (most + 1)))
+    [(place, why)] = RecordValidator(mine.options, odd.schema).bad_rows(odd)
+    assert (place, why) == (1, "no record: it has 102365 bytes, and queue.buffering.max.kbytes leaves 102364")
+
+
+def test_a_topic_s_own_limit_is_kept_where_the_producer_has_the_same(kafka: Kafka, attempts: Attempts) -> None:
+    """As `check` says: batches of small rows then fit as well, and no row waits for the brokers' refusal."""
+    limit = {"message.max.bytes": 4936}
+    mine = attempts.with_(topic=kafka.new_topic("small", 1, max_message_bytes="5000"), producer=limit)
+    assert mine.voted(rows(*[(b"k", os.urandom(4899))] * 3, *[(b"k", os.urandom(90))] * 900)).rows == 903
 
 
 def test_a_topic_that_is_not_there_fails_the_task(attempts: Attempts) -> None:

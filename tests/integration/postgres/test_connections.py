@@ -122,6 +122,17 @@ def test_what_can_not_connect_says_whether_trying_again_helps_and_never_the_pass
     assert fix in error.next
 
 
+def test_a_role_that_is_missing_or_may_not_log_in_is_let_in_by_the_statement_that_is_printed(site: Site) -> None:
+    options = site.options(site.server.conninfo("shop", "'the clerk'"))
+    for said, state in (("does not exist", ""), ("is not permitted to log in", 'ALTER ROLE "the clerk" NOLOGIN')):
+        if state:
+            site.server.execute(state)
+        error = refused(options)
+        assert f'role "the clerk" {said}' in error.what
+        site.server.execute(error.next.split("; or ")[0])
+        assert at(options)[1] == "the clerk"
+
+
 def test_a_full_server_or_one_that_is_down_is_tried_again(site: Site) -> None:
     options = site.options(f"host=127.0.0.1 port={site.port} dbname=shop user=sales password={SECRET}")
     site.server.execute("ALTER ROLE sales CONNECTION LIMIT 0")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable
 from exactsink_postgres.errors import ours
+from exactsink_postgres.options import PostgresOptions
 from tests.integration.postgres.sinks import SCHEMA, Branches, new_sink
 from tests.servers.postgres import PostgresServer, wait_until
 
@@ -51,6 +53,20 @@ def test_a_row_that_is_refused_is_named_with_table_and_column(database: str, str
             assert isinstance(cause, psycopg.Error)
             assert cause.sqlstate == state
         assert "exactsink_" not in said
+
+
+def test_a_transaction_that_is_broken_is_never_taken_for_committed(database: str) -> None:
+    """The server answers ROLLBACK to its COMMIT, and no error."""
+    with new_sink(database, "CREATE TABLE t (id bigint, v text)") as sink:
+        options = sink.session.backend.options
+        assert isinstance(options, PostgresOptions)
+        with (
+            options.server.connect("driver") as session,
+            pytest.raises(psycopg.errors.InFailedSqlTransaction),
+            session.transaction(),
+            suppress(psycopg.errors.DivisionByZero),
+        ):
+            session.run("SELECT 1/0")
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def _rebased(script: Script) -> Mapping[str, int | None]:
             mark = committer.mark() or Mark("")
             found.append(Expected(name, sink.backend.target, mark, mark))
     journal.claim("query", "operator")
-    journal.rebase(found, "query", 3, "operator")
+    journal.rebase(found, "query", 3, 3, "operator")
     return {expected.sink: expected.now.epoch for expected in found if expected.now is not None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,19 +54,33 @@ class _Strict(Session):
             yield pipeline
 
 
-def test_votes_of_the_release_before_are_committed_and_proven_and_one_that_is_gone_is_in_doubt(
+def test_votes_of_the_release_before_are_committed_and_what_is_gone_is_proven_by_its_transaction(
     branches: Branches,
 ) -> None:
-    """It left no marks: what is neither prepared nor proven may have been committed by it."""
-    payload = b'{"xid": 7, "system": "1", "database": 2, "timeline": 3}'
+    """It left no marks. An id says nothing on another server or timeline, nor before it is given."""
     branches.table().run(f"DELETE FROM exactsink_epochs WHERE job = '{branches.job}'")
-    votes = [replace(vote, version=1, payload=payload) for vote in _unmarked(branches, 3)]
-    branches.end("COMMIT", votes[2].txn.id)
+    ((where,),) = (
+        branches.run("""SELECT jsonb_build_object('system', system_identifier::text, 'timeline', 1, 'database',
+        (SELECT oid::bigint FROM pg_database WHERE datname = current_database())) FROM pg_control_system()""")
+    )
+    votes = _unmarked(branches, 8)
+    xids = dict(branches.run("SELECT gid, transaction::text::bigint FROM pg_prepared_xacts"))
+    elsewhere: list[dict[str, object]] = [{}] * 4 + [
+        {"system": "1"},
+        {"timeline": 2},
+        {"database": 1},
+        {"xid": 1 << 60},
+    ]
+    for n, other in enumerate(elsewhere):
+        payload = json.dumps({"xid": xids[votes[n].txn.id], **where, **other}).encode()
+        votes[n] = replace(votes[n], version=1, payload=payload)
+    branches.end("COMMIT", *(vote.txn.id for vote in votes[2:3] + votes[4:]))
+    branches.end("ROLLBACK", votes[3].txn.id)
     for answer in ("Committed", "AlreadyCommitted"):
         outcomes = branches.outcomes(*votes)
-        assert kinds(outcomes) == [answer, answer, "Unknown"]
-    assert votes[2].txn.id in str(outcomes[2])
-    assert branches.mark() == Mark("l1", 0, frozenset([TOKEN]), 2)
+        assert kinds(outcomes) == [answer, answer, "AlreadyCommitted", "Lost", *["Unknown"] * 4]
+    assert votes[4].txn.id in str(outcomes[4])
+    assert branches.mark() == Mark("l1", 0, frozenset([TOKEN]), 3)
 
 
 def _unmarked(branches: Branches, count: int) -> list[Committable]:

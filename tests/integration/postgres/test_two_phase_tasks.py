@@ -53,6 +53,18 @@ def test_the_table_is_made_and_widened_once_by_drivers_that_start_together(branc
     assert columns(branches) == ["id", "kind", "more"]
 
 
+@pytest.mark.parametrize("strategy", ["two_phase", "staged"])
+def test_create_adds_no_column_to_a_table_and_on_schema_change_does(branches: Branches, strategy: str) -> None:
+    making = branches.with_(create=True, strategy=strategy)
+    making.ticket()
+    with pytest.raises(Fatal, match="has no column more") as refused:
+        making.ticket(1, WIDER)
+    assert 'ADD COLUMN IF NOT EXISTS "more"' in refused.value.next
+    assert columns(branches) == ["id", "kind"]
+    branches.with_(strategy=strategy, on_schema_change="add_columns").ticket(1, WIDER)
+    assert columns(branches) == ["id", "kind", "more"]
+
+
 def test_what_the_table_can_not_take_is_refused_with_the_statement_that_fixes_it(branches: Branches) -> None:
     with pytest.raises(Fatal, match=f"there is no table {branches.job}") as refused:
         branches.ticket()

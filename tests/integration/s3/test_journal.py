@@ -56,18 +56,27 @@ def test_of_sixteen_writers_one_wins(place: ObjectPath) -> None:
     assert ObjectStore(place).read(7) == b"%d" % won[0]
 
 
-@pytest.mark.parametrize("fault", ["lost", "conflict", "slow", "down"])
+@pytest.mark.parametrize("fault", ["lost", "empty", "conflict", "slow", "down"])
 def test_a_decision_is_settled_whatever_its_put_answers(place: ObjectPath, calls: Calls, fault: str) -> None:
     journal = Driver(ObjectStore(place))
     journal.claim(QUERY, DRIVER)
     if fault == "lost":
         calls.lose_answer("PutObject")
+    elif fault == "empty":
+        calls.answer("PutObject", {})
     else:
         answers = {"conflict": (409, "ConditionalRequestConflict"), "slow": (503, "SlowDown"), "down": (500, "Oops")}
         calls.refuse("PutObject", *answers[fault], times=3)
     journal.decide(decided(0))
     read = Driver(ObjectStore(place)).read()
     assert (read.next_epoch, read.last_sum) == (1, journal.log.last_sum)
+
+
+def test_an_empty_answer_to_a_listing_is_no_empty_journal(place: ObjectPath, calls: Calls) -> None:
+    Driver(ObjectStore(place)).claim(QUERY, DRIVER)
+    calls.answer("ListObjectsV2", {})
+    with pytest.raises(Retryable, match="list_objects_v2 was cut"):
+        Driver(ObjectStore(place)).read()
 
 
 def test_a_driver_that_finds_a_claim_at_its_seq_is_fenced(place: ObjectPath, calls: Calls) -> None:

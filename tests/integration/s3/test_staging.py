@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, Lost, Mark, ObjectPath, Retryable, Txn, Unknown
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    Lost,
+    Mark,
+    ObjectPath,
+    Retryable,
+    Txn,
+    Unknown,
+    store_findings,
+)
 from exactsink.contract.object_file import ObjectFile
-from tests.integration.s3.calls import Calls
+from tests.integration.s3.calls import RIGHTS, Calls
 from tests.unit.test_idempotent import Keyed, keyed
 from tests.unit.upsert_sink import SCHEMA, Sink, upsert
 
@@ -110,6 +121,31 @@ def test_what_is_not_what_was_voted_is_never_applied(sink: Sink, place: ObjectPa
     [outcome, _] = sink.commit_marked(1, votes)
     assert isinstance(outcome, Lost if damage == "gone" else Unknown)
     assert sink.rows() == [(9, "before")]
+
+
+@pytest.mark.parametrize("operation", RIGHTS)
+def test_what_staging_calls_is_tried_before_the_first_row_and_its_rights_are_on_the_page(
+    sink: Sink, keys: Keyed, place: ObjectPath, calls: Calls, operation: str
+) -> None:
+    for each in (sink, keys):
+        writers = [each.writer(1, number, WIDE, each.open(1, WIDE)) for number in range(2)]
+        for first in (0, 9):
+            for writer in writers:
+                writer.write(rows_of_parts(first))
+        each.abort(*each.listed())
+    keys.put_birth()
+    assert keys.commit_marked(0, keys.vote(0, [(1, "a")])) == [Committed()]
+    (place / "stop.json").unlink(missing_ok=True)
+    used, before = set(calls.sent), len(calls.sent)
+    assert list(store_findings(place, "staged rows", "", large=True)) == []
+    assert place.names() == ["orders.keyed.e0.applied"]
+    tried = set(calls.sent[before:])
+    assert used - tried == set()
+    page = (Path(__file__).parents[3] / "docs/how-to/object-stores.md").read_text()
+    assert set(re.findall("s3:[A-Z][A-Za-z]+", page)) == {RIGHTS[one] for one in tried}
+    calls.refuse(operation, 403, "AccessDenied")
+    found = list(store_findings(place, "staged rows", "", large=True))
+    assert [one.severity for one in found] == (["error"] if operation in tried else [])
 
 
 def test_the_marks_of_a_store_with_keys_stand_beside_its_staged_rows(keys: Keyed, place: ObjectPath) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from exactsink.contract import AlreadyCommitted, Committed
+from exactsink.contract import AlreadyCommitted, Committed, ExactsinkError
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import DELETED
@@ -168,6 +168,37 @@ def check_audit(sink: Session, held: Counter[int | None]) -> None:
     expected |= {epoch: rows for epoch, rows in held.items() if epoch is not None and epoch > 2}
     assert {epoch: audit.rows for epoch, audit in found.items()} == expected
     assert all(audit.at_most or audit.rows is None for audit in found.values())
+
+
+_LATER = {
+    "a column more": SCHEMA.append(pa.field("more", pa.int64())),
+    "lacks NOT NULL": pa.schema([field for field in SCHEMA if field.name != "n"]),
+    "lacks the key": pa.schema([field for field in SCHEMA if field.name != "k"]),
+    "lacks the order": pa.schema([field for field in SCHEMA if field.name != "o"]),
+    "of a type that it can't hold": SCHEMA.set(1, pa.field("v", pa.list_(pa.int64()))),
+}
+later_columns = pytest.mark.parametrize("later", _LATER)
+
+
+def check_later(later: str, target: Target, strategy: str = "staged") -> None:
+    """Run an epoch, then another batch has other columns: what could not be applied is refused before the decision."""
+    columns = {**COLUMNS, "k": "BIGINT UNIQUE", "n": "BIGINT NOT NULL"}
+    target.make(columns | (target.guard if strategy == "direct" else {}), ())
+    sink = target.session({"table": TABLE, "keys": ("k",), "order_by": "o", "strategy": strategy})
+    row = {"k": 1, "v": "a", "n": 2, "o": 3, "more": 4}
+
+    def rows(schema: pa.Schema) -> pa.Table:
+        given = {**row, "v": [5]} if pa.types.is_list(schema.field("v").type) else row
+        return pa.Table.from_pylist([given], schema=schema)
+
+    votes = sink.prepare(1, [rows(SCHEMA)])
+    assert sink.commit(1, votes) == [Committed()]
+    with pytest.raises(ExactsinkError) as refused:
+        sink.open(2, _LATER[later])
+    assert refused.value.next
+    assert [table_row[:4] for table_row in target.read()] == [(1, "a", 2, 3)]
+    again = sink.prepare(2, [rows(SCHEMA)])
+    assert sink.commit(2, again) == [Committed()], "the same batch, as the table takes it"
 
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)

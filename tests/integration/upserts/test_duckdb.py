@@ -13,7 +13,17 @@ import pytest
 
 from exactsink.contract import Committed, Retryable
 from exactsink_idempotent_upsert.generic import database as generic
-from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
+from tests.integration.upserts.meaning import (
+    COLUMNS,
+    TABLE,
+    Case,
+    Row,
+    Target,
+    check,
+    check_later,
+    few_cases,
+    later_columns,
+)
 from tests.unit.upsert_sink import upsert
 
 
@@ -40,6 +50,13 @@ def target_of(folder: Path) -> Target:
 @few_cases("staged")
 def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
     check(case, target_of(tmp_path))
+
+
+@later_columns
+def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(tmp_path: Path, later: str) -> None:
+    """But for what portable SQL can't ask the database, as `check` warns."""
+    if later != "lacks NOT NULL":
+        check_later(later, target_of(tmp_path))
 
 
 def test_a_marker_that_another_driver_has_replaced_meanwhile_is_not_replaced(tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
 from exactsink_idempotent_upsert.mysql import database as mysql
-from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, few_cases
+from tests.integration.upserts.meaning import (
+    COLUMNS,
+    TABLE,
+    Case,
+    Row,
+    Target,
+    check,
+    check_later,
+    few_cases,
+    later_columns,
+)
 from tests.servers.mariadb import MariaDB
 from tests.unit.test_upsert_direct import task
 from tests.unit.upsert_sink import Sink, upsert
@@ -60,6 +70,14 @@ class Here:
 @few_cases("staged", "direct")
 def test_options_mean_what_they_do_on_a_dictionary(mariadb: MariaDB, tmp_path: Path, case: Case) -> None:
     check(case, target_of(mariadb, tmp_path))
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@later_columns
+def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(
+    mariadb: MariaDB, tmp_path: Path, later: str, strategy: str
+) -> None:
+    check_later(later, target_of(mariadb, tmp_path), strategy)
 
 
 TYPES: dict[str, tuple[pa.DataType, Any, Any]] = {

@@ -28,7 +28,18 @@ from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_postgres.server import Session as Connection
-from tests.integration.upserts.meaning import CASES, COLUMNS, TABLE, Case, Row, Target, check, few_cases
+from tests.integration.upserts.meaning import (
+    CASES,
+    COLUMNS,
+    TABLE,
+    Case,
+    Row,
+    Target,
+    check,
+    check_later,
+    few_cases,
+    later_columns,
+)
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
@@ -100,6 +111,12 @@ def test_options_mean_what_they_do_on_a_dictionary(sink: Sink, case: Case) -> No
 @few_cases("direct")
 def test_options_of_direct_mean_the_same(sink: Sink, case: Case) -> None:
     check(case, Target(sink.session, sink.make, sink.read))
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@later_columns
+def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(sink: Sink, later: str, strategy: str) -> None:
+    check_later(later, Target(sink.session, sink.make, sink.read), strategy)
 
 
 _ROWS = pa.schema([("k", pa.int64()), ("v", pa.string())])

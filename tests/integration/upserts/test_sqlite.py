@@ -12,7 +12,17 @@ import pytest
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.table import DELETED
-from tests.integration.upserts.meaning import COLUMNS, TABLE, Case, Row, Target, check, every_case
+from tests.integration.upserts.meaning import (
+    COLUMNS,
+    TABLE,
+    Case,
+    Row,
+    Target,
+    check,
+    check_later,
+    every_case,
+    later_columns,
+)
 from tests.unit.upsert_sink import upsert
 
 
@@ -34,6 +44,12 @@ def target_of(folder: Path) -> Target:
 @every_case
 def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
     check(case, target_of(tmp_path))
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@later_columns
+def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(tmp_path: Path, later: str, strategy: str) -> None:
+    check_later(later, target_of(tmp_path), strategy)
 
 
 ODD = ["select", "Odd Name", "a.b", 'q"t', "`it's`", "\u00dcbung", "(100%)", "Stra\u00dfe:?1"]

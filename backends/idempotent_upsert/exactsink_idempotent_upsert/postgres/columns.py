@@ -9,8 +9,9 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import ConfigError
+from exactsink.contract import ConfigError, Fatal
 from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
+from exactsink_idempotent_upsert.preflight_frame import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.tables import Table as Found
@@ -34,6 +35,8 @@ class Chosen:
 
 def choose(session: psycopg.Connection, options: PostgresOptions, sink: str, table: Table, schema: pa.Schema) -> Chosen:
     """Make or widen the table as the options say, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
+    for finding in named_findings(table, schema):
+        raise Fatal(f"sink {sink}: {finding.message}", next=finding.fix)
     held = held_in(table, schema)
     found = ensure_table(session, options, sink, held, table.keys)
     columns = dict(zip(held.names, chosen_columns(found, held), strict=True))

@@ -238,7 +238,8 @@ class DirectUpsertCommitter(PostgresCommitter):
             schema = payload_of(committables[0], DirectUpsertWriter)["schema"]
             marks, registry = self._marks(session, schema), Registry(session, schema)
             with session.transaction():
-                if self._is_applied(marks, seen, epoch):
+                marks.lock()
+                if self._is_marked(marks, seen, epoch):
                     outcome = AlreadyCommitted()
                 elif gone := sorted({*ids} - registry.registered(ids)):
                     outcome = _gone(registry, gone, ids, seen)

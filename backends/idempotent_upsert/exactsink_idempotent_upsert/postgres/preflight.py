@@ -11,6 +11,7 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE
+from exactsink_idempotent_upsert.preflight_frame import named_findings
 from exactsink_idempotent_upsert.table import GUARD, Table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight_table import grant
@@ -54,12 +55,8 @@ def key_findings(
     connection: psycopg.Connection, options: PostgresOptions, table: Table, schema: pa.Schema | None
 ) -> Iterator[Finding]:
     """Find what an upsert needs beside what an insert does. Raises psycopg's errors."""
-    brought = () if schema is None else schema.names
-    for option, names in (("keys", table.keys), ("order_by", (table.order_by,)), ("version", (table.version,))):
-        for name in names:
-            if name is not None and schema is not None and name not in brought:
-                message = f"`{option}` names column {name}, the rows have {', '.join(brought)}"
-                yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
+    if schema is not None:
+        yield from named_findings(table, schema)
     there = read_table(connection, options.name)
     if there is None:
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, create_file
 from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
@@ -82,8 +82,9 @@ class SqliteDatabase(Database):
     @contextmanager
     def transaction(self, *, make: bool = False) -> Iterator[Session]:
         """Hold the file's write lock on a connection of its own; commit durably at the end, or roll back."""
-        mode = "rwc" if make and self.table.create else "rw"
-        with closing(self.connect(mode)) as connection, _durably(connection):
+        if make and self.table.create and not self.path.exists():
+            create_file(self.path, b"")  # SQLite would make one that is its process's user's, whoever has the folder
+        with closing(self.connect()) as connection, _durably(connection):
             yield _Session(connection, self.table, self.place)
 
     @contextmanager
@@ -174,8 +175,9 @@ class _Session(Session):
         if self._table.add_columns:
             there = {ascii_lower(name) for (name,) in self._connection.execute(_NAMES, (self._table.name,))}
             for name in self._table.stored(schema.names):
-                if there and ascii_lower(name) not in there:
-                    self._connection.execute(statements.with_column(name, column_type(schema.field(name).type)))
+                kind = column_type(schema.field(name).type)  # None: the columns are refused, once the table is there
+                if there and ascii_lower(name) not in there and kind is not None:
+                    self._connection.execute(statements.with_column(name, kind))
 
     def marker(self, job: str, sink: str) -> Marker | None:
         found = self._connection.execute(_READ_MARKER, (job, sink))

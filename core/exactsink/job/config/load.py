@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from exactsink.contract import ConfigError
+from exactsink.job.commands import Commands
 from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document, KeyPath, read_document
 from exactsink.job.config.wanted import field_of, keys_of, table_at, wanted, written
@@ -21,10 +24,21 @@ __all__ = ["config_error", "load_config"]
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
 
+_URL = re.compile(r"(?P<schemes>([A-Za-z][\w+.-]*:)+)//(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
+_IN_BRACKETS = re.compile(r"\[[^\]]*\]")
+_PORT_AND_NO_LOGIN = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
+
 
 def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> tuple[JobConfig, Document]:
     """Read a job's file; the document knows the line of each key. Raises ConfigError; secrets are never shown."""
-    document = read_document(Path(path), os.environ if environ is None else environ)
+    with Commands(os.fspath(path)).named():
+        return _loaded(Path(path), os.environ if environ is None else environ)
+
+
+def _loaded(path: Path, environ: Mapping[str, str]) -> tuple[JobConfig, Document]:
+    document = read_document(path, environ)
+    for key_path, text in _texts(document.values):
+        _check_url(text, document, key_path)
     values = dict(document.values)
     if "options" in values:  # a field of JobConfig, and no table of the file
         place = document.place(("options",))
@@ -40,7 +54,33 @@ def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
         raise config_error(error, document, (), JobConfig) from None
     _check_after(config, document)
     _check_quarantines(config, document)
+    config.read_from(str(path))
     return config, document
+
+
+def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every text of a file, with its place."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(below, (*path, key))
+
+
+def _check_url(text: str, document: Document, path: KeyPath) -> None:
+    """Refuse a URL of which a part of the password may pass for a host or a name, and be shown. Raises ConfigError."""
+    found = _URL.match(text)
+    if found is None:
+        return
+    login, at, host = _IN_BRACKETS.sub("", found["authority"]).rpartition("@")
+    has_port = found["schemes"].lower().endswith(_PORT_AND_NO_LOGIN) and host.rpartition(":")[2].isdigit()
+    cut_off = "@" in found["rest"] and ":" in (login if at else host) and not has_port
+    if "@" in login or cut_off:
+        raise ConfigError(
+            f"{document.place(path)}: {path[-1]} is a URL that can be read in two ways",
+            why="an @, /, ? or # as it is may end the password, and the rest of it would be shown as a host or a name",
+            next="write such characters of user, password and names as %40 (@), %2F (/), %3F (?) and %23 (#)",
+        )
 
 
 def _check_after(config: JobConfig, document: Document) -> None:
@@ -91,7 +131,7 @@ def config_error(
         name = ".".join(map(str, path))
         said.setdefault(path, []).append(_mistake(found, name, inner, model, also))
     lines = [f"{document.place(path)}: {document.scrubbed(_one_of(texts))}" for path, texts in said.items()]
-    return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check {document.name}`")
+    return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check JOB.toml`")
 
 
 def _one_of(texts: list[str]) -> str:

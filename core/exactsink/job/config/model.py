@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationInfo,
     WithJsonSchema,
@@ -20,7 +21,6 @@ from pydantic import (
 )
 
 from exactsink.contract import (
-    NAME_PATTERN,
     AnyPath,
     ConfigError,
     FileMode,
@@ -36,6 +36,7 @@ __all__ = [
     "JOURNAL_IN_A_DATABASE",
     "JobConfig",
     "JobSection",
+    "NEW_NAME",
     "ObserveSection",
     "SinkSection",
     "SourceSection",
@@ -69,7 +70,10 @@ def _dotted(value: Any) -> Any:
 _Settings = Annotated[
     Mapping[str, str | int | float | bool], BeforeValidator(_dotted), WithJsonSchema({"type": "object"})
 ]
-_Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
+NEW_NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
+"""`NAME_PATTERN`, by which ids are read, takes a dash first, too: in a table `-` says that there is none."""
+
+_Name = Annotated[str, Field(pattern=NEW_NAME)]
 
 _Names = Annotated[
     tuple[str, ...], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
@@ -84,7 +88,7 @@ class JobSection(_Section):
     """`[job]`: its name, where its history is kept, and how it is run."""
 
     name: _Name = Field(examples=["orders"])
-    """The job's name, part of every id: lower-case letters, digits and dashes, 40 at most."""
+    """The job's name, part of every id: lower-case letters, digits and dashes, no dash first, 40 at most."""
     checkpoint: str = Field(examples=["/data/checkpoints/orders"])
     """Spark's checkpoint: a folder, local whatever `fs.defaultFS` is, or `s3a://bucket/path`. The journal stands beside
     it: `<checkpoint>.exactsink`.
@@ -340,6 +344,16 @@ class JobConfig(_Section):
     observe: ObserveSection = ObserveSection()
     sinks: Mapping[_Name, SinkSection] = Field(min_length=1)
     options: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
+    _file: str | None = PrivateAttr(None)
+
+    def read_from(self, path: str) -> None:
+        """Remember the file that says all this: messages name commands for it."""
+        self._file = path
+
+    @property
+    def file(self) -> str | None:
+        """The job's file as it was named; None for a config made in Python."""
+        return self._file
 
     @model_validator(mode="after")
     def _one_transform(self) -> JobConfig:

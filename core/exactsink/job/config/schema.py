@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from exactsink.contract import NAME_PATTERN
 from exactsink.job.config.described import attribute_docstrings, prose, sections
-from exactsink.job.config.model import JobConfig, SinkSection, TransformSection
+from exactsink.job.config.model import NEW_NAME, JobConfig, SinkSection, TransformSection
 from exactsink.job.registry import Registry
 
 __all__ = ["job_schema"]
@@ -49,7 +48,7 @@ def job_schema(registry: Registry) -> _Schema:
         "title": "A job of exactsink",
         "type": "object",
         "required": [name for name, field in JobConfig.model_fields.items() if field.is_required()],
-        "properties": {**tables, "sinks": {**named, "patternProperties": {f"^{NAME_PATTERN}$": sink}}},
+        "properties": {**tables, "sinks": {**named, "patternProperties": {NEW_NAME: sink}}},
         "additionalProperties": False,
         "not": {"required": ["job", "transform"], "properties": {"job": {"required": ["transform"]}}},
         "$defs": backends,

@@ -6,12 +6,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import chain, takewhile
 from typing import Any
 
 from exactsink.contract import ExactsinkError, Fatal, Fenced, LineageError, Retryable
 from exactsink.protocol.journal.entries import Entry, entries_of
-from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, summed_up, with_words
+from exactsink.protocol.journal.log import Log, extended, fenced_by, needed, summed_up
 from exactsink.protocol.journal.records import (
     COPY,
     Claim,
@@ -96,7 +97,7 @@ class Journal:
         raise Retryable(
             "the journal lacks records that later ones name",
             why="the store lists stale entries, or records were deleted by hand",
-            next="start the job again; if this stays, bring back the deleted records",
+            next=f"start the job again; if this stays, {COPY}",
         )
 
     def entries(self) -> Iterator[Entry]:
@@ -112,11 +113,12 @@ class Journal:
         if record.prior_sum and newest - 1 not in (record.before, *record.names):
             self._check_prior(record)  # what was put past the end of an older copy does not fit
         own = (record,) if isinstance(record, Claim | Kept) else ()
-        log = Log(anchors=needed(chain(own, self._anchors_before(record)), record.names))
+        read: dict[int, Record] = {a.seq: a for a in needed(chain(own, self._anchors_before(record)), record.names)}
         sums = dict(zip(record.names, record.name_sums, strict=False))
-        for seq in sorted(record.names):
-            log = extended(log, record if seq == newest else self._entry(seq, sums.get(seq, ""), newest))
-        return replace(with_words(log), last_seq=newest, last_sum=record.sha256)
+        for seq in record.names:
+            read[seq] = record if seq == newest else self._entry(seq, sums.get(seq, ""), newest)
+        log = reduce(extended, (read[seq] for seq in sorted(read)), Log())
+        return replace(log, last_seq=newest, last_sum=record.sha256)
 
     def _back_to(self, seq: int) -> Log:
         """Return the log as this handle has it, with all anchors from this seq on."""
@@ -180,36 +182,28 @@ class Journal:
         Epochs go on where they are, or at `next_batch` if that is higher: they never go back. The caller holds the
         newest claim, and has seen the last decision committed. Raises Fenced.
         """
-        first = max(self._log.next_epoch, next_batch)
-        return self._go_on(query_id, next_batch, first, driver)
+        return self.rebase(None, query_id, next_batch, max(self._log.next_epoch, next_batch), driver)
 
     def rebase(
-        self, marks: Sequence[Expected], query_id: str, next_batch: int, driver: str, *, early: bool = False
+        self,
+        marks: Sequence[Expected] | None,
+        query_id: str,
+        next_batch: int,
+        first: int,
+        driver: str,
+        keeps: tuple[str, ...] = (),
     ) -> Claim:
-        """Take what stands in the targets for the truth: `marks` as they were found, the last decision is over.
+        """Append a claim that binds batch `next_batch` of a query to epoch `first`, and expect these marks from now on.
 
-        The caller holds the newest claim. Raises Fenced.
+        Of the last decision only the sinks that it `keeps` are left. Without marks, all stays as it is. The caller
+        holds the newest claim. Raises Fenced.
         """
-        first = self.first_after(marks, next_batch, early=early)
-        return self._go_on(query_id, next_batch, first, driver, tuple(marks))
-
-    def first_after(self, marks: Sequence[Expected], next_batch: int, *, early: bool = False) -> int:
-        """Return the epoch that follows a rebase: above every one that the journal or a target knows.
-
-        Numbers never come twice. Where rows show `early` a target may hold some of the epoch after its mark, too.
-        """
-        found = [mark.now.epoch + 1 for mark in marks if mark.now is not None and mark.now.epoch is not None]
-        return max(self._log.next_epoch, next_batch, *found, 0) + early
-
-    def _go_on(
-        self, query_id: str, next_batch: int, first: int, driver: str, marks: tuple[Expected, ...] | None = None
-    ) -> Claim:
-        """Append a claim that binds batch `next_batch` of a query to epoch `first`."""
-        log, token = self._log, uuid.uuid4().hex[:12]
-        identity, base = log.claims[-1].identity, first - next_batch
-        succeeds = log.succeeds.union(mark.now.lineage for mark in marks or () if mark.now) - {log.lineage}
-        claim = Claim(log.last_generation + 1, token, driver, query_id, log.lineage, base, first, identity)
-        self._append(replace(claim, rebased=marks, succeeds=tuple(sorted(succeeds))))
+        log, rebased = self._log, None if marks is None else tuple(marks)
+        last = log.claims[-1]
+        others = log.succeeds.union(mark.now.lineage for mark in rebased or () if mark.now) - {log.lineage}
+        claim = replace(last, generation=log.last_generation + 1, token=uuid.uuid4().hex[:12], driver=driver)
+        claim = replace(claim, query_id=query_id, base=first - next_batch, first_epoch=first, rebased=rebased)
+        self._append(replace(claim, keeps=keeps, succeeds=tuple(sorted(others))))
         self._claim = self._log.claims[-1]
         return self._claim
 
@@ -292,7 +286,7 @@ class Journal:
                 raise Fenced(
                     f"journal entry {mine.seq} belongs to {driver}",
                     why="it has claimed the job, and this driver's epoch was not decided",
-                    next="leave the job to that driver; `exactsink status` shows it",
+                    next="leave the job to that driver; `exactsink status JOB.toml` shows it",
                 )
             self._log = extended(self._log, stands)
 
@@ -367,5 +361,6 @@ def other_query(bound: str, query_id: str) -> LineageError:
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
         next="bring back the checkpoint that the journal stands beside; or `exactsink adopt JOB.toml`, which lets the "
-        "epochs go on with this one; or give the job a new name and checkpoint",
+        "epochs go on with this one: rows that its source gives again are doubled in every sink, and rows that it "
+        "leaves out are missing; or give the job a new name and checkpoint",
     )

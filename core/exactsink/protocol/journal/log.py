@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from exactsink.contract import Committable, Fatal, Fenced, InDoubt, LineageError, Mark, Undecided
 from exactsink.protocol.journal.records import (
@@ -32,7 +31,6 @@ __all__ = [
     "summed_up",
     "undecided_before",
     "undecided_losers",
-    "with_words",
 ]
 
 
@@ -47,7 +45,8 @@ class Decision:
     """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike.
 
     `sums` are those of the records at `seqs`. `previous` and `marks` are None where an older release decided. An
-    operator's rebase leaves no sinks: nothing of the decision is committed any more. `at` is when it was first taken.
+    operator's rebase leaves only the sinks that it keeps: in the others nothing of it is committed any more. `at` is
+    when it was first taken.
     """
 
     epoch: int
@@ -96,13 +95,10 @@ class Log:
         return tuple(anchor for anchor in self.anchors if isinstance(anchor, Claim))
 
     @property
-    def notes(self) -> tuple[Note, ...]:
-        return tuple(anchor for anchor in self.anchors if isinstance(anchor, Note))
-
-    @property
     def is_complete(self) -> bool:
         """Whether every sink has committed the one epoch of this log, a batch run's."""
-        return any(isinstance(kept, Complete) for kept in self.anchors) or _RUN_COMPLETE in {n.text for n in self.notes}
+        notes = {anchor.text for anchor in self.anchors if isinstance(anchor, Note)}
+        return _RUN_COMPLETE in notes or any(isinstance(kept, Complete) for kept in self.anchors)
 
     @property
     def expected(self) -> tuple[Expected, ...]:
@@ -133,8 +129,9 @@ class Log:
 
     @property
     def decision_is_open(self) -> bool:
-        """Whether nobody has recorded since the last decision that all of it is committed."""
-        return self.decision is not None and max(self.decision.seqs, default=-1) > self._clean
+        """Whether nobody has recorded that all of the last decision is committed, since it was taken or rebased."""
+        rebased = (claim.seq for claim in self.claims if claim.keeps)
+        return self.decision is not None and max(*self.decision.seqs, *rebased, -1, -1) > self._clean
 
     @property
     def _clean(self) -> int:
@@ -185,14 +182,13 @@ def extended(log: Log, record: Record) -> Log:
     """Return the log with one more record at its end."""
     log = replace(log, last_seq=record.seq, last_sum=record.sha256)
     if isinstance(record, Claim | Kept):
-        return with_words(replace(log, anchors=(*log.anchors, record)))
+        return _told(replace(log, anchors=(*log.anchors, record)), record)
     if isinstance(record, Decide):
         place = ((record.seq,), (record.sha256,))
         sinks, marks = record.sinks, record.marks
         decision = Decision(record.epoch, record.fingerprint, sinks, *place, record.previous, marks, record.at)
         return replace(log, decision=decision)
-    log = _without_given_up(log, record.seq)
-    taken = any(word.sink == record.sink and word.outcome != "given-up" for word in _words(log, record.seq))
+    taken = any(word.sink == record.sink and word.outcome != "given-up" for word in _words(log))
     return replace(log, decision=_redecided(log.decision, record, resolved=taken))
 
 
@@ -221,34 +217,27 @@ def summed_up(log: Log, most: int) -> Note | None:
     return Note(_SUMMED_UP) if len(log.anchors) > most and not said and not log.is_complete else None
 
 
-def with_words(log: Log) -> Log:
-    """Let an operator's words since the last decision change it: a rebase takes its place, what is given up leaves."""
-    return _without_given_up(_rebased(log))
-
-
-def _rebased(log: Log) -> Log:
-    decided = max(log.decision.seqs, default=-1) if log.decision else -1
-    words = [claim for claim in log.claims if claim.rebased is not None and claim.seq > decided]
-    if not words:
-        return log
-    if log.decision is None:
-        return replace(log, decision=Decision(words[-1].first_epoch - 1, "", {}, (), (), None, words[-1].rebased))
-    return replace(log, decision=replace(log.decision, sinks={}, marks=words[-1].rebased))
-
-
-def _words(log: Log, before: float = inf) -> Sequence[Resolve]:
-    """Return an operator's words on the last decision, given before an entry."""
+def _words(log: Log) -> Sequence[Resolve]:
+    """Return an operator's words on the last decision."""
     epoch = log.decision.epoch if log.decision else None
-    return [a for a in log.anchors if isinstance(a, Resolve) and a.epoch == epoch and a.seq < before]
+    return [anchor for anchor in log.anchors if isinstance(anchor, Resolve) and anchor.epoch == epoch]
 
 
-def _without_given_up(log: Log, before: float = inf) -> Log:
-    """Let what was given up before an entry leave the decision: it is proven lost, so of its tokens none shows."""
-    for word in (word for word in _words(log, before) if word.outcome == "given-up"):
-        decision = log.decision
-        if decision is not None and not decision.refs(word.sink).isdisjoint(word.participants):
-            kept = tuple(c for c in decision.committables(word.sink) if c.ref not in word.participants)
-            log = replace(log, decision=_with_set(decision, word.sink, kept))
+def _told(log: Log, anchor: Claim | Kept) -> Log:
+    """Let an operator's word change the last decision.
+
+    A rebase leaves the sinks that it keeps, with other marks. What is given up leaves: it is proven lost, so of its
+    tokens none shows.
+    """
+    decision = log.decision
+    if isinstance(anchor, Claim) and anchor.rebased is not None:
+        decision = decision or Decision(anchor.first_epoch - 1, "", {}, ())
+        kept = {name: sink for name, sink in decision.sinks.items() if name in anchor.keeps}
+        return replace(log, decision=replace(decision, sinks=kept, marks=anchor.rebased))
+    if isinstance(anchor, Resolve) and anchor.outcome == "given-up" and decision is not None:
+        left = tuple(c for c in decision.committables(anchor.sink) if c.ref not in anchor.participants)
+        if anchor.epoch == decision.epoch and len(left) < len(decision.committables(anchor.sink)):
+            return replace(log, decision=_with_set(decision, anchor.sink, left))
     return log
 
 
@@ -299,7 +288,7 @@ def fenced_by(log: Log, mine: Claim) -> Fenced | None:
     return Fenced(
         f"generation {mine.generation} is fenced",
         why=f"{newer[-1].driver} has claimed the job as generation {newer[-1].generation}",
-        next="leave the job to that driver; `exactsink status` shows it",
+        next="leave the job to that driver; `exactsink status JOB.toml` shows it",
     )
 
 
@@ -310,7 +299,7 @@ def knows_all(log: Log, listed: Iterable[InDoubt]) -> bool:
 
 
 def undecided_before(
-    log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt], sweep_tokens: frozenset[str] = frozenset()
+    log: Log, mine: Claim, sink: str, listed: Sequence[InDoubt], sweep_tokens: frozenset[str] = frozenset()
 ) -> Undecided:
     """Prove who, of what a sink's backend lists, was begun under an older claim of this journal and is not decided.
 
@@ -329,7 +318,8 @@ def undecided_before(
             found.append(participant)
             continue
         if claim not in standing or participant.generation >= mine.generation:
-            raise other_journal(sink, participant, mine.generation)
+            foreign = sweep_tokens.union(p.token for p in listed if (p.generation, p.token) not in standing)
+            raise other_journal(sink, participant, mine.generation, foreign)
         found.append(participant)
     return _proven(found)
 
@@ -358,12 +348,16 @@ def _proven(participants: Sequence[InDoubt]) -> Undecided:
     return undecided
 
 
-def other_journal(sink: str, participant: InDoubt, generation: int) -> LineageError:
-    """Return the error of a participant that this journal does not know, for a driver of this generation."""
+def other_journal(sink: str, participant: InDoubt, generation: int, tokens: Collection[str] = ()) -> LineageError:
+    """Return the error of a participant that this journal does not know, for a driver of this generation.
+
+    `tokens` are the other foreign ones that are known: a command sweeps all of them, or nothing.
+    """
+    sweep = " ".join(f"--sweep-token {token}" for token in sorted(filter(None, {participant.token, *tokens})))
     return LineageError(
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {generation})",
         next="give this job another name; or, once no such job runs any more, drop its work: "
-        f"exactsink recover JOB.toml --sweep-token {participant.token} (and --run NAME for a batch run)",
+        f"exactsink recover JOB.toml {sweep}",
     )

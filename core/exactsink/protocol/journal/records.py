@@ -45,7 +45,7 @@ __all__ = [
 
 FORMAT_VERSION = 3
 _READS = (2, 3)
-_LATER = frozenset({"succeeds", "settled", "participants", "rows"})
+_LATER = frozenset({"succeeds", "keeps", "settled", "participants", "rows"})
 """Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 COPY = (
@@ -114,8 +114,8 @@ class Claim(_Placed):
     `lineage` is the journal's own name, the token of its first claim. An empty `query_id` binds the journal to the next
     query that claims. Batch n of the bound query is epoch `base + n`; its first one here is `first_epoch`. Both are 0
     until an operator adopts another checkpoint, and stay as they are from claim to claim. `rebased` is an operator's
-    word: these marks are what stands in the targets, and the truth from here on; the decision before is over.
-    `succeeds` are the other journals on whose marks any rebase so far has put this one.
+    word: these marks are expected from here on. The decision before stays as it is in the sinks that it `keeps`; in all
+    others it is over. `succeeds` are the other journals on whose marks any rebase so far has put this one.
     """
 
     generation: int
@@ -127,6 +127,7 @@ class Claim(_Placed):
     first_epoch: int = 0
     identity: Identity | None = None
     rebased: tuple[Expected, ...] | None = None
+    keeps: tuple[str, ...] = ()
     succeeds: tuple[str, ...] = ()
 
 

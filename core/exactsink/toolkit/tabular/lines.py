@@ -19,6 +19,13 @@ __all__ = ["errors", "problems", "shape"]
 _LINE = "value"
 """The column of CSV's lines, unless it is named by the header that goes above them."""
 
+_OF_SPARK = {
+    b"variant": ("VARIANT", "a struct of bytes", "to_json({})"),
+    b"geometry": ("GEOMETRY", "a struct of bytes", "ST_AsBinary({})"),
+    b"geography": ("GEOGRAPHY", "a struct of bytes", "ST_AsBinary({})"),
+}
+"""Types that Spark sends as structs, by the mark on a field of theirs; and casts."""
+
 _SHAPED = "select it with the expressions that shape() gives"
 
 _CSV_OPTIONS = {  # by default Spark trims spaces, and escapes as few others do
@@ -110,13 +117,35 @@ def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Findin
 
 
 def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
-    """Find columns that Parquet can't hold, by writing an empty file in memory."""
+    """Find columns that Parquet would give back as another type, or can't hold, by writing an empty file in memory."""
+    lossy = [(field, found) for field in schema if (found := _changed(field))]
+    if lossy:
+        return [
+            Finding(
+                "error",
+                f"column {field.name} is {kind}, which Parquet has not: it would be read back as {back}",
+                f"cast it in the frame, with {cast.format(quoted_name(field.name))} say",
+            )
+            for field, (kind, back, cast) in lossy
+        ]
     try:
         pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
     except pa.ArrowException as error:
         message = f"parquet can't hold these rows: {error}"
         return [Finding("error", message, "cast the column, or leave it out of columns")]
     return []
+
+
+def _changed(field: pa.Field) -> tuple[str, str, str] | None:
+    """Return a type in a column that Parquet has not, the one that is read back, and a cast; None where it has all."""
+    kind = field.type
+    if pa.types.is_duration(kind):
+        return "INTERVAL", "BIGINT", "CAST({} AS STRING)"
+    parts = [kind.field(nth) for nth in range(kind.num_fields)]
+    for marked, found in _OF_SPARK.items():
+        if any(marked in (part.metadata or {}) for part in parts):
+            return found
+    return next(filter(None, map(_changed, parts)), None)
 
 
 def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:

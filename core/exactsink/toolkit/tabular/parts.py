@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -33,8 +32,9 @@ _Out = TypeVar("_Out", bound=io.RawIOBase)
 class Parts(Generic[_Out]):
     """Write rows of the shaped schema into files that the store opens and seals.
 
-    `open_out(folder, number)` opens a partition folder's next file, numbered from 0; `seal_out(out, rows)` makes
-    durable what was written whole. A file that has reached the target size gets no more rows; of Parquet, whose rows
+    `open_out(folder, number)` opens a partition folder's next file. Numbers begin at 0 and go through all folders: no
+    two files share one, even where a file system takes two folders for one. `seal_out(out, rows)` makes durable a file
+    that was written whole. A file that has reached the target size gets no more rows; of Parquet, whose rows
     wait, one that a guess says has. After an error only `discard` may follow.
     """
 
@@ -51,7 +51,7 @@ class Parts(Generic[_Out]):
         self._open_out = open_out
         self._seal_out = seal_out
         self._open: dict[str, _Part[_Out]] = {}
-        self._counts: Counter[str] = Counter()
+        self._opened = 0
         self._guesses: dict[str, SizeGuess] = {}
         self._waiting_bytes = 0
 
@@ -84,8 +84,8 @@ class Parts(Generic[_Out]):
             part.discard()
 
     def _new_part(self, folder: str) -> _Part[_Out]:
-        out = self._open_out(folder, self._counts[folder])
-        self._counts[folder] += 1
+        out = self._open_out(folder, self._opened)
+        self._opened += 1
         if self._options.format == "parquet":
             return _Parquet(out, self._schema, self._compression, self._guesses.get(folder))
         if self._options.format == "json":

@@ -31,13 +31,7 @@ _LIBPQ = MappingProxyType(
 )
 """Parameters of libpq, unless the URL sets them."""
 
-_PIP = MappingProxyType(
-    {
-        "MySQLdb": "mysqlclient",
-        "psycopg": "'psycopg[binary]>=3.2'",
-        "psycopg2": "psycopg2-binary",
-    }
-)
+_PIP = MappingProxyType({"MySQLdb": "mysqlclient", "psycopg": "'psycopg[binary]>=3.2'", "psycopg2": "psycopg2-binary"})
 """Distributions whose name is not their module's."""
 
 # remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor

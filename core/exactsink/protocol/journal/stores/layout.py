@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Generic, TypeVar
 
-__all__ = ["BLOCK_ENTRIES", "block_name", "blocks_of", "entry_name", "seqs_of"]
+from exactsink.contract import ObjectPath, file_names, storage_errors
+
+__all__ = ["BLOCK_ENTRIES", "Blocks", "block_name", "blocks_of", "entry_name", "seqs_of"]
 
 BLOCK_ENTRIES = 200
+
+Folder = TypeVar("Folder", Path, ObjectPath)
 
 _ENTRY = re.compile(r"(?P<seq>\d{20})\.json")
 _BLOCK = re.compile(r"\d{17}")
@@ -32,3 +39,37 @@ def blocks_of(names: Iterable[str]) -> list[str]:
 def seqs_of(names: Iterable[str]) -> list[int]:
     """Return the seqs of those of these names that are entries."""
     return [int(found["seq"]) for name in names if (found := _ENTRY.fullmatch(name))]
+
+
+class Blocks(Generic[Folder]):
+    """What a store of entries does alike in a local folder and in an object store."""
+
+    def __init__(self, folder: Folder, *, block_entries: int = BLOCK_ENTRIES) -> None:
+        self._folder: Folder = folder
+        self._block_entries = block_entries
+
+    def newest(self) -> int:
+        names = self._names(self._folder)
+        blocks = (seqs_of(self._names(self._folder / name)) for name in sorted(blocks_of(names), reverse=True))
+        inside = next(filter(None, blocks), [])
+        return max(seqs_of(names) + inside, default=-1)  # an earlier release put all into the folder itself
+
+    def close(self) -> None:
+        """Hold nothing: what is open is a call's, or the file system's, which all paths share."""
+
+    def _names(self, folder: Folder) -> Sequence[str]:
+        with self._explained(), suppress(FileNotFoundError):
+            return file_names(folder)
+        return []
+
+    def _explained(self) -> AbstractContextManager[None]:
+        """Name the folder and the way out where a call is refused. Not for what may have been written all the same."""
+        return storage_errors(self._folder, f"the journal in {self._folder} can't be read or written")
+
+    def _name(self, seq: int) -> str:
+        block = block_name(seq, self._block_entries)
+        return f"{block}/{entry_name(seq)}" if block else entry_name(seq)
+
+    def _path(self, seq: int) -> Folder:
+        """Return where this release puts an entry."""
+        return self._folder / self._name(seq)

@@ -7,28 +7,20 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from exactsink.contract import (
-    NO_HARD_LINKS,
-    FileMode,
-    PreflightError,
-    make_folder,
-    new_file,
-    storage_errors,
-    sync_folders,
-)
+from exactsink.contract import NO_HARD_LINKS, FileMode, PreflightError, make_folder, new_file, sync_folders
 from exactsink.protocol.journal.stores import SeqTaken
-from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, block_name, blocks_of, entry_name, seqs_of
+from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, Blocks, blocks_of, entry_name, seqs_of
 
 __all__ = ["LocalStore"]
 
 _TEMP = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
-class LocalStore:
+class LocalStore(Blocks[Path]):
     """Entries as files: temp file, fsync, link (which fails where the name exists), fsync the folder.
 
     The first `block_entries` lie in the folder itself, each as many after them in a block, a folder below it, so that a
@@ -39,9 +31,8 @@ class LocalStore:
     """
 
     def __init__(self, folder: Path, *, block_entries: int = BLOCK_ENTRIES, file_mode: FileMode = "private") -> None:
-        self._folder = folder
+        super().__init__(folder, block_entries=block_entries)
         self._file_mode = file_mode
-        self._block_entries = block_entries
         self._made: Path | None = None
         """The folder that is there for sure, with its name and its parents' durable."""
         self._durable = -1
@@ -51,11 +42,10 @@ class LocalStore:
 
     def put(self, seq: int, data: bytes) -> None:
         path = self._path(seq)
-        with self._retryable():
+        with self._explained():
             if self._made != path.parent:
-                make_folder(self._folder, self._file_mode)
-                if path.parent != self._folder:
-                    make_folder(path.parent, self._file_mode)
+                for folder in dict.fromkeys((self._folder, path.parent)):
+                    make_folder(folder, self._file_mode)
                 if self._made is None:
                     self._remove_dead_temps()
                 self._made = path.parent
@@ -65,12 +55,17 @@ class LocalStore:
             if self._standing(seq) != path:
                 raise SeqTaken(seq)
         with self._sealed(data) as temp:
-            self._link(temp, path, seq)
+            try:
+                os.link(temp, path)
+            except FileExistsError:
+                raise SeqTaken(seq) from None
+            except OSError as error:
+                raise _no_links(self._folder) if error.errno in NO_HARD_LINKS else error from None
         sync_folders([path.parent])
         self._durable, self._unsure = seq, -1
 
     def read(self, seq: int) -> bytes | None:
-        with self._retryable():
+        with self._explained():
             if seq == self._unsure:
                 self._write_again(seq)
             try:
@@ -102,12 +97,6 @@ class LocalStore:
         finally:
             temp.unlink(missing_ok=True)
 
-    def newest(self) -> int:
-        names = self._names(self._folder)
-        blocks = (seqs_of(self._names(self._folder / name)) for name in sorted(blocks_of(names), reverse=True))
-        inside = next(filter(None, blocks), [])
-        return max(seqs_of(names) + inside, default=-1)  # an earlier release put all into the folder itself
-
     def list(self) -> Sequence[int]:
         names = self._names(self._folder)
         blocks = (self._names(self._folder / name) for name in blocks_of(names))
@@ -115,30 +104,16 @@ class LocalStore:
 
     def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
         found = {}
-        with self._retryable():
+        with self._explained():
             for seq in seqs:
                 with suppress(FileNotFoundError):
                     found[seq] = self._standing(seq).stat().st_size
         return found
 
-    def close(self) -> None:
-        """Hold nothing, so let go of nothing."""
-
     def delete(self, seqs: Iterable[int]) -> None:
-        with self._retryable():
+        with self._explained():
             for seq in seqs:
                 self._standing(seq).unlink(missing_ok=True)
-
-    def _retryable(self) -> AbstractContextManager[None]:
-        """Name the folder and the way out where the system refuses. Not for what may have been written all the same."""
-        return storage_errors(self._folder, f"the journal in {self._folder} can't be read or written")
-
-    def _names(self, folder: Path) -> Sequence[str]:
-        with self._retryable():
-            try:
-                return os.listdir(folder)
-            except FileNotFoundError:
-                return []
 
     def _locked_temp(self) -> tuple[Path, BinaryIO]:
         """Make a temp file that no other store removes while it is open here."""
@@ -159,27 +134,13 @@ class LocalStore:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     (self._folder / name).unlink()
 
-    def _link(self, temp: Path, path: Path, seq: int) -> None:
-        try:
-            os.link(temp, path)
-        except FileExistsError:
-            raise SeqTaken(seq) from None
-        except OSError as error:
-            if error.errno in NO_HARD_LINKS:
-                raise _no_atomic_create(self._folder) from error
-            raise
-
-    def _path(self, seq: int) -> Path:
-        """Return where this release puts an entry."""
-        return self._folder / block_name(seq, self._block_entries) / entry_name(seq)
-
     def _standing(self, seq: int) -> Path:
         """Return where an entry stands: where an earlier release put it, or where this one does."""
         earlier = self._folder / entry_name(seq)
         return earlier if seq >= self._block_entries and earlier.exists() else self._path(seq)
 
 
-def _no_atomic_create(folder: Path) -> PreflightError:
+def _no_links(folder: Path) -> PreflightError:
     return PreflightError(
         f"the file system of {folder} has no hard links",
         why="a journal needs a create that fails when the name exists, and never shows half a file",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from exactsink.contract import Fatal, PreflightError, Retryable, make_folder
+from exactsink.contract import Fatal, PreflightError, Retryable, create_file, make_folder
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.database import Database
 
@@ -132,6 +132,7 @@ class SqlStore:
             return
         if self._database.file is not None:
             make_folder(self._database.file.parent)
+            create_file(self._database.file, b"")  # SQLite's own would not be its folder's owner's
         with self._database.transaction(write=True) as connection:
             if self._found(connection):
                 return

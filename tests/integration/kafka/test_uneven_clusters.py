@@ -1,0 +1,55 @@
+"""Clusters whose brokers, or topics, are not alike: two releases in an upgrade, and fewer copies of the mark."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from exactsink.contract import Retryable
+from exactsink_kafka import committer as committers
+from exactsink_kafka.wire import Wire
+from tests.integration.kafka.marked import BIRTH, SCHEMA, Driver, Site
+from tests.servers.kafka_cluster import COPIES, own_cluster
+from tests.servers.kafka_jars import BROKER, OLDEST
+
+
+@pytest.mark.proof
+def test_a_job_goes_on_while_brokers_of_two_releases_serve_it(tmp_path: Path) -> None:
+    with own_cluster(release=OLDEST) as cluster:
+        site = Site(cluster, COPIES, transaction_timeout_seconds=660)
+        driver, epochs = Driver(site, tmp_path / "journal"), iter(range(12))
+        for broker in (None, *cluster.brokers):
+            if broker is not None:
+                broker.stop()
+                broker.release = BROKER
+                broker.start()
+                cluster.wait_whole(site.topic)
+            for first in cluster.brokers:
+                site.options = site.options.model_copy(update={"bootstrap_servers": first.bootstrap})
+                driver.run(next(epochs))
+                with closing(site.committer()) as committer:
+                    assert list(committer.check(SCHEMA, 2)) == []
+        assert site.values() == sorted(f"{epoch}".encode() for epoch in range(12))
+
+
+@pytest.mark.proof
+def test_a_mark_with_fewer_copies_than_the_rows_is_found_and_named_once_its_broker_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with own_cluster({"offsets.topic.replication.factor": "1", "min.insync.replicas": "1"}) as cluster:
+        site = Site(cluster, COPIES, transaction_timeout_seconds=660)
+        for _ in range(2):  # before there is such a topic, and after
+            with closing(site.committer()) as committer:
+                [found, *_] = [one for one in committer.check(SCHEMA, 2) if "__consumer_offsets" in one.message]
+            assert "one copy of its partitions (of 3 brokers): a lost disk can lose the mark" in found.message
+            assert site.born() == BIRTH
+        assert "kafka-reassign-partitions" in found.fix
+        cluster.leader("__consumer_offsets").stop("kill")
+        monkeypatch.setattr(committers, "Wire", partial(Wire, patience_seconds=5.0))
+        with closing(site.committer()) as committer, pytest.raises(Retryable) as failed:
+            committer.mark()
+        assert f"COORDINATOR_NOT_AVAILABLE (15) for group exactsink.{site.job}.out" in failed.value.what
+        assert "--topic __consumer_offsets --unavailable-partitions" in failed.value.next

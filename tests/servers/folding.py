@@ -1,0 +1,35 @@
+"""A file system that takes upper and lower case for one: NTFS as ntfs-3g mounts it with `ignore_case`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers.packages import unpacked
+
+__all__ = ["folding"]
+
+
+@contextmanager
+def folding(folder: Path) -> Iterator[Path]:
+    """Mount one below a folder, gone at the end. Only root may, where there is FUSE."""
+    if os.getuid() != 0 or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("mounting needs root and /dev/fuse")
+    programs, image, root = unpacked("ntfs-3g", "libntfs-3g89"), folder / "image", folder / "mounted"
+    [library] = programs.glob("**/libntfs-3g.so.*.*")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
+    root.mkdir()
+    with open(image, "wb") as new:
+        new.truncate(32 * 2**20)
+    made = [programs / "sbin/mkntfs", "--fast", "--force", "--quiet", image]
+    subprocess.run(made, env=environment, check=True, capture_output=True)
+    subprocess.run([programs / "bin/lowntfs-3g", image, root, "-o", "ignore_case"], env=environment, check=True)
+    try:
+        yield root
+    finally:
+        subprocess.run(["umount", root], check=True)
