@@ -295,6 +295,8 @@ class NightJob:
                 continue
             path = self._places()[part]
             self.remove(path)
+            for end in ("-wal", "-shm"):  # a killed driver leaves them: SQLite would apply them to the older file
+                path.with_name(path.name + end).unlink(missing_ok=True)
             subprocess.run(["cp", "-a", self.folder / "copy" / part, path], check=True)
 
     def drop_database(self) -> None:
