@@ -15,7 +15,21 @@ from tests.commands import commands_in, problem_of
 
 pytest_plugins = ["tests.servers.fixtures", "tests.e2e.fixtures"]
 
-_FIRST = ("e2e", "docs", "matrix", "simulation", "integration", "plugins", "contract", "unit", "conformance", "soak")
+_FIRST = (
+    *(
+        "e2e",
+        "docs",
+        "matrix",
+        "simulation",
+        "differential",
+        "integration",
+        "plugins",
+        "contract",
+        "unit",
+        "conformance",
+    ),
+    "soak",
+)
 """Folders by their longest tests: those that come last fill what gaps are left."""
 _ALONE = ("simulation", "conformance")
 """Folders whose tests are handed out one by one; elsewhere a file's tests, which share servers, stay together."""
