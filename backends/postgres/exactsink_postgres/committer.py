@@ -32,14 +32,14 @@ from exactsink_postgres.errors import AGAIN, shown
 from exactsink_postgres.locks import TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
-from exactsink_postgres.preflight import findings
+from exactsink_postgres.preflight import Asks, findings
 from exactsink_postgres.preflight_table import unjudged
 from exactsink_postgres.server import KeptSession, Session
 from exactsink_postgres.tables import Table, chosen_columns, read_table
 from exactsink_postgres.type_mapping import Column
 from exactsink_postgres.validator import RowRules
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
+__all__ = ["END_SECONDS", "Asks", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
@@ -99,10 +99,16 @@ class PostgresCommitter(Committer):
 
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
-            found = list(findings(self._options, self._ctx, session, schema, participants))
-            if self._ctx.quarantine is not None:
+            asks = self._asks(session, schema)
+            found = list(findings(self._options, self._ctx, session, schema, participants, asks))
+            refused = any(finding.severity == "error" for finding in found)
+            if self._ctx.quarantine is not None and schema is not None and not refused:
                 found += unjudged(session, self._options, schema, upserts=self._overwrites)
             return found
+
+    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks | None:
+        """Return what a check asks of table and settings, where that is more than rows to append need."""
+        return None
 
     def row_rules(self, schema: pa.Schema) -> bytes:
         with self._using("read what its table takes") as session:

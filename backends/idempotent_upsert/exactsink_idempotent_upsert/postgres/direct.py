@@ -36,12 +36,12 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE, WRITTEN, Owner, owned_by
-from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
-from exactsink_idempotent_upsert.postgres.preflight import direct_findings, key_findings, reworded
+from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, numbered
+from exactsink_idempotent_upsert.postgres.questions import asks
 from exactsink_idempotent_upsert.postgres.statements import HELD, ORDER, RESET, ROW, HeldRows, Statements, take_rounds
 from exactsink_idempotent_upsert.strategies import check_owner, keys_apart, late
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_postgres.committer import PostgresCommitter
+from exactsink_postgres.committer import Asks, PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
@@ -190,17 +190,17 @@ class DirectUpsertCommitter(PostgresCommitter):
 
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         ctx, table, name = self._ctx, self._table, self._options.name
-        stored = None if schema is None else held_in(table, schema)
-        found = [reworded(finding) for finding in super().check(stored, participants)]
+        found = list(super().check(schema, participants))
         if not any(finding.severity == "error" for finding in found):
             with self._using(f"check table {name}") as session:
-                found += key_findings(session, self._options, table, schema)
-                found += direct_findings(session, self._schema(session), schema)
                 owners = Owners(session, self._schema(session))
                 owner = owners.last(name.name)
             if owner is not None and owner[:2] != (ctx.job, ctx.sink):
                 found.append(Finding("error", *owners.owned_by(owner, name.name)))
         return [*found, *keys_apart(ctx, table.keys, participants)]
+
+    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks:
+        return asks(session, self._options, self._ctx, self._table, schema)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the tables, and take the sink's for this sink. Idempotent, also from two processes; durable."""

@@ -5,19 +5,20 @@ Executors import this module: no SQLAlchemy here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from exactsink.contract import Committable, Finding, JobContext
+from exactsink.contract import Committable, JobContext
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
-from exactsink_idempotent_upsert.postgres.preflight import key_findings, reworded
+from exactsink_idempotent_upsert.postgres.questions import asks
 from exactsink_idempotent_upsert.postgres.statements import DROPS, ORDER, RESET, ROW, Source, Statements, take_rounds
 from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_postgres.committer import Asks
 from exactsink_postgres.load import payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
@@ -55,13 +56,8 @@ class UpsertStagingCommitter(StagingCommitter):
         super().__init__(options, ctx)
         self._table = table
 
-    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
-        stored = None if schema is None else held_in(self._table, schema)
-        found = [reworded(finding) for finding in super().check(stored, participants)]
-        if any(finding.severity == "error" for finding in found):
-            return found
-        with self._using(f"check table {self._options.name}") as session:
-            return [*found, *key_findings(session, self._options, self._table, schema)]
+    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks:
+        return asks(session, self._options, self._ctx, self._table, schema)
 
     def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
         chosen = choose(session, self._options, self._ctx.sink, self._table, schema)
