@@ -29,7 +29,7 @@ from exactsink.contract import (
 from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_postgres.blocks import held_by
 from exactsink_postgres.errors import AGAIN, shown
-from exactsink_postgres.locks import TAG, Waiting, end_session
+from exactsink_postgres.locks import SEEN, TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
 from exactsink_postgres.preflight import Asks, findings
@@ -53,11 +53,11 @@ _LIST = """
     SELECT gid, owner FROM pg_prepared_xacts
     WHERE gid = ANY (%s) AND database = current_database()
 """
-_WRITING = r"""
+_WRITING = rf"""
     SELECT split_part(query, ' ', 3) AS ref, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
     FROM pg_stat_activity
     WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
-        AND starts_with(query, %(before)s || %(prefix)s)
+        AND {SEEN} AND starts_with(query, %(before)s || %(prefix)s)
 """
 _PREPARED = """
     SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
