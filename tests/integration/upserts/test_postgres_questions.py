@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import Committed, ExactsinkError, Finding, JobContext, Unknown
+from exactsink.contract import Committed, ExactsinkError, Fatal, Finding, JobContext, Unknown
+from exactsink_postgres import tables
 from tests.integration.upserts.meaning import TABLE
 from tests.integration.upserts.test_postgres import Sink
 from tests.servers.postgres import Postgres
@@ -221,3 +222,17 @@ def test_check_asks_for_the_privileges_of_each_statement(sink: Sink, given: dict
     for one in errors:
         sink.run(one.fix)
     assert [one for one in _check(sink, "asker", **given, **staging).values() if one.severity == "error"] == []
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+def test_a_server_that_is_too_old_is_refused_in_the_same_words_by_check_and_by_an_epoch(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    sink.run(f"{_TABLE}; {_GUARD}")
+    mine = sink.session({"table": TABLE, "strategy": strategy})
+    monkeypatch.setattr(tables, "_OLDEST_VERSION", 99)
+    [found] = _check(sink, strategy=strategy).values()
+    with pytest.raises(Fatal) as refused:
+        mine.open(1, _SCHEMA)
+    assert found.message.endswith("this sink needs 99 or newer")
+    assert (refused.value.what, refused.value.next) == (found.message, found.fix)
