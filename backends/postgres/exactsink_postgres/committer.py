@@ -29,17 +29,17 @@ from exactsink.contract import (
 from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_postgres.blocks import held_by
 from exactsink_postgres.errors import AGAIN, shown
-from exactsink_postgres.locks import TAG, Waiting, end_session
+from exactsink_postgres.locks import SEEN, TAG, Waiting, end_session
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks
-from exactsink_postgres.preflight import findings
+from exactsink_postgres.preflight import Asks, findings
 from exactsink_postgres.preflight_table import unjudged
 from exactsink_postgres.server import KeptSession, Session
 from exactsink_postgres.tables import Table, chosen_columns, read_table
 from exactsink_postgres.type_mapping import Column
 from exactsink_postgres.validator import RowRules
 
-__all__ = ["END_SECONDS", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
+__all__ = ["END_SECONDS", "Asks", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
@@ -53,11 +53,11 @@ _LIST = """
     SELECT gid, owner FROM pg_prepared_xacts
     WHERE gid = ANY (%s) AND database = current_database()
 """
-_WRITING = r"""
+_WRITING = rf"""
     SELECT split_part(query, ' ', 3) AS ref, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
     FROM pg_stat_activity
     WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
-        AND starts_with(query, %(before)s || %(prefix)s)
+        AND {SEEN} AND starts_with(query, %(before)s || %(prefix)s)
 """
 _PREPARED = """
     SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
@@ -99,10 +99,16 @@ class PostgresCommitter(Committer):
 
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._using(f"check table {self._options.name}") as session:
-            found = list(findings(self._options, self._ctx, session, schema, participants))
-            if self._ctx.quarantine is not None:
+            asks = self._asks(session, schema)
+            found = list(findings(self._options, self._ctx, session, schema, participants, asks))
+            refused = any(finding.severity == "error" for finding in found)
+            if self._ctx.quarantine is not None and schema is not None and not refused:
                 found += unjudged(session, self._options, schema, upserts=self._overwrites)
             return found
+
+    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks | None:
+        """Return what a check asks of table and settings, where that is more than rows to append need."""
+        return None
 
     def row_rules(self, schema: pa.Schema) -> bytes:
         with self._using("read what its table takes") as session:

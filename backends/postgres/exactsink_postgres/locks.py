@@ -16,7 +16,7 @@ from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
 from exactsink_postgres.errors import AGAIN
 from exactsink_postgres.timeouts import advice
 
-__all__ = ["BLOCKS", "HOLDERS", "TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
+__all__ = ["BLOCKS", "HOLDERS", "SEEN", "TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 
 TAG = "/* exactsink {} */"
 """Begins the statements of a session that writes for a participant."""
@@ -26,6 +26,11 @@ _LOG = logging.getLogger("exactsink")
 _LOOKS = 4  # within one lock timeout
 _SHOWN = 3
 _OURS = r"substring(query FROM '^/\* exactsink (\S+) \*/')"  # whom a session's statement is for
+SEEN = "(SELECT set_config('role', 'none', true)) = 'none'"
+"""Holds, and lets a statement of its own see and end sessions of the login's, where that acts as another role.
+
+The server shows a session to the role that it logged in as, whichever SET ROLE made of it (ALTER ROLE ... SET role).
+"""
 _REPLICATES = "wait_event IS NOT DISTINCT FROM 'SyncRep'"  # it has committed, and waits for a synchronous standby
 _STANDBYS = "bring back the synchronous standbys that synchronous_standby_names lists"
 
@@ -60,7 +65,7 @@ _WHO = f"""
     UNION ALL
     SELECT {_OURS}, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8, {_REPLICATES},
         1 + (wait_event_type IS NOT DISTINCT FROM 'Lock')::int
-    FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%(pid)s)) OR pid = %(pid)s AND {_REPLICATES}
+    FROM pg_stat_activity WHERE {SEEN} AND (pid = ANY (pg_blocking_pids(%(pid)s)) OR pid = %(pid)s AND {_REPLICATES})
     ORDER BY rank LIMIT 1
 """
 _ON_TABLE = f"""
@@ -74,7 +79,7 @@ _ON_TABLE = f"""
     FROM held JOIN holders USING (holder) WHERE pid IS NULL
     UNION ALL
     SELECT {_OURS}, pid, extract(epoch FROM now() - xact_start)::float8, {_REPLICATES}
-    FROM held JOIN pg_stat_activity USING (pid)
+    FROM held JOIN pg_stat_activity USING (pid) WHERE {SEEN}
     ORDER BY age DESC
 """
 

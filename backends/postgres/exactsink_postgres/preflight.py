@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pyarrow as pa
@@ -15,11 +15,13 @@ from exactsink_postgres.errors import ours, shown
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight_table import table_findings
 from exactsink_postgres.server import Session, ask
+from exactsink_postgres.tables import too_old
 from exactsink_postgres.timeouts import origin, unset
 
-__all__ = ["OLDEST_VERSION", "findings", "set_on_server"]
+__all__ = ["Asks", "findings", "set_on_server", "settings"]
 
-OLDEST_VERSION = 15
+Asks: TypeAlias = Mapping[str, Callable[[], Iterator[Finding]]]
+"""Checks, by the words for what is asked."""
 
 _PLACE = """
     SELECT pg_is_in_recovery() AS replica, current_setting('transaction_read_only')::bool AS read_only,
@@ -61,22 +63,25 @@ def findings(
     connection: psycopg.Connection,
     schema: pa.Schema | None,
     participants: int | None,
+    asks: Asks | None = None,
 ) -> Iterator[Finding]:
     """Find what keeps such rows from the table, or the sink from its guarantee; errors first, in a fixed order.
 
     Changes nothing and holds no lock: it runs before the claim and the sweep. `connection` is in autocommit.
     `participants` is the most that an epoch can have, None when nothing bounds it. Without a `schema` it is silent on
-    columns. What a server can't be asked is a
-    warning. Raises Retryable when the session is lost.
+    columns. `asks` stand in place of what is asked of table and settings. What a server can't be asked is a warning.
+    Raises Retryable when the session is lost.
     """
     two_phase = options.strategy == "two_phase"
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "its prepared transactions": lambda: _slots(ctx, connection, participants) if two_phase else iter(()),
-        f"table {options.name}": lambda: table_findings(options, ctx, connection, schema),
         "its pooler": lambda: _pooler(options, connection),
         "its timeouts": lambda: _timeouts(ctx, connection),
-        "its settings": lambda: _settings(connection),
         "its standbys": lambda: _standbys(connection),
+    }
+    checks |= asks or {
+        f"table {options.name}": lambda: table_findings(options, ctx, connection, schema),
+        "its settings": lambda: settings(connection),
     }
     found = list(_asked(connection, "its version, and whether it can be written", lambda: _writable(connection)))
     if not any(finding.severity == "error" for finding in found):  # the rest is for the server that can be written
@@ -106,10 +111,8 @@ def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Ite
 
 
 def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
-    if connection.info.server_version < OLDEST_VERSION * 10_000:
-        version = connection.info.parameter_status("server_version")
-        message = f"the server is PostgreSQL {version}, this sink needs {OLDEST_VERSION} or newer"
-        yield Finding("error", message, f"pg_upgrade to PostgreSQL {OLDEST_VERSION} or newer")
+    if (refusal := too_old(connection)) is not None:
+        yield refusal
         return
     [at] = ask(connection, _PLACE)
     if at["replica"]:
@@ -181,7 +184,7 @@ def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Findi
         yield Finding("warning", message, unset(name, "0", found))
 
 
-def _settings(connection: psycopg.Connection) -> Iterator[Finding]:
+def settings(connection: psycopg.Connection) -> Iterator[Finding]:
     """Find settings of the server that weaken what a commit means, or blind the sweep. No fsync: no guarantee.
 
     synchronous_commit is none of them: tasks and driver set it themselves.

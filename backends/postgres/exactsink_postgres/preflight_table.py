@@ -17,7 +17,7 @@ from exactsink_postgres.server import ask
 from exactsink_postgres.tables import Table, added_columns, create_table, problems, read_table
 from exactsink_postgres.type_mapping import is_read_by_server, matches
 
-__all__ = ["deferred_constraints", "grant", "table_findings", "unjudged"]
+__all__ = ["deferred_findings", "grant", "table_findings", "unjudged", "unusable"]
 
 _SPACE = """
     SELECT coalesce(%(space)s, current_schema()) AS space, current_setting('search_path') AS path,
@@ -48,7 +48,8 @@ _OWN = """
             (SELECT FROM pg_attribute WHERE attrelid = class.oid AND attname = 'generation') AS outdated,
         has_table_privilege(class.oid, 'SELECT') AND has_table_privilege(class.oid, 'INSERT')
             AND has_table_privilege(class.oid, 'DELETE')
-            AND (class.relname = 'exactsink_epochs' OR has_table_privilege(class.oid, 'UPDATE')) AS usable
+            AND (class.relname = 'exactsink_epochs' OR has_table_privilege(class.oid, 'UPDATE'))
+            AND (class.relname !~ '^exactsink_rows_' OR has_table_privilege(class.oid, 'TRUNCATE')) AS usable
     FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
     WHERE space.nspname = %(space)s AND class.relkind = 'r' AND (class.relname = ANY (%(names)s)
         OR class.relname ~ '^exactsink_rows_' AND starts_with(obj_description(class.oid, 'pg_class'), %(sink)s))
@@ -77,15 +78,17 @@ _DEFERRED = """
     WHERE conrelid = %(oid)s AND (contype IN ('f', 'x', 't') OR (contype IN ('p', 'u') AND condeferrable))
     UNION ALL
     SELECT 'unique index ' || quote_ident(relname) || CASE WHEN indexprs IS NOT NULL THEN ' on expressions'
-        WHEN indpred IS NOT NULL THEN ', which is partial' WHEN indnullsnotdistinct THEN ' with NULLS NOT DISTINCT'
+        WHEN indpred IS NOT NULL THEN ', which is partial'
+        WHEN indisexclusion THEN ' WITHOUT OVERLAPS' WHEN indnullsnotdistinct THEN ' with NULLS NOT DISTINCT'
         ELSE ', whose identity column gets the value from the table' END
     FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
     WHERE indrelid = %(oid)s AND indisunique AND (indimmediate AND (indexprs IS NOT NULL OR indpred IS NOT NULL
-        OR indnullsnotdistinct) OR EXISTS (SELECT FROM pg_attribute
+        OR indnullsnotdistinct OR indisexclusion) OR EXISTS (SELECT FROM pg_attribute
             WHERE attrelid = indrelid AND attnum = ANY (indkey) AND attidentity <> ''))
     UNION ALL
     SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
-    WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgconstraint = 0 AND tgenabled <> 'D' AND tgtype & 4 = 4
+    WHERE NOT tgisinternal AND tgparentid = 0 AND tgconstraint = 0 AND tgenabled <> 'D' AND tgtype & %(events)s <> 0
+        AND (tgrelid = %(oid)s OR tgrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)))
     UNION ALL
     SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite
     WHERE ev_class = %(oid)s AND ev_type = '3' AND ev_enabled <> 'D'
@@ -104,6 +107,7 @@ _DEFERRED = """
 """
 
 
+_INSERT = 4  # the bit of a trigger that fires on it
 _UNJUDGED = """
     SELECT CASE contype WHEN 'c' THEN 'CHECK ' WHEN 'f' THEN 'foreign key ' ELSE 'constraint ' END
         || quote_ident(conname) FROM pg_constraint WHERE conrelid = %(oid)s AND contype = ANY (%(kinds)s)
@@ -115,9 +119,17 @@ _UNJUDGED = """
 
 
 def table_findings(
-    options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, schema: pa.Schema | None
+    options: PostgresOptions,
+    ctx: JobContext,
+    connection: psycopg.Connection,
+    schema: pa.Schema | None,
+    *,
+    late: bool = True,
 ) -> Iterator[Finding]:
-    """Find what keeps rows of `schema` out of the sink's table; without one, rows of whatever columns."""
+    """Find what keeps rows of `schema` out of the sink's table; without one, rows of whatever columns.
+
+    `late` says whether what strategy staged meets after the decision belongs to it.
+    """
     name, staged = options.name, options.strategy == "staged"
     table = read_table(connection, name)
     [at] = ask(connection, _SPACE, space=table.schema if table else name.schema)
@@ -150,14 +162,7 @@ def table_findings(
         yield from _unfit(connection, table, role)
         yield from _rights(options, connection, table, schema, role)
         yield from _columns(options, table, schema, role)
-        parents: dict[str, str] = dict(connection.execute(_PARENTS, {"oid": table.oid}).fetchall())
-        for constraint in deferred_constraints(connection, table) if staged else ():
-            message = f"table {table}: {constraint} is checked only when a decided epoch is applied: a row "
-            fix = 'strategy = "two_phase" in the config, which checks before the decision'
-            if (parent := parents.get(constraint)) is not None:
-                feeds = f'if another sink of this job feeds {parent}, set after = "..." (its name) on this one'
-                fix = f"{feeds}; else {fix}"
-            yield Finding("warning", message + "that it refuses stops the job then", fix)
+        yield from deferred_findings(connection, table).values() if staged and late else ()
 
 
 def _absent(options: PostgresOptions, schema: pa.Schema | None, space: str) -> Iterator[Finding]:
@@ -204,7 +209,7 @@ def _staging(
         yield Finding("error", message, fix)
     spaces = {space, table_space}  # an earlier release had them in the table's
     for kept in sorted(spaces):
-        yield from _unusable(_own(ctx, connection, kept, "exactsink_staged", "exactsink_staged_unlogged"), kept, role)
+        yield from unusable(ctx, connection, kept, role, "exactsink_staged", "exactsink_staged_unlogged")
     for publication in ask(connection, _PUBLICATIONS, space=space) if options.staging == "logged" else ():
         message = f"publication {publication['name']} takes all tables of schema {space}, staged rows among them: its "
         fix = 'publish tables by name; or staging = "unlogged" in the config, which publishes none: staged rows that '
@@ -215,6 +220,11 @@ def _staging(
 def _own(ctx: JobContext, connection: psycopg.Connection, space: str, *names: str) -> list[dict[str, Any]]:
     """Return what stands in a schema of these tables, and of the sink's staging tables."""
     return ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}.", names=list(names))
+
+
+def unusable(ctx: JobContext, connection: psycopg.Connection, space: str, role: str, *names: str) -> Iterator[Finding]:
+    """Find what this role can't use of these tables in a schema, and of the sink's staging tables."""
+    return _unusable(_own(ctx, connection, space, *names), space, role)
 
 
 def _unusable(found: list[dict[str, Any]], space: str, role: str) -> Iterator[Finding]:
@@ -229,6 +239,7 @@ def _unusable(found: list[dict[str, Any]], space: str, role: str) -> Iterator[Fi
         elif not own["usable"]:
             message = f"role {role} may not use table {space}.{own['name']}, which exactsink keeps"
             rights = "SELECT, INSERT, DELETE" if own["name"] == Marks.name else "SELECT, INSERT, UPDATE, DELETE"
+            rights += ", TRUNCATE" * own["staging"]
             yield Finding("error", message, grant(rights, name, role))
 
 
@@ -313,10 +324,19 @@ def unjudged(
         yield Finding("warning", f"{message}: such a row stops the job, and is not quarantined", fix)
 
 
-def deferred_constraints(connection: psycopg.Connection, table: Table) -> list[str]:
+def deferred_findings(connection: psycopg.Connection, table: Table, events: int = _INSERT) -> dict[str, Finding]:
     """Name what of a table an epoch's rows can break though every check before its decision has passed.
 
     With the staged strategy such a row stops the job with the epoch decided, until somebody fixes the table or the
-    constraint; strategy `two_phase` finds it in the task. Raises psycopg's errors.
+    constraint; strategy `two_phase` finds it in the task. `events` are pg_trigger's bits. Raises psycopg's errors.
     """
-    return [name for (name,) in connection.execute(_DEFERRED, {"oid": table.oid})]
+    parents: dict[str, str] = dict(connection.execute(_PARENTS, {"oid": table.oid}).fetchall())
+    found = {}
+    for (name,) in connection.execute(_DEFERRED, {"oid": table.oid, "events": events}):
+        message = f"table {table}: {name} is checked only when a decided epoch is applied: a row that it refuses stops "
+        fix = 'strategy = "two_phase" in the config, which checks before the decision'
+        if (parent := parents.get(name)) is not None:
+            feeds = f'if another sink of this job feeds {parent}, set after = "..." (its name) on this one'
+            fix = f"{feeds}; else {fix}"
+        found[name] = Finding("warning", f"{message}the job then", fix)
+    return found

@@ -26,8 +26,10 @@ __all__ = [
     "ensure_table",
     "problems",
     "read_table",
+    "too_old",
 ]
 
+_OLDEST_VERSION = 15
 CREATE_LOCK = 0x6578_6163_7473_696E  # one process makes or widens what sinks share
 
 # `walk` goes from a column's type down through domains and one array. A modifier may stand at any domain on the way.
@@ -66,7 +68,7 @@ _TABLE = """
                     FROM unnest(indkey) WITH ORDINALITY AS key (attnum, place) JOIN attribute USING (attnum)
                     WHERE place <= indnkeyatts AND indexprs IS NULL ORDER BY place),
                 'plain', indexprs IS NULL AND indpred IS NULL AND indisvalid AND indimmediate
-                    AND NOT indnullsnotdistinct) ORDER BY relname), '[]')
+                    AND NOT indnullsnotdistinct AND NOT indisexclusion) ORDER BY relname), '[]')
             FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
             WHERE indrelid = this.oid AND indisunique) AS "unique"
     FROM this
@@ -121,10 +123,21 @@ def read_table(connection: psycopg.Connection, name: TableName) -> Table | None:
     """Read a table from the catalog; None when it isn't there.
 
     A name without a schema is found by the session's search path. The schema and the table that were found are in the
-    answer. Raises psycopg.Error.
+    answer. Raises psycopg.Error, and Fatal for a server that is too old.
     """
+    if (refusal := too_old(connection)) is not None:
+        raise Fatal(refusal.message, next=refusal.fix)
     rows = ask(connection, _TABLE, schema=name.schema, name=name.name)
     return _TABLES.validate_python(rows[0]) if rows else None
+
+
+def too_old(connection: psycopg.Connection) -> Finding | None:
+    """Refuse a server whose catalog and statements are not those of this release."""
+    if connection.info.server_version >= _OLDEST_VERSION * 10_000:
+        return None
+    version = connection.info.parameter_status("server_version")
+    message = f"the server is PostgreSQL {version}, this sink needs {_OLDEST_VERSION} or newer"
+    return Finding("error", message, f"pg_upgrade to PostgreSQL {_OLDEST_VERSION} or newer")
 
 
 def ensure_table(

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from exactsink.contract import Fatal
 from exactsink_postgres.options import TableName
-from exactsink_postgres.preflight_table import deferred_constraints
+from exactsink_postgres.preflight_table import deferred_findings
 from exactsink_postgres.tables import read_table
 from tests.integration.postgres.sinks import SCHEMA, new_sink
 from tests.servers.postgres import Postgres
@@ -180,7 +180,7 @@ def test_preflight_names_what_can_be_checked_only_after_the_decision(database: s
         for name in ("plain", "t", "cut", "part"):
             table = read_table(connection, TableName(None, name))
             assert table is not None
-            reported = deferred_constraints(connection, table)
+            reported = [*deferred_findings(connection, table)]
             found[name] = "\n".join(reported)
             assert len(reported) == {"plain": 0, "t": 9, "cut": 2, "part": 1}[name]
         for what in (

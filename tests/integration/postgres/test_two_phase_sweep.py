@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from exactsink.contract import InDoubt, Retryable
 from tests.integration.postgres.sinks import TOKEN, Branches
@@ -32,6 +33,25 @@ def test_prepared_ones_and_living_sessions_are_listed_and_rolled_back(branches: 
     with pytest.raises(Exception, match="terminating connection"):
         writer.pre_commit()
     assert branches.ids() == []
+
+
+def test_sessions_of_a_login_that_acts_as_another_role_are_seen_named_and_ended(branches: Branches) -> None:
+    """The server shows a session to the role that logged in, and this one acts as another from its first statement."""
+    login, other = f'"{branches.job}-login"', f'"{branches.job}-other"'
+    branches.run(
+        f"CREATE ROLE {other}",
+        f"CREATE ROLE {login} LOGIN IN ROLE {other}",
+        f"ALTER ROLE {login} SET role = {other}",
+        f'CREATE SCHEMA "{branches.job}" AUTHORIZATION {other}',
+    )
+    place = {"user": login.strip('"'), "options": f'-c search_path="{branches.job}"'}
+    mine = replace(branches.with_(lock_timeout_seconds=1), conninfo=make_conninfo(branches.conninfo, **place)).table()
+    stalled = mine.writing(1, 2)
+    stalled.finish()
+    with pytest.raises(Retryable, match=f"of {mine.txn(1).id}.*: an earlier driver of this job began it"):
+        replace(mine, generation=2).writing(1, 2).pre_commit()
+    assert mine.sweep() == [mine.txn(1).id]
+    assert mine.writing_sessions() == []
 
 
 def test_a_session_that_has_prepared_is_listed_once_and_one_that_is_committed_not_at_all(branches: Branches) -> None:

@@ -61,7 +61,7 @@ class Sink:
 
     def __init__(self, url: str) -> None:
         self.schema = f"s{next(_COUNT)}"
-        self._url = url
+        self.url = url
         self.conninfo = url.replace("postgresql+psycopg", "postgresql")
         self._server = psycopg.connect(self.conninfo, autocommit=True)
         self.run(f"CREATE SCHEMA {self.schema}; SET search_path = {self.schema}")
@@ -77,7 +77,7 @@ class Sink:
             self.run(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values})")
 
     def backend(self, **given: Any) -> UpsertBackend:
-        place = {"url": self._url, "table": f"{self.schema}.{TABLE}", "keys": ("k",), "busy_timeout_seconds": 5}
+        place = {"url": self.url, "table": f"{self.schema}.{TABLE}", "keys": ("k",), "busy_timeout_seconds": 5}
         return UpsertBackend(UpsertOptions.model_validate({**place, **given}))
 
     def session(self, given: Mapping[str, Any]) -> Session:

@@ -36,12 +36,12 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE, WRITTEN, Owner, owned_by
-from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
-from exactsink_idempotent_upsert.postgres.preflight import direct_findings, key_findings, reworded
-from exactsink_idempotent_upsert.postgres.statements import HELD, ORDER, ROW, HeldRows, Statements
+from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, numbered
+from exactsink_idempotent_upsert.postgres.questions import asks
+from exactsink_idempotent_upsert.postgres.statements import HELD, ORDER, RESET, ROW, HeldRows, Statements, take_rounds
 from exactsink_idempotent_upsert.strategies import check_owner, keys_apart, late
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_postgres.committer import PostgresCommitter
+from exactsink_postgres.committer import Asks, PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
@@ -52,11 +52,6 @@ from exactsink_postgres.tables import Table as Found
 __all__ = ["DirectOptions", "DirectTicket", "DirectUpsertCommitter", "DirectUpsertWriter", "Owners"]
 
 _HELD = re.compile(r"(pg_temp_\d+\.)?" + HELD.partition(".")[2])
-_RESET = """
-    SELECT attname FROM pg_attribute
-    WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''
-        AND attname <> ALL (%s)
-"""
 
 
 class DirectOptions(PostgresOptions):
@@ -165,22 +160,20 @@ class DirectUpsertWriter(LoadingWriter):
         target = quoted(ticket.schema, ticket.target)
         statements = Statements(table, target, names, names, ordered, (held,), ticket.rest)
         if statements.in_rounds:
-            for statement in statements.number():
-                self.execute(statement)
-            ((rounds,),) = self.execute(statements.last_round()).fetchall()
-            written, expected = sum(self.execute(statements.upserts(n)).rowcount for n in range(1, rounds + 1)), rows
+            written, taken, expected = take_rounds(self.execute, statements)
         else:
-            written = expected = self.execute(statements.at_once()).rowcount
+            written = taken = expected = self.execute(statements.at_once()).rowcount
             if written != rows:  # keys came twice, or rows stay as they are
                 ((expected,),) = self.execute(statements.keys_count()).fetchall()
+                taken = statements.taken(self.execute, written, expected)
         if written == expected:
             return
         newer = self.execute(statements.newer(held)).fetchall()
         if newer:
             raise late(ticket.table, self._txn, "epoch {} of generation {}".format(*newer[0]))
-        if statements.counted:
+        if taken != expected:
             raise Fatal(
-                f"{self._doing}: it took {written} of {expected} rows",
+                f"{self._doing}: it took {taken} of {expected} rows",
                 why=f"a trigger or rule of the table drops or adds rows; {UNDECIDED}",
                 next=f"take it off table {ticket.table}, then {AGAIN}",
             )
@@ -197,17 +190,17 @@ class DirectUpsertCommitter(PostgresCommitter):
 
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         ctx, table, name = self._ctx, self._table, self._options.name
-        stored = None if schema is None else held_in(table, schema)
-        found = [reworded(finding) for finding in super().check(stored, participants)]
+        found = list(super().check(schema, participants))
         if not any(finding.severity == "error" for finding in found):
             with self._using(f"check table {name}") as session:
-                found += key_findings(session, self._options, table, schema)
-                found += direct_findings(session, self._schema(session), schema)
                 owners = Owners(session, self._schema(session))
                 owner = owners.last(name.name)
             if owner is not None and owner[:2] != (ctx.job, ctx.sink):
                 found.append(Finding("error", *owners.owned_by(owner, name.name)))
         return [*found, *keys_apart(ctx, table.keys, participants)]
+
+    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks:
+        return asks(session, self._options, self._ctx, self._table, schema)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the tables, and take the sink's for this sink. Idempotent, also from two processes; durable."""
@@ -275,7 +268,7 @@ class DirectUpsertCommitter(PostgresCommitter):
         if self._table.mode != "replace":
             return ()
         brought = [*(column.name for column in columns), *GUARD]
-        return tuple(name for (name,) in session.run(_RESET, table.oid, brought).fetchall())
+        return tuple(name for (name,) in session.run(RESET, table.oid, brought).fetchall())
 
 
 def _gone(registry: Registry, gone: Sequence[str], ids: Sequence[str], seen: Mark | None) -> Lost | Unknown:

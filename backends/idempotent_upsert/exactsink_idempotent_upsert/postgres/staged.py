@@ -5,19 +5,20 @@ Executors import this module: no SQLAlchemy here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from exactsink.contract import Committable, Finding, JobContext
+from exactsink.contract import Committable, JobContext
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
-from exactsink_idempotent_upsert.postgres.preflight import key_findings, reworded
-from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW, Source, Statements
+from exactsink_idempotent_upsert.postgres.questions import asks
+from exactsink_idempotent_upsert.postgres.statements import DROPS, ORDER, RESET, ROW, Source, Statements, take_rounds
 from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_postgres.committer import Asks
 from exactsink_postgres.load import payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.server import Session
@@ -55,13 +56,8 @@ class UpsertStagingCommitter(StagingCommitter):
         super().__init__(options, ctx)
         self._table = table
 
-    def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
-        stored = None if schema is None else held_in(self._table, schema)
-        found = [reworded(finding) for finding in super().check(stored, participants)]
-        if any(finding.severity == "error" for finding in found):
-            return found
-        with self._using(f"check table {self._options.name}") as session:
-            return [*found, *key_findings(session, self._options, self._table, schema)]
+    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks:
+        return asks(session, self._options, self._ctx, self._table, schema)
 
     def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
         chosen = choose(session, self._options, self._ctx.sink, self._table, schema)
@@ -82,23 +78,22 @@ class UpsertStagingCommitter(StagingCommitter):
     def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
         voted = sum(committable.rows for committables in waiting.values() for committable in committables)
-        if not statements.in_rounds:
-            changed = _merge(session, statements, voted)
+        if statements.in_rounds:
+            check_staged(session, waiting)
+            _, taken, keys = take_rounds(session.run, statements)
+        else:
+            changed = taken = keys = _merge(session, statements, voted)
             if statements.counted and changed == voted:  # so all rows were there, each of another key
                 return
             check_staged(session, waiting)
-            if statements.counted:  # keys came twice, or the table drops rows
+            if statements.counted or session.run(DROPS, target).rowcount:
                 ((keys,),) = session.run(statements.keys_count()).fetchall()
-                _check_changed(target, changed, keys)
-            return
-        check_staged(session, waiting)
-        for statement in statements.number():
-            session.run(statement)
-        ((rounds,),) = session.run(statements.last_round()).fetchall()
-        for number in range(1, rounds + 1):
-            if self._table.deletes:
-                session.run(statements.deletes(number))
-            session.run(statements.upserts(number))
+                taken = statements.taken(session.run, changed, keys)
+        if taken != keys:
+            raise Doubt(
+                f"table {target} took {taken} of {keys} rows: a trigger or rule of it drops or adds rows; nothing of "
+                "the epoch was applied"
+            )
 
 
 def _merge(session: Session, statements: Statements, voted: int) -> int:
@@ -136,6 +131,8 @@ def _statements(
     columns = tuple(name for name in held if name not in (ATTEMPT, ROW, DELETED, ORDER))
     first = next(iter(waiting.values()))[0]
     brought = tuple(payload_of(first, StagingWriter)["columns"])
+    if table.mode == "replace":
+        brought += tuple(name for (name,) in session.run(RESET, target, list(brought)) if name in columns)
     sources = tuple(
         Source(place.relation, tuple(c.txn.attempt for c in given), tuple(c.txn.partition for c in given))
         for place, given in waiting.items()
@@ -143,11 +140,3 @@ def _statements(
     named = as_named(table, columns)
     ordered = ORDER if ORDER in held else named.ordered_by
     return Statements(named, target, columns, brought, ordered, sources)
-
-
-def _check_changed(target: str, changed: int, keys: int) -> None:
-    if changed != keys:
-        raise Doubt(
-            f"table {target} took {changed} of {keys} rows: a trigger or rule of it drops or adds rows; nothing of the "
-            "epoch was applied"
-        )

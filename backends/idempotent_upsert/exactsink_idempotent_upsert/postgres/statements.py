@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
-__all__ = ["HELD", "ORDER", "ROUNDS", "ROW", "HeldRows", "Source", "Statements"]
+if TYPE_CHECKING:
+    from psycopg import Cursor
+
+__all__ = ["DROPS", "HELD", "ORDER", "RESET", "ROUNDS", "ROW", "HeldRows", "Source", "Statements", "take_rounds"]
 
 ROW = "exactsink_row"
 """The column of a staging table that numbers an attempt's rows."""
@@ -20,6 +24,25 @@ HELD = "pg_temp.exactsink_held"
 """A task's rows, until its transaction ends."""
 
 ROUNDS = "pg_temp.exactsink_rounds"
+
+RESET = """
+    SELECT attname FROM pg_attribute
+    WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''
+        AND attname <> ALL (%s)
+        AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = attrelid AND indisprimary AND attnum = ANY (indkey))
+        AND NOT EXISTS (SELECT FROM pg_attrdef WHERE adrelid = attrelid AND adnum = attnum
+            AND pg_get_expr(adbin, adrelid) ~ 'nextval\\(')
+"""
+"""The columns of a table that mode replace sets to their default, where rows bring these: none that names a row."""
+
+DROPS = """
+    SELECT FROM (SELECT %s::regclass AS oid) AS this
+    WHERE row_security_active(this.oid) OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = this.oid AND ev_type = '4')
+        OR EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 3 = 3 AND tgenabled <> 'D'
+            AND (tgrelid = this.oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(this.oid))))
+"""
+"""What of a table can drop a row without an error: no row of this query, and nothing can."""
+
 _PLACE = "exactsink_place"
 _ROUND = "exactsink_round"
 
@@ -76,8 +99,8 @@ class Statements:
     """What an epoch's rows do to one table.
 
     `target` is its name, quoted; `columns` are those that the staging tables have of it, `brought` those among them
-    that the rows bring; `ordered` is the column by which an epoch's rows are taken, None for their own order. `rest`
-    are columns that mode replace sets to the table's default.
+    that are set in a row that is there; `ordered` is the column by which an epoch's rows are taken, None for their own
+    order. `rest` are columns that mode replace sets to the table's default.
     """
 
     table: Table
@@ -96,7 +119,21 @@ class Statements:
     @property
     def counted(self) -> bool:
         """Whether each key's row is changed, whatever stands there."""
-        return self.table.mode != "insert_if_absent" and self.table.version is None
+        return self.table.mode != "insert_if_absent" and self.table.version is None and bool(self._sets)
+
+    def taken(self, run: Callable[[str], Cursor[Any]], changed: int, keys: int, number: int | None = None) -> int:
+        """Return how many keys of a round, or of all rows, were changed or rightly left, once so many were `changed`.
+
+        What they have changed passes the guard by now.
+        """
+        if changed == keys or self.counted:
+            return changed
+        rows = self._chosen() if number is None else self._round(number)
+        left = f"SELECT count(*) FROM ({rows}) AS excluded JOIN {self.target} ON {self._equal('excluded')}"
+        if self._conditions:
+            left += f" WHERE ({' AND '.join(self._conditions)}) IS NOT TRUE"
+        ((count,),) = run(left).fetchall()
+        return int(count) + changed * bool(self._sets)  # without: each key stands there now, if none was dropped
 
     def merge(self) -> str:
         """Return the statement for an epoch of which each key's last row counts, or its first.
@@ -104,13 +141,12 @@ class Statements:
         It reads the table once, where `at_once` looks up, locks and then changes each row; so a key that another
         transaction inserts meanwhile is a unique violation.
         """
-        equal = " AND ".join(f"{quoted(self.table.name, key)} = excluded.{quoted(key)}" for key in self.table.keys)
         values = _listed(self.columns, "excluded.")
         matched = (
             f" WHEN MATCHED{self._unless_newer('AND')} THEN UPDATE SET {', '.join(self._sets)}" if self._sets else ""
         )
         return (
-            f"MERGE INTO {self.target} USING ({self._chosen()}) AS excluded ON {equal}{matched} "
+            f"MERGE INTO {self.target} USING ({self._chosen()}) AS excluded ON {self._equal('excluded')}{matched} "
             f"WHEN NOT MATCHED THEN INSERT ({_listed(self.columns)}) VALUES ({values})"
         )
 
@@ -146,24 +182,34 @@ class Statements:
             made.append(f"SELECT FROM {self.target} AS stands WHERE ({key}) IN ({one}) ORDER BY {key} FOR UPDATE")
         return made
 
-    @staticmethod
-    def last_round() -> str:
-        return f"SELECT coalesce(max({_ROUND}), 0) FROM {ROUNDS}"
+    def rounds(self) -> str:
+        """Return a query for the rounds' numbers, and how many rows of each delete and stay."""
+        gone = f"count(*) FILTER (WHERE {DELETED})" if self.table.deletes else "0"
+        return f"SELECT {_ROUND}, {gone}, count(*) - {gone} FROM {ROUNDS} GROUP BY 1 ORDER BY 1"
 
     def deletes(self, number: int) -> str:
         """Return the statement for a round's deletes."""
-        name, equal = quoted(self.table.name), " AND ".join(self._equal())
+        return f"DELETE FROM {self.target} USING {self._gone(number)}"
+
+    def undeleted(self, number: int) -> str:
+        """Return a query for how many rows stand that a round's deletes were to delete."""
+        return f"SELECT count(*) FROM {self.target}, {self._gone(number)}"
+
+    def _gone(self, number: int) -> str:
         guard = f" AND {self._not_above('gone')}" if self.table.version else ""
-        return (
-            f"DELETE FROM {self.target} USING {ROUNDS} AS gone "
-            f"WHERE {_ROUND} = {number} AND {DELETED} AND {equal.replace('{}', name)}{guard}"
-        )
+        return f"{ROUNDS} AS gone WHERE {_ROUND} = {number} AND {DELETED} AND {self._equal('gone')}{guard}"
 
     def upserts(self, number: int) -> str:
         """Return the statement for a round's rows that stay; locks in key order."""
+        return self._insert(f"{self._round(number)} ORDER BY {self._keys}")
+
+    def tried(self) -> str:
+        """Return a statement that changes nothing, and which the server refuses where it would refuse each epoch's."""
+        return "EXPLAIN " + self._insert(f"SELECT {_listed(self.columns)} FROM {self.target} LIMIT 0")
+
+    def _round(self, number: int) -> str:
         stay = f" AND NOT {DELETED}" if self.table.deletes else ""
-        rows = f"SELECT {_listed(self.columns)} FROM {ROUNDS} WHERE {_ROUND} = {number}{stay}"
-        return self._insert(f"{rows} ORDER BY {self._keys}")
+        return f"SELECT {_listed(self.columns)} FROM {ROUNDS} WHERE {_ROUND} = {number}{stay}"
 
     def _chosen(self) -> str:
         """Return a query for the one row of each key, in the order of keys."""
@@ -180,20 +226,23 @@ class Statements:
     @property
     def _sets(self) -> list[str]:
         """What is set where the key is there."""
-        names = self.columns if self.table.mode == "replace" else self.brought
-        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in self.table.updated(names)]
+        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in self.table.updated(self.brought)]
         sets += [f"{quoted(name)} = DEFAULT" for name in self.rest]
         return sets + [f"{quoted(name)} = {expression}" for name, expression in self.table.expressions]
 
     def _unless_newer(self, word: str) -> str:
-        """Return what must hold for a row that is there to be changed."""
+        return f" {word} {' AND '.join(self._conditions)}" if self._conditions else ""
+
+    @property
+    def _conditions(self) -> list[str]:
+        """What must hold for a row that is there to be changed."""
         conditions = [self._not_above("excluded")] if self.table.version else []
         if self.table.guarded:
             epoch, generation = (f"{quoted(self.table.name)}.{name}" for name in GUARD)
             own = f"{epoch} = excluded.{GUARD[0]} AND {generation} <= excluded.{GUARD[1]}"
             older = f"({epoch} IS NULL OR ({epoch}, {generation}) <= ({_listed(GUARD, 'excluded.')}))"
             conditions.append(own if self.table.mode == "insert_if_absent" else older)
-        return f" {word} {' AND '.join(conditions)}" if conditions else ""
+        return conditions
 
     def _not_above(self, coming: str) -> str:
         assert self.table.version is not None
@@ -207,8 +256,8 @@ class Statements:
         alone = len(self.sources) == 1
         return " UNION ALL ".join(source.select(", ".join(columns), alone=alone) for source in self.sources)
 
-    def _equal(self) -> list[str]:
-        return [f"{{}}.{quoted(key)} = gone.{quoted(key)}" for key in self.table.keys]
+    def _equal(self, coming: str) -> str:
+        return " AND ".join(f"{quoted(self.table.name, key)} = {coming}.{quoted(key)}" for key in self.table.keys)
 
     @property
     def _keys(self) -> str:
@@ -221,3 +270,26 @@ class Statements:
 
 def _listed(names: Sequence[str], prefix: str = "") -> str:
     return ", ".join(prefix + quoted(name) for name in names)
+
+
+def take_rounds(run: Callable[..., Cursor[Any]], statements: Statements) -> tuple[int, int, int]:
+    """Take each key's rows one after another, up to a round of which the table drops some.
+
+    Return how many rows were changed, how many were taken (those rightly left included), and how many there were.
+    """
+    for statement in statements.number():
+        run(statement)
+    drops = run(DROPS, statements.target).rowcount
+    changed = taken = rows = 0
+    for number, gone, stay in run(statements.rounds()).fetchall():
+        rows += gone + stay
+        if gone:
+            run(statements.deletes(number))
+            ((left,),) = run(statements.undeleted(number)).fetchall() if drops else [(0,)]
+            taken += gone - left
+        now = run(statements.upserts(number)).rowcount if stay else 0
+        changed += now
+        taken += statements.taken(run, now, stay, number) if drops or statements.counted else stay
+        if taken != rows:
+            break
+    return changed, taken, rows
