@@ -47,7 +47,7 @@ MOST_LINES_OF_TESTS = (
     # the night and the random plays (1,700), cut answers (500), a rolling upgrade, folding and root (700),
     # planted defects that nothing had caught (400), printed commands and alerts (450), the rest of the second list
 )
-PREFLIGHT = ("preflight", "connect")
+PREFLIGHT = ("preflight", "connect", "questions")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",
     r"(?<!\.)(?<!def )\b(tell|tells|told|telling)\b": "report, return, raise",

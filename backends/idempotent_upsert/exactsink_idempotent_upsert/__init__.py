@@ -11,7 +11,7 @@ The way of a row, and then of its vote:
 - `sqlite`, `mysql`, `generic`: a database's side each, with its statements, values and preflight. `sqlite.trial` is the
   copy of a table on which tasks try rows that it might refuse.
 - `postgres`: upserts by way of the postgres backend's COPY, staging tables, marks and sweep, beside the seam.
-- `preflight_frame`: what of the rows' schema keeps them out of any database.
+- `questions`: what `check` and a start find out about a table before the first row.
 - `conformance`: targets for the conformance kit.
 """
 

@@ -19,7 +19,7 @@ from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, O
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
 from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
-from exactsink_idempotent_upsert.preflight_frame import frame_findings, keys_there
+from exactsink_idempotent_upsert.questions import frame_findings, keys_there
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]

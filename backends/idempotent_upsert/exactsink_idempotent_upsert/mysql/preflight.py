@@ -11,7 +11,7 @@ from exactsink.contract import Finding
 from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
 from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type
-from exactsink_idempotent_upsert.preflight_frame import frame_findings, keys_there
+from exactsink_idempotent_upsert.questions import frame_findings, keys_there
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["table_findings"]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from exactsink.contract import ConfigError, Fatal
 from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
-from exactsink_idempotent_upsert.preflight_frame import named_findings
+from exactsink_idempotent_upsert.questions import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.tables import Table as Found

@@ -15,8 +15,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE
 from exactsink_idempotent_upsert.postgres.columns import as_named, held_in
 from exactsink_idempotent_upsert.postgres.statements import RESET, Statements
-from exactsink_idempotent_upsert.preflight_frame import named_findings
-from exactsink_idempotent_upsert.questions import QUESTIONS, Questions
+from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, named_findings
 from exactsink_idempotent_upsert.table import GUARD, Table
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import settings

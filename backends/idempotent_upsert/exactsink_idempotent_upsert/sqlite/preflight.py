@@ -13,7 +13,7 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.preflight_frame import frame_findings, keys_there
+from exactsink_idempotent_upsert.questions import frame_findings, keys_there
 from exactsink_idempotent_upsert.sqlite.preflight_late import late_findings
 from exactsink_idempotent_upsert.sqlite.statements import Statements
 from exactsink_idempotent_upsert.sqlite.trial import filled_columns, silent_unique
