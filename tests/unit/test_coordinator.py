@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.memory import MemoryCommitter
-from tests.simulation.backend import SinkBackend, SinkStore
+from tests.simulation.backend import SinkBackend, SinkCommitter, SinkStore
 from tests.simulation.drivers import frame_of
 from tests.simulation.files import Store
 from tests.simulation.world import CONFIG, SCHEMA, SINKS, Schedule, World, partitions_of, rows_of
@@ -22,6 +22,7 @@ from exactsink.contract import (
     InDoubtError,
     JobContext,
     LineageError,
+    Mark,
     Refused,
     Retryable,
     Txn,
@@ -345,6 +346,20 @@ def test_replay_that_is_not_equal_stops_in_doubt(losses: list[tuple[str, int, in
         bench.driver().run_epoch(bench.batch(0, **replay))
     bench.driver().run_epoch(bench.batch(0))  # the true replay fixes it
     bench.check_applied(1)
+
+
+def test_rows_that_show_by_now_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since the start somebody has put the target forward: the mark shows more than the votes that are kept."""
+    bench = Bench(("lake", 0, 0))
+    bench.world.schedule = replace(bench.world.schedule, marks=True)
+    _decided_not_committed(bench)
+    driver, log = bench.driver(), bench.journal().read()
+    assert log.decision is not None
+    votes = log.decision.committables("lake")
+    shown = Mark(log.lineage, 0, frozenset(vote.txn.token for vote in votes), len(votes))
+    monkeypatch.setattr(SinkCommitter, "mark", lambda self: shown)
+    with pytest.raises(InDoubtError, match="lake: its target holds"):
+        driver.run_epoch(replace(bench.batch(0), write=lambda plan: pytest.fail("written")))
 
 
 def test_lost_votes_and_a_source_that_goes_on_stop_in_doubt() -> None:
