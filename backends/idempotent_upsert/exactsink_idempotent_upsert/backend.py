@@ -26,7 +26,7 @@ from exactsink.contract import (
 )
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.spark_sql import quoted_name
-from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket
+from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, check_order
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import DELETED, Table
@@ -140,6 +140,7 @@ class UpsertBackend(StagedBackend):
                     why=f"an option names it; they have {', '.join(batch.schema.names)}",
                     next="select the column into this sink, or correct the option",
                 )
+        check_order(self._table(), batch)
         problem = self._database().unstorable(batch)
         if problem is not None:
             raise Fatal(

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from exactsink.contract import BatchValidator, Committable, Fatal, Writer
 from exactsink.toolkit.json_columns import plain
-from exactsink_idempotent_upsert.table import DELETED
+from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["CheckedWriter", "Limit", "TableValidator", "Ticket", "Trial", "check_limits"]
+__all__ = ["CheckedWriter", "Limit", "TableValidator", "Ticket", "Trial", "check_limits", "check_order"]
 
 _WIDE = r"[\x{10000}-\x{10FFFF}]"
 _LITTLE = 100_000
@@ -112,13 +112,22 @@ class Ticket:
 class CheckedWriter(Writer):
     """Hold each batch against the table's limits, and try it, before another writer gets it."""
 
-    def __init__(self, writer: Writer, table: str, limits: Mapping[str, Limit], trial: Trial | None = None) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        table: str,
+        limits: Mapping[str, Limit],
+        trial: Trial | None = None,
+        check: Callable[[pa.RecordBatch], None] = lambda batch: None,
+    ) -> None:
         self._writer = writer
+        self._check = check
         self._table = table
         self._limits = limits
         self._trial = trial
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._check(batch)
         if self._limits:
             check_limits(self._table, self._limits, batch)
         if self._trial is not None:
@@ -156,6 +165,19 @@ def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch)
                 why="the database would refuse or change it after the decision, when it is too late",
                 next="filter or convert such rows before this sink, or alter the column",
             )
+
+
+def check_order(table: Table, batch: pa.RecordBatch) -> None:
+    """Raise Fatal for a NaN by which rows are to be taken: one database ranks it highest, another one lowest."""
+    name = table.ordered_by
+    if name is None or not pa.types.is_floating(batch.schema.field(name).type):
+        return
+    if count := pc.sum(pc.is_nan(batch.column(name))).as_py():
+        raise Fatal(
+            f"table {table.name}: column {name} is NaN in {count} rows of a batch",
+            why=f"`{'version' if table.version else 'order_by'}` takes rows by that column, and NaN has no order",
+            next=f"filter `NOT isnan({name})`, or make it NULL, which is the lowest, before this sink",
+        )
 
 
 class TableValidator(BatchValidator):

@@ -284,9 +284,9 @@ class _Session(Session):
                 )
             return
         for key, literal in zip(keys.to_pylist(), rows_of(batch, [version]).to_pylist(), strict=True):
-            one = f" = {key.decode()}" if len(self._table.keys) > 1 else f" = {key.decode()[1:-1]}"
-            where = statements.is_one_of().removesuffix(" IN ") + one
-            self._connection.query(f"{statements.delete()}{where} AND {statements.not_above(literal.decode())}")
+            one = key if len(self._table.keys) > 1 else key[1:-1]
+            where = f"{statements.delete()}{statements.is_one_of().removesuffix(' IN ')} = ".encode() + one
+            self._connection.query(where + f" AND {statements.not_above()}".encode() + literal + b")")
 
     def _statements(self, names: Iterable[str]) -> Statements:
         catalog = _catalog(self._connection, self._table)

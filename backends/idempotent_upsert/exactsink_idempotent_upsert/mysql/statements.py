@@ -87,10 +87,10 @@ class Statements:
     def is_one_of(self) -> str:
         return f"({_listed(self.table.keys)}) IN "
 
-    def not_above(self, literal: str) -> str:
-        """Return the condition that a row's version is not greater than the given one; NULL is the lowest."""
+    def not_above(self) -> str:
+        """Return the condition that a row's version is not greater than one that follows, with `)`; NULL is lowest."""
         version = quoted(self.table.version or "")
-        return f"({version} IS NULL OR {version} <= {literal})"
+        return f"({version} IS NULL OR {version} <= "
 
     def newer_than(self, epoch: int, generation: int) -> str:
         """Return the SELECT of the guard of rows that a later epoch or generation wrote."""

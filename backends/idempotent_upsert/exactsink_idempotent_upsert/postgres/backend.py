@@ -6,12 +6,13 @@ Executors import this module: no SQLAlchemy here.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
 
 from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
+from exactsink_idempotent_upsert.limits import CheckedWriter, check_order
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.postgres.direct import (
     DirectOptions,
@@ -54,6 +55,10 @@ class PostgresUpserts(Backend):
         return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        check = partial(check_order, self.table)
+        return CheckedWriter(self._writer(txn, schema, ticket), self.table.name, {}, check=check)
+
+    def _writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         given = (DirectTicket if self.table.guarded else StagedTicket).load(ticket)
         if ORDER in {column.name for column in given.columns}:  # `order_by` names no column of the table's
             place = schema.get_field_index(self.table.order_by)
