@@ -19,14 +19,21 @@ _AT_ONCE = 1000
 _is = pa.types
 
 
+class _Exact(sa.Numeric[Any]):
+    """A decimal that goes in as it is: SQLAlchemy binds a float where it thinks that a driver takes no decimals."""
+
+    def bind_processor(self, dialect: sa.Dialect) -> Any:
+        return None if dialect.supports_native_decimal else lambda value: None if value is None else f"{value:f}"
+
+
 def column_type(type: pa.DataType, *, key: bool = False) -> sa.types.TypeEngine[Any] | None:
     """Return the column type for values of an Arrow type; None when none takes them without loss."""
     if _is.is_dictionary(type):
         return column_type(type.value_type, key=key)
     if _is.is_decimal(type) and type.scale >= 0:
-        return sa.Numeric(type.precision, type.scale)
+        return _Exact(type.precision, type.scale)
     if _is.is_uint64(type):
-        return sa.Numeric(20, 0)
+        return _Exact(20, 0)
     kinds: tuple[tuple[Callable[[pa.DataType], bool], sa.types.TypeEngine[Any]], ...] = (
         (_is.is_boolean, sa.Boolean()),
         (_is.is_integer, sa.BigInteger()),
