@@ -43,6 +43,47 @@ def test_a_missing_table(tmp_path: Path, file_exists: bool) -> None:
     assert sink.check() == []
 
 
+_PRICE = pa.schema([("id", pa.decimal128(9, 2)), ("o", pa.decimal128(9, 2))])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"version": "o"}, "`version` names o"),
+        ({"set": {"o": "t.o + excluded.o"}}, "`set` computes o of o"),
+        ({"set": {"o": "max(t.o, excluded.o)"}}, "`set` computes o of o"),
+        ({"set": {"o": "coalesce(excluded.o, t.o)"}}, None),
+    ],
+)
+@pytest.mark.parametrize("stands", [False, True])
+def test_decimals_are_neither_compared_nor_summed_as_texts(
+    tmp_path: Path, options: dict[str, Any], said: str | None, stands: bool
+) -> None:
+    """Before the first row, whether the table stands or the sink is to make it: 9.50 is no text above 11.00."""
+    if stands:
+        upsert(tmp_path).open(1, _PRICE)
+    found = [finding.message for finding in upsert(tmp_path, **options).check(_PRICE) if finding.severity == "error"]
+    assert [said is not None and said in message for message in found] == ([] if said is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("was", "kind", "value"),
+    [
+        (pa.decimal128(9, 2), pa.decimal128(10, 3), "1.00"),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), "2026-01-02T03:04:05"),
+        (pa.timestamp("us"), pa.timestamp("ns"), "2026-01-02T03:04:05"),
+    ],
+)
+def test_a_key_that_the_table_holds_in_another_spelling_is_refused(
+    tmp_path: Path, was: pa.DataType, kind: pa.DataType, value: str
+) -> None:
+    sink = upsert(tmp_path)
+    sink.run(1, pa.table({"id": pa.array([value]).cast(was), "o": [1]}))
+    assert sink.check(pa.schema([("id", was), ("o", pa.int64())])) == []
+    (found,) = sink.check(pa.schema([("id", kind), ("o", pa.int64())]))
+    assert "one value would be two rows" in found.message
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [

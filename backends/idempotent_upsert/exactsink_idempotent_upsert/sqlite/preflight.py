@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -17,12 +18,14 @@ from exactsink_idempotent_upsert.questions import frame_findings, keys_there
 from exactsink_idempotent_upsert.sqlite.preflight_late import late_findings
 from exactsink_idempotent_upsert.sqlite.statements import Statements
 from exactsink_idempotent_upsert.sqlite.trial import filled_columns, silent_unique
-from exactsink_idempotent_upsert.sqlite.values import column_type
+from exactsink_idempotent_upsert.sqlite.values import column_type, stored_values
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["file_findings"]
 
 _TEXT_DIGITS = 15  # SQLite keeps that many of a decimal text that it puts into a column of numbers
+
+_TAKEN_AS_IT_IS = re.compile(r"(?:\b(?:coalesce|ifnull)\s*\(|[\w\s.,\")])*", re.IGNORECASE)  # names, and no arithmetic
 
 # Name, declared type, and whether a row must bring a value; SQLite gives one itself to an INTEGER primary key.
 _COLUMNS = """
@@ -39,6 +42,7 @@ def file_findings(
     Changes nothing, and never creates the file.
     """
     first = [*frame_findings(table, schema, "SQLite", column_type, ascii_lower), *_place_problems(path)]
+    first += _sums_of_texts(table, schema) if schema is not None else ()
     if first:
         yield from first
         return  # what follows would repeat it in other words
@@ -57,10 +61,41 @@ def file_findings(
             elif columns and schema is not None:
                 stored = pa.schema([schema.field(name) for name in table.stored(schema.names)])
                 yield from _table_problems(table, stored, connection, columns)
+    if not columns and schema is not None and table.version is not None:
+        version = schema.field(table.version)
+        yield from _version_problems(table, version, column_type(version.type) or "")
     if not columns and not table.create:
         message = f"table {table.name} does not exist in {path}"
         made = "" if schema is None else f", or run: {Statements(table).created_for(schema)};"
         yield Finding("error", message, f"set create = true{made}")
+
+
+def _sums_of_texts(table: Table, schema: pa.Schema) -> Iterator[Finding]:
+    """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
+    decimals = [field.name for field in schema if pa.types.is_decimal(field.type)]
+    for column, sql in table.expressions:
+        names = [
+            name for name in decimals if name == column or re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE)
+        ]
+        if names and not _TAKEN_AS_IT_IS.fullmatch(sql):
+            message = f"`set` computes {column} of {names[0]}, a {schema.field(names[0]).type}: SQLite would round it"
+            fix = f"bring it as a whole number in the transform: cast({names[0]} * 100 AS BIGINT)"
+            yield Finding("error", message, fix)
+
+
+def _other_spellings(table: Table, schema: pa.Schema, connection: sqlite3.Connection) -> Iterator[Finding]:
+    """Find keys that the table holds in other words than these rows would: each such value would be two rows."""
+    for field in (schema.field(key) for key in table.keys):
+        if not (pa.types.is_decimal(field.type) or pa.types.is_timestamp(field.type)):
+            continue
+        [spelt] = stored_values(pa.array([0], field.type))
+        name, after = quoted(field.name), len(spelt) - spelt.find(".") - 1
+        other = f"length({name}) - instr({name}, '.') <> {after}" if "." in spelt else f"instr({name}, '.')"
+        query = f"SELECT {name} FROM {quoted(table.name)} WHERE typeof({name}) = 'text' AND {other} LIMIT 1"
+        for (held,) in connection.execute(query):
+            message = f"key {field.name} of table {table.name} holds {held}, and rows of {field.type} write {spelt}"
+            fix = f"cast {field.name} to its earlier type in the transform, or rewrite the column as these rows are"
+            yield Finding("error", f"{message}: one value would be two rows", fix)
 
 
 def _place_problems(path: Path) -> Iterator[Finding]:
@@ -108,6 +143,7 @@ def _table_problems(
             yield from _text_as_number(table.name, field, kind)
             if field.name == table.version:
                 yield from _version_problems(table, field, kind)
+    yield from _other_spellings(table, schema, connection)
     yield from late_findings(table, connection, there)
 
 
