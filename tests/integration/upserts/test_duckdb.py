@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from exactsink.contract import Committed, Retryable
@@ -57,6 +58,35 @@ def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(tmp_path: Pat
     """But for what portable SQL can't ask the database, as `check` warns."""
     if later != "lacks NOT NULL":
         check_later(later, target_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "fits"),
+    [
+        ("DECIMAL(38,18)", pa.array(["12345678901234567890.000000000000000001"]).cast(pa.decimal128(38, 18)), True),
+        ("DECIMAL(9,2)", pa.array(["9.501"]).cast(pa.decimal128(10, 3)), False),
+        ("INTEGER", pa.array([1.7]), False),
+        ("INTEGER", pa.array([2**40]), False),
+        ("FLOAT", pa.array([0.1]), False),
+        ("DATE", pa.array([0], pa.timestamp("us")), False),
+        ("TIMESTAMP", pa.array([0], pa.timestamp("us", "UTC")), False),
+        ("TINYINT", pa.array(["7"]), False),
+    ],
+)
+def test_a_value_goes_in_as_it_is_or_is_refused_before_the_first_row(
+    tmp_path: Path, declared: str, values: pa.Array, fits: bool
+) -> None:
+    file = tmp_path / "shop.duckdb"
+    with closing(duckdb.connect(str(file))) as connection:
+        connection.execute(f"CREATE TABLE t (id BIGINT PRIMARY KEY, v {declared})")
+    rows = pa.table({"id": [1], "v": values})
+    sink = upsert(tmp_path, url=f"duckdb:///{file}", create=False)
+    errors = [finding for finding in sink.check(rows.schema) if finding.severity == "error"]
+    assert [declared in finding.message for finding in errors] == ([] if fits else [True])
+    if fits:
+        sink.run(1, rows)
+        with closing(duckdb.connect(str(file))) as connection:
+            assert connection.execute("SELECT v FROM t").fetchall() == [(values[0].as_py(),)]
 
 
 def test_a_marker_that_another_driver_has_replaced_meanwhile_is_not_replaced(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
-from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_of
+from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_declared, columns_of, takes
 from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.questions import frame_findings, keys_there
@@ -105,7 +105,19 @@ class GenericDatabase(Database):
         for name in missing:
             yield Finding("error", f"table {self.table.name} has no column {name}", "add it to the table")
         if not missing:
+            yield from self._narrow(schema)
             yield from self._tried(schema)
+
+    def _narrow(self, schema: pa.Schema) -> Iterator[Finding]:
+        """Find columns that would round, cut or refuse some values, where the database has an information schema."""
+        with self._engine().connect() as connection:
+            declared = columns_declared(connection, self.table)
+        for field in schema:
+            kind = declared.get(field.name.lower(), "")
+            if kind and not takes(kind, field.type):
+                message = f"column {field.name} of table {self.table.name} is {kind}, the rows have {field.type}"
+                fix = f"widen the column, or cast {field.name} in the transform"
+                yield Finding("error", f"{message}: it would be rounded, cut or refused", fix)
 
     def _tried(self, schema: pa.Schema) -> Iterator[Finding]:
         """Run the statements of an epoch on no row, and roll back: the database itself has the last word."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,11 +12,15 @@ import sqlalchemy as sa
 from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Rounds", "column_type", "columns_of"]
+__all__ = ["Rounds", "column_type", "columns_declared", "columns_of", "takes"]
 
 _ROWS = "exactsink_rows"
 _POSITION = "exactsink_position"
 _AT_ONCE = 1000
+_DECLARED = ("table_schema", "table_name", "column_name", "data_type")
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "INT": 32, "BIGINT": 64, "HUGEINT": 128}
+_SHORT = ("REAL", "FLOAT")
+_DIGITS = re.compile(r"^(?:DECIMAL|NUMERIC)\((\d+), ?(\d+)\)$")
 _is = pa.types
 
 
@@ -53,6 +58,43 @@ def columns_of(connection: sa.Connection, table: Table) -> list[str]:
     """Name the table's columns: the dialects' reflection is not always up to its database."""
     named = sa.table(table.name, schema=table.schema)
     return list(connection.execute(sa.select(sa.text("*")).select_from(named).where(sa.text("1 = 0"))).keys())
+
+
+def columns_declared(connection: sa.Connection, table: Table) -> dict[str, str]:
+    """Return the columns' types by name in lower case, as the standard's information schema has them, if there is one.
+
+    The dialects' reflection is not always up to its database: DuckDB's fails.
+    """
+    named = sa.table("columns", *map(sa.column, _DECLARED), schema="information_schema").c
+    query = sa.select(named.column_name, named.data_type).where(named.table_name == table.name)
+    if table.schema is not None:
+        query = query.where(named.table_schema == table.schema)
+    try:
+        return {row[0].lower(): row[1].upper() for row in connection.execute(query)}
+    except sa.exc.DBAPIError:
+        return {}
+
+
+def takes(declared: str, kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds all values of an Arrow type as they are; true where it is not known.
+
+    Of a key, or a version, another value is another row.
+    """
+    name, bits = declared.partition("(")[0], _BITS.get(declared)
+    digits = tuple(map(int, found.groups())) if (found := _DIGITS.search(declared)) else None
+    if _is.is_boolean(kind) or _is.is_date(kind) or _is.is_time(kind):
+        return True
+    if _is.is_integer(kind):
+        wide = digits is None or digits[0] - digits[1] >= len(str(2**kind.bit_width))
+        return wide and (bits is None or bits >= kind.bit_width)
+    if _is.is_floating(kind):
+        return bits is None and digits is None and not (name in _SHORT and kind.bit_width > 32)
+    if _is.is_decimal(kind):
+        whole = digits is None or (digits[0] - digits[1] >= kind.precision - kind.scale and digits[1] >= kind.scale)
+        return whole and bits is None and name not in (*_SHORT, "DOUBLE", "DOUBLE PRECISION")
+    if _is.is_timestamp(kind):
+        return name != "DATE" and ("WITH TIME ZONE" in declared) == (kind.tz is not None)
+    return bits is None and digits is None
 
 
 class Rounds:
