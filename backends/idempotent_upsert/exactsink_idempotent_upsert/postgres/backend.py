@@ -55,8 +55,10 @@ class PostgresUpserts(Backend):
         return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        check = partial(check_order, self.table)
-        return CheckedWriter(self._writer(txn, schema, ticket), self.table.name, {}, check=check)
+        writer, by = self._writer(txn, schema, ticket), self.table.ordered_by
+        if by is None or not pa.types.is_floating(schema.field(by).type):
+            return writer
+        return CheckedWriter(writer, self.table.name, {}, check=partial(check_order, self.table))
 
     def _writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         given = (DirectTicket if self.table.guarded else StagedTicket).load(ticket)
