@@ -11,8 +11,10 @@ from tests.unit.fakes import IdleBackend, IdleCommitter
 from exactsink.contract import (
     BackendOptions,
     Committable,
+    Committer,
     ExactsinkError,
     InDoubtError,
+    JobContext,
     LineageError,
     Mark,
     Traits,
@@ -21,7 +23,7 @@ from exactsink.contract import (
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Expected, Resolve
 from exactsink.protocol.marks import Marks
-from exactsink.protocol.sinks import Sink
+from exactsink.protocol.sinks import Sink, committer_of
 
 MINE = "aa"
 CLAIM = Claim(2, "bb", "host", "query", MINE, seq=4)
@@ -236,6 +238,24 @@ def test_after_an_older_release_what_stands_is_taken_if_it_is_this_journals() ->
     for shown in (Mark("ff"), at(8, "bb")):
         with pytest.raises(LineageError):
             marks(old, shown)[0].check_start()
+    look(marks(old, at(7, "bb", participants=1))[0], "check_rewrite")
+    with pytest.raises(InDoubtError, match="1 of 2 participants of epoch 7 were found lost, and its target holds"):
+        look(marks(old, at(7, "bb", participants=2))[0], "check_rewrite")
+
+
+@pytest.mark.parametrize(
+    ("decided", "epoch"), [(ROWS, None), (replace(ROWS, marks=None), 7), (None, None)], ids=["bound", "older", "none"]
+)
+def test_a_committer_hears_of_a_decision_that_expects_no_mark(decided: Decision | None, epoch: int | None) -> None:
+    made: list[JobContext] = []
+
+    class Heard(Marked):
+        def committer(self, ctx: JobContext) -> Committer:
+            made.append(ctx)
+            return IdleCommitter()
+
+    committer_of(Sink("s", "b", Heard(BackendOptions()), ""), "job", Log(decision=decided))
+    assert [ctx.unbound_epoch for ctx in made] == [epoch]
 
 
 def test_what_an_operator_resolved_as_committed_stands_as_it_is_found() -> None:

@@ -98,6 +98,7 @@ class TwoPhaseCommitter(PostgresCommitter):
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
             if done | proven != set(gids):
                 self._seen(session, doing)  # what is not found is lost on the server whose mark was read
+        seen = self._proof(epoch, seen)
         return [Committed() if gid in done else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
@@ -111,7 +112,15 @@ class TwoPhaseCommitter(PostgresCommitter):
             if held.keys() | proven != set(gids):
                 self._seen(session, doing)
             check_owners(session, held, f"sink {self._ctx.sink}: {doing}")
+        seen = self._proof(epoch, seen)
         return [Prepared() if gid in held else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
+
+    def _proof(self, epoch: int, seen: Mark | None) -> Mark | None:
+        """Return the mark that was seen, if that a participant is not in it proves its loss.
+
+        Of an epoch that no mark is expected of, one participant's COMMIT may have put the mark which another one lacks.
+        """
+        return None if epoch == self._ctx.unbound_epoch else seen
 
 
 def _read(committables: Sequence[Committable]) -> tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]:

@@ -284,7 +284,8 @@ class JobContext:
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
     epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
     job: `make_folder` takes it. `epoch_column` is the column of the rows that holds their epoch's number, if any.
-    `quarantine` is the sink that gets the rows which this one's validator finds bad, if any.
+    `quarantine` is the sink that gets the rows which this one's validator finds bad, if any. `unbound_epoch` is the
+    last decided epoch if an older release decided it: its journal expects no mark, so that a mark proves no loss there.
     """
 
     job: str
@@ -299,6 +300,7 @@ class JobContext:
     file_mode: FileMode = "private"
     epoch_column: str | None = None
     quarantine: str | None = None
+    unbound_epoch: int | None = None
 
 
 class Undecided:

@@ -84,15 +84,16 @@ class Marks:
     def check_rewrite(self, name: str, lost: int) -> None:
         """Compare before a sink's lost rows are written again: no more of its set may show than is not lost."""
         decision = self.log().decision
-
-        def fits(mark: Mark | None, expected: Expected) -> bool:
-            kept = len(decision.committables(name)) - lost if decision is not None else 0
-            return is_at(mark, expected.before) or (
-                self._is_unfinished(mark, expected, name) and mark is not None and _shows_at_most(mark, kept)
+        if name not in self.sinks or decision is None:
+            return
+        mark, votes = self._hold(name, self._unfinished(name)), len(decision.committables(name))
+        if mark is not None and mark.epoch == decision.epoch and not _shows_at_most(mark, votes - lost):
+            raise InDoubtError(
+                f"sink {name}: {lost} of {votes} participants of epoch {mark.epoch} were found lost, and its target"
+                f" holds {mark}",
+                why="it shows more of them than are left, so that rows which are written again would be there twice",
+                next="start the job again, which looks again at each of them",
             )
-
-        if name in self.sinks:
-            self._hold(name, fits)
 
     def check_commit(self, name: str) -> None:
         """Compare in the session that commits next.
@@ -100,7 +101,7 @@ class Marks:
         A higher epoch is a newer driver's, as the caller finds in the journal; or a copy's that runs beside this job.
         """
         if name in self.sinks:
-            self._hold(name, lambda mark, expected: self._is_unfinished(mark, expected, name))
+            self._hold(name, self._unfinished(name))
 
     def open_epoch(self) -> None:
         """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
@@ -148,14 +149,15 @@ class Marks:
         return "committed" in self.log().resolved.get(name, {}).values()
 
     def _stands(self, name: str) -> Callable[[Mark | None, Expected], bool]:
-        return lambda mark, expected: is_at(mark, expected.now) or self._is_unfinished(mark, expected, name)
+        unfinished = self._unfinished(name)
+        return lambda mark, expected: is_at(mark, expected.now) or unfinished(mark, expected)
 
-    def _is_unfinished(self, mark: Mark | None, expected: Expected, name: str) -> bool:
-        """Return whether the target stands in the midst of the last decision's commit, or just before it."""
+    def _unfinished(self, name: str) -> Callable[[Mark | None, Expected], bool]:
+        """Ask for a target in the midst of the last decision's commit, or just before it."""
         decision = self.log().decision
         if decision is None or not decision.committables(name):
-            return False
-        return is_part(mark, expected.now) or is_at(mark, expected.before)
+            return lambda mark, expected: False
+        return lambda mark, expected: is_part(mark, expected.now) or is_at(mark, expected.before)
 
     def _hold(self, name: str, fits: Callable[[Mark | None, Expected], bool]) -> Mark | None:
         """Return the mark that fits; one that differs is read again a few times, and then raised."""

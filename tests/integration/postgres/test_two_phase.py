@@ -13,6 +13,7 @@ import pytest
 from exactsink.contract import Committable, Fatal, Lost, Mark, Retryable
 from exactsink_postgres.committer import finish, list_prepared
 from exactsink_postgres.server import Session
+from tests.assessed import commit_assessed
 from tests.integration.postgres.sinks import ROWS, TOKEN, Branches, kinds
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -81,6 +82,17 @@ def test_votes_of_the_release_before_are_committed_and_what_is_gone_is_proven_by
         assert kinds(outcomes) == [answer, answer, "AlreadyCommitted", "Lost", *["Unknown"] * 4]
     assert votes[4].txn.id in str(outcomes[4])
     assert branches.mark() == Mark("l1", 0, frozenset([TOKEN]), 3)
+
+
+def test_a_mark_that_the_journal_does_not_expect_proves_no_loss(branches: Branches) -> None:
+    """One participant's rows show and its mark is gone; the other one's COMMIT puts a mark in, which is no proof."""
+    epoch = branches.table().prepare_many(2)
+    branches.end("COMMIT", epoch[0].txn.id)
+    branches.run(f"DELETE FROM exactsink_epochs WHERE job = '{branches.job}'")
+    unbound = replace(branches.session, ctx=replace(branches.session.ctx, unbound_epoch=0))
+    for other in ("Committed", "AlreadyCommitted"):
+        assert kinds(commit_assessed(unbound, 0, epoch)) == ["Unknown", other]
+    assert kinds(branches.outcomes(*epoch)) == ["Lost", "AlreadyCommitted"]  # a journal that expects the mark
 
 
 def _unmarked(branches: Branches, count: int) -> list[Committable]:
