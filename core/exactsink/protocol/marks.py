@@ -82,18 +82,20 @@ class Marks:
         (reach or Reach()).asked(self.sinks, check)
 
     def check_rewrite(self, name: str, lost: int) -> None:
-        """Compare before a sink's lost rows are written again: no more of its set may show than is not lost."""
+        """Compare before a sink's lost rows are written again: no more of its set may show than is not lost.
+
+        A target that can't count shows one participant at least.
+        """
         decision = self.log().decision
         if name not in self.sinks or decision is None:
             return
         mark, votes = self._hold(name, self._unfinished(name)), len(decision.committables(name))
-        if mark is not None and mark.epoch == decision.epoch and not _shows_at_most(mark, votes - lost):
-            raise InDoubtError(
-                f"sink {name}: {lost} of {votes} participants of epoch {mark.epoch} were found lost, and its target"
-                f" holds {mark}",
-                why="it shows more of them than are left, so that rows which are written again would be there twice",
-                next="start the job again, which looks again at each of them",
-            )
+        if mark is None or mark.epoch != decision.epoch:
+            return
+        if (1 if mark.participants is None else mark.participants) > votes - lost:
+            what = f"sink {name}: {lost} of {votes} participants of epoch {decision.epoch} were found lost"
+            why = f"its target holds {mark}: more of them than are left. Rows that are written again may come twice"
+            raise InDoubtError(what, why=why, next="start the job again: it looks at each participant again")
 
     def check_commit(self, name: str) -> None:
         """Compare in the session that commits next.
@@ -204,11 +206,6 @@ def is_part(mark: Mark | None, expected: Mark | None) -> bool:
         return False
     same = (mark.lineage, mark.epoch) == (expected.lineage, expected.epoch)
     return same and mark.tokens <= expected.tokens
-
-
-def _shows_at_most(mark: Mark, participants: int) -> bool:
-    """Return whether no more than so many participants show; a target that can't count shows one at least."""
-    return participants > 0 if mark.participants is None else mark.participants <= participants
 
 
 def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) -> ExactsinkError:

@@ -94,7 +94,7 @@ def quarantines(sinks: Mapping[str, Sink]) -> frozenset[str]:
 def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
     """Make a sink's committer, its answers checked: for the newest claim of a journal, or for preflight without one."""
     log = log or Log()
-    unbound = log.decision is not None and log.decision.marks is None
+    decision = log.decision
     context = JobContext(
         job,
         sink.name,
@@ -108,7 +108,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         file_mode=sink.file_mode,
         epoch_column=sink.epoch_column,
         quarantine=sink.quarantine,
-        unbound_epoch=log.decision.epoch if unbound and log.decision is not None else None,
+        unbound_epoch=decision.epoch if decision is not None and decision.marks is None else None,
     )
     with calling(sink.name, sink.backend, "committer"):
         return CheckedCommitter(sink.name, sink.backend, sink.backend.committer(context))
