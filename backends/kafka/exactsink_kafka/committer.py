@@ -117,7 +117,7 @@ class KafkaCommitter(Committer):
             codes = dict(zip(left, self._wire.end(left, commit=False), strict=True))
             for one, code in codes.items():
                 if code not in errors.NOT_OPEN:
-                    raise self._refused(one, code)
+                    raise errors.refused("end a transaction", code, self._options, id=one.id)
             places = {place for one in before.values() for place in one.partitions + one.offsets}
             seen = self._await_markers(wanted, "PrepareAbort", places)
             ended = [
@@ -198,7 +198,7 @@ class KafkaCommitter(Committer):
                 return read_back(self._wire, vote)[0] or said
             answer += f", and is at {state_of(now)}"
         elif code not in errors.MOVED_ON:
-            raise self._refused(one, code)
+            raise errors.refused("end a transaction", code, self._options, id=one.id)
         return resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
 
     def _await_markers(self, ended: Iterable[Transaction], state: str, places: Iterable[Place]) -> Writers:
@@ -260,15 +260,6 @@ class KafkaCommitter(Committer):
             pooled.token,
             age_seconds=max(now - started, 0.0),
             deadline=started + one.timeout_seconds,
-        )
-
-    def _refused(self, one: Transaction, code: int) -> ExactsinkError:
-        if code in errors.NOT_AUTHORIZED:
-            return errors.refused("end a transaction", code, self._options, id=one.id)
-        if code == errors.UNSUPPORTED_VERSION:
-            return Fatal("end a transaction", why=errors.named(code), next="use brokers of Apache Kafka 4.0 or newer")
-        return Retryable(
-            f"transaction {one.ref} can't be ended now", why=errors.named(code), next="start the job again"
         )
 
     @contextmanager
