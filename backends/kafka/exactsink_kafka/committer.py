@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -91,6 +92,7 @@ class KafkaCommitter(Committer):
             wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
             here, known = self._wire.ask(self._wire.about_cluster(), wanted)
             self._check_session()
+            self._check_clock(known)
             ended = self._commit([vote for vote in votes if vote.cluster == here], known)
         self._between_epochs = True
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
@@ -229,6 +231,14 @@ class KafkaCommitter(Committer):
             what = "the connection to the brokers was lost after the mark was read"
             raise Retryable(what, why="nothing was committed", next="start the job again")
 
+    def _check_clock(self, known: Mapping[str, Described]) -> None:
+        """Report a clock here that is behind the brokers', by which deadlines seem later than they are."""
+        lag = max((one.started or 0.0 for one in known.values()), default=0.0) - time.time()
+        if lag > 1.0 and self._rounds % 100 < 2:  # not each time
+            what = "sink %s: this driver's clock is %.0f s behind the brokers', or more: set both right (NTP), because "
+            what += "transactions may time out before their epoch is refused, and are written again then"
+            logging.getLogger(__name__).warning(what, self._ctx.sink, lag)
+
     @property
     def _wanted(self) -> Sequence[str]:
         """The topics that have to be there."""
@@ -279,7 +289,5 @@ def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSe
 
 
 def _elsewhere(vote: Vote, here: str) -> Unknown:
-    return Unknown(
-        f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}, and bootstrap_servers leads to "
-        f"cluster {here}"
-    )
+    begun = f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}"
+    return Unknown(f"{begun}, and bootstrap_servers leads to cluster {here}")

@@ -138,10 +138,7 @@ class Wire:
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
             brokers, lost = self._asker.coordinators(channel, left)
-            requests = [
-                (DescribeTransactionsRequest(transactional_ids=ids), broker)
-                for broker, ids in _grouped(brokers).items()
-            ]
+            requests = [(DescribeTransactionsRequest(transactional_ids=of), to) for to, of in _grouped(brokers).items()]
             found: Answers = {one: (code, None) for one, code in lost.items()}
             for answer in (yield requests):
                 found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
