@@ -15,14 +15,7 @@ import pytest
 
 from exactsink.contract import ConfigError
 from exactsink.spark import query, versions
-from exactsink.spark.versions import (
-    NEWEST,
-    OLDEST,
-    OLDEST_OF_PYTHON_3_12,
-    check_jvm,
-    check_version,
-    source_metrics,
-)
+from exactsink.spark.versions import NEWEST, OLDEST, OLDEST_OF_PYTHON_3_12, check_jvm, check_version, source_metrics
 from exactsink.toolkit.spark_sql import quoted_text
 
 if sys.version_info >= (3, 11):

@@ -47,9 +47,6 @@ def check(
     wire = Wire(made, "exactsink tests", patience_seconds=patience)
     try:
         ctx = ctx or context()
-        return [
-            *findings(made, ctx, wire, rows, patience_seconds=patience),
-            *MarkKeeper(made, ctx, wire).findings(),
-        ]
+        return [*findings(made, ctx, wire, rows, patience_seconds=patience), *MarkKeeper(made, ctx, wire).findings()]
     finally:
         wire.close()
