@@ -28,8 +28,7 @@ OLD, NEW = (3, 11, 7), (3, 13, 0)
 
 
 @pytest.mark.parametrize(
-    ("spark", "python"),
-    [("3.5.0", OLD), ("3.5.9+vendor", OLD), ("4.0.0", NEW), ("4.3.1", OLD), ("4.3.0.dev1", NEW)],
+    ("spark", "python"), [("3.5.0", OLD), ("3.5.9+vendor", OLD), ("4.0.0", NEW), ("4.3.1", OLD), ("4.3.0.dev1", NEW)]
 )
 def test_a_spark_in_range_is_taken(monkeypatch: pytest.MonkeyPatch, spark: str, python: tuple[int, ...]) -> None:
     found(monkeypatch, spark, python)

@@ -37,10 +37,7 @@ def secured(site: SecureKafka, user: str = "writer", **given: Any) -> dict[str, 
 
 
 def check(
-    options: dict[str, Any],
-    ctx: JobContext | None = None,
-    rows: pa.Schema = ROWS,
-    patience: float = _PATIENCE,
+    options: dict[str, Any], ctx: JobContext | None = None, rows: pa.Schema = ROWS, patience: float = _PATIENCE
 ) -> list[Finding]:
     """Look as a job's start does; `patience` is in seconds, short for brokers that will never answer."""
     made = KafkaOptions.model_validate(options)
