@@ -206,16 +206,16 @@ def test_printed_commands_judge_each_of_several_participants_alone(
     for vote in votes[:2]:
         damage(job, vote)
     assert f"--ref {listed(command, job)[votes[1].ref]['reference']} " in explain(command, job, votes[1])["or"]
-    for vote, others in ((votes[0], True), (votes[1], False)):
+    for vote, others, word in ((votes[0], True, "committed"), (votes[1], False, "lost")):
         ended = command("recover", job.file)
         printed = [words for words in commands(ended.err) if "resolve" in words]
         assert printed == [words for words in commands(command("status", job.file).err) if "resolve" in words]
         [words] = printed
         assert (vote.ref in words, "then 1 more, each by itself" in ended.err) == (others, others)
-        assert command(*words[1:], "--yes").code == 0
+        assert command(*[word if one == "committed" else one for one in words[1:]], "--yes").code == 0
         kept = actions_of(job, Resolve)[-1]
-        assert (kept.outcome, kept.participants) == ("committed", (vote.ref,))
-    assert command("recover", job.file).code == 0
+        assert (kept.outcome, kept.participants) == (word, (vote.ref,))
+    assert "1 votes of lake are lost" in command("recover", job.file).err
 
 
 def test_all_lists_the_batch_runs_too(job: Job, command: Command, votes: list[Committable]) -> None:
