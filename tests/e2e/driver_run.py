@@ -72,12 +72,7 @@ def drive(arguments: Sequence[str]) -> int:
         "stall": lambda: _send(signal.SIGSTOP),
     }
     faults = [
-        _At(
-            (fault["point"], fault["edge"], fault["epoch"]),
-            acts[fault["action"]],
-            Path(fault["mark"]),
-            given.first,
-        )
+        _At((fault["point"], fault["edge"], fault["epoch"]), acts[fault["action"]], Path(fault["mark"]), given.first)
         for fault in given.fault
     ]
     if given.hang is not None:

@@ -93,11 +93,7 @@ def test_names_keys_and_folders_that_change_under_a_job(
 
 
 def test_a_job_that_is_started_twice_or_interrupted(
-    tmp_path: Path,
-    drivers: Drivers,
-    jvm: WarmJvm,
-    other_jvm: WarmJvm,
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, other_jvm: WarmJvm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_source(tmp_path, 1)
     day = Day(tmp_path, drivers, jvm, capfd)

@@ -33,11 +33,7 @@ QUIET = 0.2
 @pytest.mark.soak
 @pytest.mark.timeout(60 * MINUTES + 1200)
 def test_job_of_six_sinks_under_kills_and_restarts(
-    tmp_path: Path,
-    drivers: Drivers,
-    jvm: WarmJvm,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(10**6))
     with capsys.disabled():

@@ -25,10 +25,11 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink.protocol.commit import CommitCalls, OutcomeUnknown, Retry, all_before, in_threads
+from exactsink.protocol.commit import CommitCalls, Retry, all_before, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 from exactsink.protocol.journal.records import DecidedSink
+from exactsink.protocol.reach import OutcomeUnknown
 
 OK, AGAIN = Committed(), AlreadyCommitted()
 Answer = Sequence[Outcome] | Exception | Callable[[], Sequence[Outcome]]

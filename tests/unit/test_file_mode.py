@@ -17,11 +17,7 @@ from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.stores.local import LocalStore
 
-MODES: dict[FileMode, tuple[int, int]] = {
-    "private": (0o700, 0o600),
-    "group": (0o2770, 0o660),
-    "umask": (0o755, 0o644),
-}
+MODES: dict[FileMode, tuple[int, int]] = {"private": (0o700, 0o600), "group": (0o2770, 0o660), "umask": (0o755, 0o644)}
 
 
 @pytest.fixture(autouse=True, params=[0o022, 0o077], ids=oct)

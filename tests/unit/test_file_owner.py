@@ -74,6 +74,27 @@ def test_after_root_has_recovered_the_jobs_own_user_goes_on(
     assert done == ["e0", "e1", "e2", "e3"]
 
 
+@pytest.mark.parametrize("stands", [False, True])
+def test_root_makes_no_file_of_duckdb_that_another_user_needs(
+    folder: Path, stands: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DuckDB makes its file and its log by itself, so that nobody hands them over."""
+    shop = Shop(folder)
+    shop.edit("sqlite:///", "duckdb:///")
+    os.chown(shop.file, USER, USER)
+    assert as_user(lambda: shop.epochs(0)) == 0
+    if not stands:
+        shop.database.unlink()
+    for command, code in ((["check", "--no-spark"], 5), (["status"], 3), (["recover"], 1)):
+        assert main([*command, shop.file]) == code
+        said = "".join(capsys.readouterr())
+        assert f"{shop.database} is user nobody's" in said
+        assert "sudo -u nobody" in said
+    assert (shop.database.exists(), of_others(folder)) == (stands, [])
+    assert as_user(lambda: shop.epochs(1)) == 0
+    assert [*(folder / "lake/_exactsink/shop.lake").glob("e1.*done")] or not stands
+
+
 def test_root_starts_no_query_of_another_user(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shop, checkpoint = Shop(folder), folder / "chk"
     assert main(["check", "--no-spark", shop.file]) == 0

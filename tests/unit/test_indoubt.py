@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
+from tests.printed import commands
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 
@@ -19,6 +20,7 @@ from exactsink.protocol.journal.records import Action, Claim, Identity, Resolve
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
+T = TypeVar("T")
 
 
 def listed(command: Command, job: Job, *words: str) -> dict[str, Any]:
@@ -36,10 +38,14 @@ def damage(job: Job, vote: Committable) -> None:
         path.write_text("broken")
 
 
-def actions(job: Job) -> list[Action]:
+def actions_of(job: Job, kind: type[T]) -> list[T]:
     journal = job.journal
     journal.read()
-    return [kept for kept in journal.whole().anchors if isinstance(kept, Action)]
+    return [kept for kept in journal.whole().anchors if isinstance(kept, kind)]
+
+
+def actions(job: Job) -> list[Action]:
+    return actions_of(job, Action)
 
 
 @pytest.fixture
@@ -191,6 +197,25 @@ def test_what_a_person_takes_for_lost_can_be_given_up_and_the_rest_stands(
         ("lost", (votes[0].ref,), 3),
         ("given-up", (votes[0].ref,), 3),
     ]
+
+
+def test_printed_commands_judge_each_of_several_participants_alone(
+    job: Job, command: Command, votes: list[Committable]
+) -> None:
+    """One was committed and the other was not: one word for both would lose rows, or double them."""
+    for vote in votes[:2]:
+        damage(job, vote)
+    assert f"--ref {listed(command, job)[votes[1].ref]['reference']} " in explain(command, job, votes[1])["or"]
+    for vote, others, word in ((votes[0], True, "committed"), (votes[1], False, "lost")):
+        ended = command("recover", job.file)
+        printed = [words for words in commands(ended.err) if "resolve" in words]
+        assert printed == [words for words in commands(command("status", job.file).err) if "resolve" in words]
+        [words] = printed
+        assert (vote.ref in words, "then 1 more, each by itself" in ended.err) == (others, others)
+        assert command(*[word if one == "committed" else one for one in words[1:]], "--yes").code == 0
+        kept = actions_of(job, Resolve)[-1]
+        assert (kept.outcome, kept.participants) == (word, (vote.ref,))
+    assert "1 votes of lake are lost" in command("recover", job.file).err
 
 
 def test_all_lists_the_batch_runs_too(job: Job, command: Command, votes: list[Committable]) -> None:

@@ -75,11 +75,7 @@ def test_a_run_is_complete_by_its_record_or_an_earlier_releases_note() -> None:
 
 @pytest.mark.parametrize(
     ("log", "ends"),
-    [
-        (f"v1\n{{}}\n{KAFKA}", (KAFKA,)),
-        (f"v1\n{{}}\n{KAFKA}\n-\n17\n", (KAFKA, "17")),
-        (f"v2\n{{}}\n0:{KAFKA}", ()),
-    ],
+    [(f"v1\n{{}}\n{KAFKA}", (KAFKA,)), (f"v1\n{{}}\n{KAFKA}\n-\n17\n", (KAFKA, "17")), (f"v2\n{{}}\n0:{KAFKA}", ())],
 )
 def test_a_batch_ends_where_the_checkpoints_offset_log_says(log: str, ends: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()

@@ -203,10 +203,7 @@ def test_a_target_that_moved_with_its_marks_goes_on_and_a_fresh_one_is_bound() -
     held.open_epoch()
     assert target.born == []
     expected = held.decided(CLAIM, 8, decision(8, 1).sinks)
-    assert expected == (
-        Expected("s", "elsewhere", NOW, NOW),
-        Expected("s", "t", at(8, "bb", participants=1), NOW),
-    )
+    assert expected == (Expected("s", "elsewhere", NOW, NOW), Expected("s", "t", at(8, "bb", participants=1), NOW))
     held, target, _ = marks(moved, None)
     held.open_epoch()
     assert target.born == [MINE]

@@ -50,12 +50,7 @@ MISTAKES = {
     "a mark that is a number": (SinkCommitter, "mark", answering(lambda mark: 7), "mark gave 7"),
     "a birth that is None": (SinkCommitter, "put_birth", answering(lambda mark: None), "put_birth gave None"),
     "no committable": (SinkWriter, "pre_commit", answering(lambda made: None), "pre_commit gave None"),
-    "rows that are text": (
-        SinkWriter,
-        "pre_commit",
-        answering(lambda made: replace(made, rows="1")),
-        "bytes and str",
-    ),
+    "rows that are text": (SinkWriter, "pre_commit", answering(lambda made: replace(made, rows="1")), "bytes and str"),
     "a payload that is text": (SinkWriter, "pre_commit", answering(lambda m: replace(m, payload="")), "str and int"),
     "a payload too large": (
         SinkWriter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.conftest import Ended
@@ -159,6 +161,19 @@ def test_only_what_this_process_waits_counts(
     answers.set()
 
 
+def test_a_process_that_wakes_up_late_counts_only_what_it_meant_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, looks, answers = count(), count(), Event()
+
+    def look() -> float:
+        if next(looks) == 7:
+            answers.set()
+        return 0.0
+
+    monkeypatch.setattr(asking, "_busy_seconds", look)
+    monkeypatch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 0.2))
+    assert asking.ask_all({"the store": partial(answers.wait, 60)}, 1.0) == {"the store": True}
+
+
 def test_a_busy_process_is_seen_and_one_that_waits_is_not() -> None:
     before, until = asking._busy_seconds(), time.thread_time() + 0.1
     while time.thread_time() < until:
@@ -166,14 +181,22 @@ def test_a_busy_process_is_seen_and_one_that_waits_is_not() -> None:
     assert asking._busy_seconds() - before > 0.05
 
 
-def test_a_folder_is_never_called_down(tmp_path: Path) -> None:
+def test_a_folder_is_never_called_down_and_a_slow_machine_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     opened = Opened.of(write(tmp_path, 1, journal=False, sinks=DB + LAKE))
     said = late_sink(opened.sinks["lake"], 4)
     assert (said.why, said.next) == (
         f"the disk or the mount of {tmp_path}/lake is slow, or hangs",
         f"see that `ls '{tmp_path}/lake'` ends, then give the command again",
     )
-    assert "127.0.0.1:1/shop#t is down" in late_sink(opened.sinks["db"], 4).why
+    assert late_sink(opened.sinks["db"], 4).why.endswith(
+        "127.0.0.1:1/shop#t is down, hangs, or can't be reached from here"
+    )
+    monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 0.0, 0.0))
+    for sink in opened.sinks.values():
+        assert "; or it is this machine that is too slow: its load is 999, and it has" in late_sink(sink, 4).why
 
 
 def test_what_preflight_knows_to_fix_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,14 +15,7 @@ import pytest
 
 from exactsink.contract import ConfigError
 from exactsink.spark import query, versions
-from exactsink.spark.versions import (
-    NEWEST,
-    OLDEST,
-    OLDEST_OF_PYTHON_3_12,
-    check_jvm,
-    check_version,
-    source_metrics,
-)
+from exactsink.spark.versions import NEWEST, OLDEST, OLDEST_OF_PYTHON_3_12, check_jvm, check_version, source_metrics
 from exactsink.toolkit.spark_sql import quoted_text
 
 if sys.version_info >= (3, 11):
@@ -35,8 +28,7 @@ OLD, NEW = (3, 11, 7), (3, 13, 0)
 
 
 @pytest.mark.parametrize(
-    ("spark", "python"),
-    [("3.5.0", OLD), ("3.5.9+vendor", OLD), ("4.0.0", NEW), ("4.3.1", OLD), ("4.3.0.dev1", NEW)],
+    ("spark", "python"), [("3.5.0", OLD), ("3.5.9+vendor", OLD), ("4.0.0", NEW), ("4.3.1", OLD), ("4.3.0.dev1", NEW)]
 )
 def test_a_spark_in_range_is_taken(monkeypatch: pytest.MonkeyPatch, spark: str, python: tuple[int, ...]) -> None:
     found(monkeypatch, spark, python)

@@ -140,18 +140,8 @@ class Answering(WrappedCommitter):
 @pytest.mark.parametrize(
     ("standing", "age", "code", "then"),
     [
-        (
-            Unknown("no trace"),
-            1.0,
-            3,
-            "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed --reason",
-        ),
-        (
-            Unknown("no trace"),
-            61.0,
-            3,
-            "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed --reason",
-        ),
+        (Unknown("no trace"), 1.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed --reason"),
+        (Unknown("no trace"), 61.0, 3, "exactsink indoubt resolve {} --epoch 1 --sink lake --as committed --reason"),
         (Lost("rolled back"), 61.0, 3, "exactsink run {} (it writes them again)"),
         (Lost("rolled back"), 1.0, 0, ""),
     ],

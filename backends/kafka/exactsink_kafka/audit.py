@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from exactsink.contract import Audit, Retryable
 from exactsink_kafka.errors import UNKNOWN_TOPIC_ID, named
-from exactsink_kafka.messages import OpenProducer
 from exactsink_kafka.transactions import Vote
 from exactsink_kafka.wire import Wire
 
@@ -65,7 +64,10 @@ def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Coun
         batch = seen.batch
         if batch is None or batch.first >= seen.stable:
             for holder in wire.open_in([(topic, partition)])[topic, partition]:
-                raise _hidden(topic, partition, holder)
+                what = f"readers of {topic}-{partition} stand still at offset {holder.first_offset}: rows after it"
+                why = f"producer id {holder.id} (epoch {holder.epoch}) has a transaction open there"
+                fix = "wait until its owner or its timeout ends it, then `exactsink verify JOB.toml` again"
+                raise Retryable(f"{what} can't be counted", why=why, next=fix)
             break  # the ends of the transactions were compacted away
         if batch.ends:
             left = {one: begin for one, begin in left.items() if one[0] != batch.producer[0] or begin > batch.first}
@@ -75,11 +77,3 @@ def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Coun
             rows[batch.producer] += batch.rows_from(offset)
         offset = batch.last + 1
     return wrong
-
-
-def _hidden(topic: str, partition: int, holder: OpenProducer) -> Retryable:
-    return Retryable(
-        f"readers of {topic}-{partition} stand still at offset {holder.first_offset}: rows after it can't be counted",
-        why=f"producer id {holder.id} (epoch {holder.epoch}) has a transaction open there",
-        next="wait until its owner or its timeout ends it, then `exactsink verify JOB.toml` again",
-    )

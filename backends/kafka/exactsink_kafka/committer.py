@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -91,6 +92,7 @@ class KafkaCommitter(Committer):
             wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
             here, known = self._wire.ask(self._wire.about_cluster(), wanted)
             self._check_session()
+            self._check_clock(known)
             ended = self._commit([vote for vote in votes if vote.cluster == here], known)
         self._between_epochs = True
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
@@ -117,7 +119,7 @@ class KafkaCommitter(Committer):
             codes = dict(zip(left, self._wire.end(left, commit=False), strict=True))
             for one, code in codes.items():
                 if code not in errors.NOT_OPEN:
-                    raise self._refused(one, code)
+                    raise errors.refused("end a transaction", code, self._options, id=one.id)
             places = {place for one in before.values() for place in one.partitions + one.offsets}
             seen = self._await_markers(wanted, "PrepareAbort", places)
             ended = [
@@ -198,7 +200,7 @@ class KafkaCommitter(Committer):
                 return read_back(self._wire, vote)[0] or said
             answer += f", and is at {state_of(now)}"
         elif code not in errors.MOVED_ON:
-            raise self._refused(one, code)
+            raise errors.refused("end a transaction", code, self._options, id=one.id)
         return resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
 
     def _await_markers(self, ended: Iterable[Transaction], state: str, places: Iterable[Place]) -> Writers:
@@ -228,6 +230,14 @@ class KafkaCommitter(Committer):
         if self._marked_in is not None and self._wire.session is not self._marked_in:
             what = "the connection to the brokers was lost after the mark was read"
             raise Retryable(what, why="nothing was committed", next="start the job again")
+
+    def _check_clock(self, known: Mapping[str, Described]) -> None:
+        """Report a clock here that is behind the brokers', by which deadlines seem later than they are."""
+        lag = max((one.started or 0.0 for one in known.values()), default=0.0) - time.time()
+        if lag > 1.0 and self._rounds % 100 < 2:  # not each time
+            what = "sink %s: this driver's clock is %.0f s behind the brokers', or more: set both right (NTP), because "
+            what += "transactions may time out before their epoch is refused, and are written again then"
+            logging.getLogger(__name__).warning(what, self._ctx.sink, lag)
 
     @property
     def _wanted(self) -> Sequence[str]:
@@ -262,15 +272,6 @@ class KafkaCommitter(Committer):
             deadline=started + one.timeout_seconds,
         )
 
-    def _refused(self, one: Transaction, code: int) -> ExactsinkError:
-        if code in errors.NOT_AUTHORIZED:
-            return errors.refused("end a transaction", code, self._options, id=one.id)
-        if code == errors.UNSUPPORTED_VERSION:
-            return Fatal("end a transaction", why=errors.named(code), next="use brokers of Apache Kafka 4.0 or newer")
-        return Retryable(
-            f"transaction {one.ref} can't be ended now", why=errors.named(code), next="start the job again"
-        )
-
     @contextmanager
     def _doing(self, doing: str, safe: str) -> Iterator[None]:
         """Name in errors what was being done, and what that leaves."""
@@ -288,7 +289,5 @@ def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSe
 
 
 def _elsewhere(vote: Vote, here: str) -> Unknown:
-    return Unknown(
-        f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}, and bootstrap_servers leads to "
-        f"cluster {here}"
-    )
+    begun = f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}"
+    return Unknown(f"{begun}, and bootstrap_servers leads to cluster {here}")

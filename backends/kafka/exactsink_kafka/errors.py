@@ -47,6 +47,7 @@ QUEUE_FULL, _ALL_BROKERS_DOWN = -184, -187
 _LOGIN = frozenset({-169, 33, 34, 58})  # _AUTHENTICATION, mechanism, state, refused
 _FOLLOWING = frozenset({-152, -151, -150, -172})
 """_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: what else went wrong makes librdkafka say them."""
+_TOO_LARGE = frozenset({10, 18})  # MSG_SIZE_TOO_LARGE, RECORD_LIST_TOO_LARGE
 _CAUSE_SECONDS = 1.0
 
 UNDECIDED = "the epoch is undecided: no row of it shows, and it is written again"
@@ -122,21 +123,24 @@ def refused(
         what = f"{doing}: may not read what became of the rows in topic {topic}"
         return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
     about = id or (f"group {group}" if group else topic)
-    what = f"{doing}: a broker answered {named(code)}" + (f" for {about}" if about else "")
+    if code == UNSUPPORTED_VERSION:
+        return Fatal(doing, why=named(code), next="use brokers of Apache Kafka 4.0 or newer")
+    what = f"{doing}: a broker refused it" + (f" for {about}" if about else "")
     fix = "start the job again; if it stays, see the brokers' logs"
     if code in MOVING and (id or group):
         shown = fixes.show_partitions("unavailable", "--topic", STATE_LOG if id else OFFSETS)
         fix = f"start the brokers that this shows, then the job: {shown}"
-    return Retryable(what, next=fix)
+    return Retryable(what, why=f"it answered {named(code)}", next=fix)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """librdkafka's error code and text, and the topic it was about."""
+    """librdkafka's error code and text, the topic it was about, and the bytes of the row's key and value."""
 
     code: int
     text: str
     topic: str | None = None
+    size: int = 0
 
 
 class Failures:
@@ -146,10 +150,12 @@ class Failures:
         self._doing = doing
         self._fixes = Remedies(options)
         self._first: Failure | None = None
+        self._sizes: list[int] = []  # of rows in batches that a broker finds too large
         self._last_word: Failure | None = None
 
     def add(self, failure: Failure) -> None:
         """Remember that a row was not delivered, or that the producer is done for: the task has to fail."""
+        self._sizes += [failure.size] if failure.code in _TOO_LARGE else []
         if self._first is None or (self._first.code in _FOLLOWING and failure.code not in _FOLLOWING):
             self._first = failure
 
@@ -186,10 +192,9 @@ class Failures:
         )
 
     def _explained(self, failure: Failure, ask: Callable[[], Failure | None]) -> ExactsinkError:
-        if failure.code in _FOLLOWING and (self._first is None or self._first.code in _FOLLOWING):
-            found = ask()
-            if found is not None:
-                self.add(found)
+        follows = failure.code in _FOLLOWING and (self._first is None or self._first.code in _FOLLOWING)
+        if follows and (found := ask()) is not None:
+            self.add(found)
         return self._error(failure)
 
     def _error(self, failure: Failure) -> ExactsinkError:
@@ -207,19 +212,25 @@ class Failures:
             if failure.code in codes:
                 kind, what = error, words.format(topic="the topic" if topic is None else f"topic {topic}")
                 fix = fixed if isinstance(fixed, str) else fixed(self._fixes, topic or "TOPIC")
+        if failure.code in _TOO_LARGE:
+            sizes = self._sizes or [failure.size]
+            why += f": a row of {max(sizes)} bytes" + (f", the largest of {len(sizes)}" if len(sizes) > 1 else "")
+            what = what.replace("a record", "a batch of records") if len(sizes) > 1 else what
+            fix = self._fixes.take_larger_records(topic or "TOPIC", by_broker=bool(self._sizes))
         return kind(f"{self._doing}: {what}", why=f"{why}; {UNDECIDED}", next=fix)
 
 
 _UP = "see that the brokers of bootstrap_servers are up, then start the job again"
 _KINDS: tuple[tuple[frozenset[int], type[ExactsinkError], str, str | Callable[[Remedies, str], str]], ...] = (
     (frozenset({-144, -172, 47, 48, 49, 90}), Retryable, ENDED, ENDED_NEXT),  # _FENCED, _STATE, the brokers' words
-    (frozenset({10, 18}), Fatal, "a record is too large for {topic}", Remedies.take_larger_records),
+    (_TOO_LARGE, Fatal, "a record is too large for {topic}", ""),
+    (frozenset({32}), Fatal, "{topic} refuses a record's timestamp", Remedies.set_clock),
     (frozenset({-188, 3}), Fatal, "there is no {topic}", Remedies.show_or_make_topic),
     (frozenset({-190}), Fatal, "{topic} has no such partition as a row names", Remedies.add_partitions),
     (frozenset({29, 31, 53}), Fatal, "the sink's user may not write to {topic}", Remedies.allow_writing),
     (_LOGIN, Fatal, "the brokers refuse the login", "fix sasl_mechanism, sasl_username or sasl_password"),
     (frozenset({50}), Fatal, "the brokers keep no transaction for that long", Remedies.keep_transactions),
-    # the topic's name, the timestamp, the request, its format, a policy, the codec, the record
-    (frozenset({17, 32, 42, 43, 44, 76, 87}), Fatal, "{topic} refuses a record", Remedies.take_such_records),
+    # the topic's name, the request, its format, a policy, the codec, the record
+    (frozenset({17, 42, 43, 44, 76, 87}), Fatal, "{topic} refuses a record", Remedies.take_such_records),
 )
 """What codes mean that librdkafka reports of rows: the error, what happened, and what to do."""

@@ -47,7 +47,10 @@ MESSAGE = np.dtype(
 class MessageHead(ctypes.Structure):
     """The first fields of `rd_kafka_message_t`, as a failed delivery reports them."""
 
-    _fields_ = (("err", c_int32), ("rkt", c_void_p), ("partition", c_int32))
+    _fields_ = (
+        *(("err", c_int32), ("rkt", c_void_p), ("partition", c_int32)),
+        *(("payload", c_void_p), ("len", c_size_t), ("key", c_void_p), ("key_len", c_size_t)),
+    )
 
 
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
@@ -194,9 +197,7 @@ class FastClient(Client):
             messages = messages[messages["err"] != 0].copy()
             if (other := messages["err"][messages["err"] != QUEUE_FULL]).size:
                 first = messages[messages["err"] == other[0]][0]
-                raise self._explained(
-                    int(other[0]), self._topic_name, f": a row of {first['len'] + first['key_len']} bytes"
-                )
+                raise self._explained(int(other[0]), self._topic_name, int(first["len"] + first["key_len"]))
             self.hear(_ROOM)
             self.failures.check(self.failed)
             if time.monotonic() >= until:
@@ -234,7 +235,7 @@ class FastClient(Client):
             while message := library.event_message_next(event):
                 head = message.contents
                 topic = library.topic_name(head.rkt).decode() if head.rkt else self._topic_name
-                self.failures.add(Failure(head.err, library.text(head.err), topic))
+                self.failures.add(Failure(head.err, library.text(head.err), topic, head.len + head.key_len))
         elif kind == _ERROR:
             failure = Failure(library.event_error(event), library.event_error_string(event).decode(errors="replace"))
             if library.event_error_is_fatal(event):
@@ -249,8 +250,7 @@ class FastClient(Client):
         return Failure(code, why.value.decode(errors="replace")) if code else None
 
     def _check(self, error: int | None) -> None:
-        failure = self._taken(error)
-        if failure is not None:
+        if (failure := self._taken(error)) is not None:
             raise self.failures.cause(failure, self.hear, self.failed)
 
     def _taken(self, error: int | None) -> Failure | None:
@@ -262,8 +262,8 @@ class FastClient(Client):
         library.error_destroy(error)
         return failure
 
-    def _explained(self, code: int, topic: str | None = None, more: str = "") -> Exception:
-        return self.failures.cause(Failure(code, self._library.text(code) + more, topic), self.hear, self.failed)
+    def _explained(self, code: int, topic: str | None = None, size: int = 0) -> Exception:
+        return self.failures.cause(Failure(code, self._library.text(code), topic, size), self.hear, self.failed)
 
 
 def _destroy(library: Library, producer: int, topic: int | None, events: int) -> None:

@@ -104,9 +104,8 @@ class MarkKeeper:
         """Find jobs with our names: each would find the other's transactions, and stop at them by chance."""
         for topic in sorted(texts.keys() - {self._topic}):
             if (mark := _mark(self.group, texts[topic])) is not None and mark.lineage not in ours:
-                what = (
-                    f"another job named {self._ctx.job} has a sink {self._ctx.sink} on this cluster for topic {topic}"
-                )
+                names = f"job named {self._ctx.job} has a sink {self._ctx.sink}"
+                what = f"another {names} on this cluster for topic {topic}"
                 why = f"group {self.group} keeps the mark of its journal {mark.lineage}, and ids have these names, too"
                 words = ("--delete-offsets", "--group", self.group, "--topic", topic)
                 gone = Remedies(self._options).command("kafka-consumer-groups", *words)

@@ -32,7 +32,7 @@ depend on the version of the first end, and a stale commit can look like a succe
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
-_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")  # an ended one keeps its time
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")  # an ended one keeps its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def described(state: Any) -> Described:
     """Read one entry of a DescribeTransactions answer."""
     transaction = Transaction(state.transactional_id, state.producer_id, state.producer_epoch)
     partitions = sorted((topic.topic, partition) for topic in state.topics for partition in topic.partitions)
-    opened = state.transaction_state in _OPEN and state.transaction_start_time_ms >= 0
+    opened = state.transaction_state in OPEN and state.transaction_start_time_ms >= 0
     return Described(
         transaction,
         state.transaction_state,

@@ -60,10 +60,8 @@ def _missing_rows(
         for number, offset in written.first_offsets.items():
             mine, there_now = (one.producer_id, one.producer_epoch, offset), writers.get((written.topic, number))
             if there_now is not None and mine not in [(w.id, w.epoch, w.first_offset) for w in there_now]:
-                return (
-                    f"its rows in {written.topic}-{number} from offset {offset} are no longer part of it: it was ended "
-                    "there manually, or a leader that lagged has lost them"
-                )
+                gone = f"its rows in {written.topic}-{number} from offset {offset} are no longer part of it"
+                return f"{gone}: it was ended there manually, or a leader that lagged has lost them"
     return None
 
 

@@ -20,6 +20,7 @@ from exactsink_kafka.connect import check_settings, connected
 from exactsink_kafka.errors import OFFSETS, STATE_LOG
 from exactsink_kafka.messages import END_TXN_VERSION, Cluster
 from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.remedies import BATCH_BYTES as _BATCH
 from exactsink_kafka.remedies import Remedies, duration, kept_seconds
 from exactsink_kafka.transactions import NO_PRODUCER, Transaction
 from exactsink_kafka.wire import Wire
@@ -34,7 +35,6 @@ _KEPT = {
 _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were committed", "Describe": "to find it"}
 """What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
 _LIMIT, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
-_BATCH = 64  # bytes that a batch of one record has beyond those that librdkafka counts
 _START = "start the brokers that hold them: "
 T = TypeVar("T")
 Settings = Mapping[str, str]

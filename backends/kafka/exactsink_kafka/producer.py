@@ -135,7 +135,7 @@ class PlainClient(Client):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                failures.add(_failure(error, message.topic()))
+                failures.add(_failure(error, message.topic(), len(message.key() or b"") + len(message.value() or b"")))
 
         def heard(error: KafkaError) -> None:
             (failures.add if error.fatal() else failures.note)(_failure(error))
@@ -179,8 +179,7 @@ class PlainClient(Client):
                 except BufferError:
                     self._wait_for_room(row, until)
             except KafkaException as error:
-                size = sum(len(part or b"") for part in row[1:3])
-                raise self._explained(error, row[0], f": a row of {size} bytes") from error
+                raise self._explained(error, row[0], sum(len(part or b"") for part in row[1:3])) from error
 
     def flush(self, seconds: float) -> int:
         with self._explaining():
@@ -200,7 +199,7 @@ class PlainClient(Client):
     def _rows(self, records: Records) -> Iterable[tuple[Any, ...]]:
         """Return the arguments of each call; the shorter the call, the faster."""
         topics = repeat(self._topic) if records.topics is None else records.topics
-        values, keys = records.values.to_pylist(), records.keys_or_none()
+        values, keys = records.values.to_pylist(), repeat(None) if records.keys is None else records.keys.to_pylist()
         if records.headers is None and records.timestamps is None:
             if records.partitions is None:
                 return zip(topics, values, keys)  # noqa: B905 - repeat() has no end
@@ -228,8 +227,8 @@ class PlainClient(Client):
         except (KafkaException, SystemError) as error:
             raise self._explained(_ending(error)) from error
 
-    def _explained(self, error: KafkaException, topic: str | None = None, more: str = "") -> Exception:
-        return self.failures.cause(_failure(error.args[0], topic, more), self.hear, self.failed)
+    def _explained(self, error: KafkaException, topic: str | None = None, size: int = 0) -> Exception:
+        return self.failures.cause(_failure(error.args[0], topic, size), self.hear, self.failed)
 
 
 def refused_settings(doing: str, why: str) -> ConfigError:
@@ -256,7 +255,7 @@ def _ending(error: KafkaException | SystemError) -> KafkaException:
     raise error
 
 
-def _failure(error: Any, topic: str | None = None, more: str = "") -> Failure:
+def _failure(error: Any, topic: str | None = None, size: int = 0) -> Failure:
     if not isinstance(error, KafkaError):
         return Failure(-199, str(error), topic)
-    return Failure(error.code(), f"{error.str()} ({error.name()}){more}", topic)
+    return Failure(error.code(), f"{error.str()} ({error.name()})", topic, size)

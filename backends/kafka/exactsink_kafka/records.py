@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -173,9 +172,6 @@ class Records:
         self.partitions = self._partitions(batch)
         self.timestamps = self._timestamps(batch)
         self.headers = self._headers(batch, [] if header is None else [header])
-
-    def keys_or_none(self) -> Iterable[bytes | None]:
-        return repeat(None) if self.keys is None else self.keys.to_pylist()
 
     def _topics(self, batch: pa.RecordBatch) -> list[str]:
         topics = batch.column("topic")

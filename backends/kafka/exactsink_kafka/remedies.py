@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from exactsink_kafka.options import KafkaOptions
 
-__all__ = ["Remedies", "duration", "kept_seconds"]
+__all__ = ["BATCH_BYTES", "Remedies", "duration", "kept_seconds"]
+
+BATCH_BYTES = 64
+"""What a batch of one record has beyond the bytes that librdkafka counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,8 @@ class Remedies:
 
     def copy_topic(self, topic: str) -> str:
         """More copies are an assignment of every partition, which no single option makes."""
-        words = ("--reassignment-json-file", "copies.json", "--execute")
-        return (
-            f"{self.command('kafka-reassign-partitions', *words)} (copies.json: three brokers a partition of {topic})"
-        )
+        made = self.command("kafka-reassign-partitions", "--reassignment-json-file", "copies.json", "--execute")
+        return f"{made} (copies.json: three brokers a partition of {topic})"
 
     def show_partitions(self, which: str, *topic: str) -> str:
         """Return what lists partitions: `which` is unavailable or under-min-isr."""
@@ -69,9 +71,20 @@ class Remedies:
         more = self.command("kafka-topics", "--alter", "--topic", topic, "--partitions", "N")
         return f"fix the column `partition`, or add partitions: {more}"
 
-    def take_larger_records(self, topic: str) -> str:
-        mine = 'producer = {{"{1}" = N}} of the sink, which takes {0} bytes now'.format(*self.options.record_limit)
+    def take_larger_records(self, topic: str, *, by_broker: bool) -> str:
+        """Return what lets such rows in. A broker compares whole batches: none is larger than `message.max.bytes`."""
+        most, setting = self.options.record_limit
+        if by_broker:
+            theirs = self.set_topic(topic, f"max.message.bytes={most + BATCH_BYTES}")
+            mine = f'producer = {{"message.max.bytes" = N}} of the sink, N the topic\'s own less {BATCH_BYTES}'
+            return f"{theirs}; or, where no row is too large by itself, {mine}; or make rows smaller"
+        mine = f'producer = {{"{setting}" = N}} of the sink, which takes {most} bytes now'
         return f"{self.set_topic(topic, 'max.message.bytes=N')}, and {mine}; or make rows smaller"
+
+    def set_clock(self, topic: str) -> str:
+        now = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        theirs = self.set_topic(topic, "message.timestamp.after.max.ms=N")
+        return f"set this executor's clock right, now {now}; or fix the rows' column `timestamp`, if any; or {theirs}"
 
     def take_such_records(self, topic: str) -> str:
         return f"fix the rows (a compacted topic takes none without a key), or the settings of topic {topic}"

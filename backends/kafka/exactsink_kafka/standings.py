@@ -94,7 +94,5 @@ def _until(known: Described) -> str:
     if known.started is None:
         return "until it ends"
     ends = datetime.fromtimestamp(known.started + known.timeout_seconds, timezone.utc)
-    return (
-        f"until it ends: the brokers abort it at {ends:%Y-%m-%d %H:%M:%S} UTC (begun {known.timeout_seconds:.0f} s "
-        "before: transaction_timeout_seconds)"
-    )
+    after = f"{known.timeout_seconds:.0f} s after it began"
+    return f"until it ends: the brokers abort it at {ends:%Y-%m-%d %H:%M:%S} UTC by their clock, {after}"

@@ -39,10 +39,8 @@ class Transaction:
 
     def is_use_of(self, named: Transaction) -> bool:
         """Return whether a coordinator speaks of this very use: of its epoch, or the one that its end raised it to."""
-        return (named.id, named.producer_id) == (self.id, self.producer_id) and named.producer_epoch in (
-            self.producer_epoch,
-            self.producer_epoch + 1,
-        )
+        same = (named.id, named.producer_id) == (self.id, self.producer_id)
+        return same and named.producer_epoch - self.producer_epoch in (0, 1)
 
     @classmethod
     def of_ref(cls, ref: str) -> Transaction:

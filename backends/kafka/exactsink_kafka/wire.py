@@ -30,7 +30,6 @@ _TAKEN_SECONDS = 60.0
 
 _ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
 _NEVER: frozenset[int] = frozenset()
-_OPEN = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 Key = TypeVar("Key", bound=Hashable)
 Read = TypeVar("Read")
 
@@ -139,10 +138,7 @@ class Wire:
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
             brokers, lost = self._asker.coordinators(channel, left)
-            requests = [
-                (DescribeTransactionsRequest(transactional_ids=ids), broker)
-                for broker, ids in _grouped(brokers).items()
-            ]
+            requests = [(DescribeTransactionsRequest(transactional_ids=of), to) for to, of in _grouped(brokers).items()]
             found: Answers = {one: (code, None) for one, code in lost.items()}
             for answer in (yield requests):
                 found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
@@ -163,7 +159,7 @@ class Wire:
         doing = "list open transactions"
 
         def once(channel: Channel, left: Sequence[int]) -> Talk:
-            answers = yield [(messages.listing_request(_OPEN, prefix), broker) for broker in left]
+            answers = yield [(messages.listing_request(messages.OPEN, prefix), broker) for broker in left]
             return {broker: (answer.error_code, answer) for broker, answer in zip(left, answers, strict=True)}
 
         listed = set()
@@ -171,7 +167,7 @@ class Wire:
             self._answered(f"{doing} of broker {broker}", code)
             listed |= {state.transactional_id for state in answer.transaction_states}
         found = self.describe(sorted(one for one in listed if one.startswith(prefix)))
-        return [one for one in found.values() if one.state in _OPEN]
+        return [one for one in found.values() if one.state in messages.OPEN]
 
     def open_in(self, partitions: Iterable[Place]) -> Writers:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pwd
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.journal.stores.objects import ObjectStore
+from exactsink.toolkit.local_paths import other_owner
 
 __all__ = ["JobHistory"]
 
@@ -124,7 +124,7 @@ class JobHistory:
         for place, what in ((self.folder, "the job's journal and state"), (self.checkpoint, "Spark's checkpoint")):
             if isinstance(place, Path):
                 yield from _unwritable(place, what)
-        if isinstance(self.checkpoint, Path) and os.geteuid() == 0:
+        if isinstance(self.checkpoint, Path):
             yield from _of_another(self.checkpoint)
         if self.journal_url is None and isinstance(self.folder, ObjectPath):
             fix = f"keep it in a database: {JOURNAL_IN_A_DATABASE}"
@@ -158,12 +158,8 @@ def _of_another(checkpoint: Path) -> Iterator[Finding]:
     """Find that root would leave files in another user's checkpoint: ours get their folder's owner, Spark's don't."""
     query = checkpoint / "metadata"
     place = next(above for above in (query, checkpoint, *checkpoint.parents) if above.exists())
-    if (owner := place.stat().st_uid) == 0:
+    if (user := other_owner(place)) is None:
         return
-    try:
-        user = pwd.getpwuid(owner).pw_name
-    except KeyError:  # a container's user, seen from its host
-        user = f"'#{owner}'"
     fix = f"repeat the command with `sudo -u {user}` before it"
     if place == query:
         message = f"the query in {checkpoint} is user {user}'s, who could not go on behind root: Spark's files would be"

@@ -41,11 +41,13 @@ def ask_all(calls: Mapping[str, Callable[[], Any]], seconds: float) -> Mapping[s
         step = time.monotonic()
         if step > began + _BUSY * seconds:
             return {name: _too_busy(name) for name in calls} | found
+        asked = min(_STEP, left)
         with suppress(queue.Empty):
-            name, answer = answers.get(timeout=min(_STEP, left))
+            name, answer = answers.get(timeout=asked)
             found[name] = answer
         before, busy = busy, _busy_seconds()
-        left -= max(0.0, time.monotonic() - step - max(0.0, busy - before))
+        waited = time.monotonic() - step - max(0.0, busy - before)
+        left -= min(max(0.0, waited), asked)  # one that was stopped, or got no processor, wakes up later
     return found
 
 

@@ -103,7 +103,8 @@ def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line
 
 
 def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
-    resolve = f"{commands.of('indoubt resolve')} --epoch {doubt.epoch} --sink {doubt.sink} --reason 'TEXT' --as {{}}"
+    resolve = commands.of("indoubt resolve")
+    resolve += f" --epoch {doubt.epoch} --sink {doubt.sink} --ref {doubt.short} --reason 'TEXT' --as {{}}"
     if doubt.state == "prepared":
         yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
         yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"

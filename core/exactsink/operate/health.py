@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from exactsink.contract import ExactsinkError, ForeignError, InDoubtError, LineageError, Unknown
+from exactsink.contract import ExactsinkError, ForeignError, InDoubtError, LineageError
 from exactsink.job.commands import Commands
 from exactsink.observe.state import is_ahead, is_live, last_heard
 from exactsink.operate.views import SinkView
+from exactsink.protocol.commit import in_doubt
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
 
@@ -77,17 +78,14 @@ def _in_doubt(
     """Return how much is open in all, and of the gravest sink why, and what comes next."""
     decided = sum(len(view.committables) for view in views)
     left = decided - sum(view.count("committed") for view in views)
-    epoch = log.decision.epoch if log.decision else None
+    epoch = log.decision.epoch if log.decision else -1
     what = f"{left} of {decided} decided participants of epoch {epoch} are not proven committed"
     if worst.problem is not None:
         what = what if left else f"sink {worst.name} is not proven to be as it should"
         why = ": ".join(filter(None, (worst.problem.what, worst.problem.why)))
         return InDoubtError(what, why=why, next=worst.problem.next)
-    for evidence in (standing.evidence for standing in worst.standings if isinstance(standing, Unknown)):
-        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as committed --reason 'TEXT'"
-        fix = f"bring back what the evidence names, then {commands.start}; or look into the target, and say: {word} "
-        fix += "(or --as lost, and the job writes them again)"
-        return InDoubtError(what, why=f"sink {worst.name}: {evidence}", next=fix)
+    if (doubt := in_doubt(epoch, worst.name, worst.committables, worst.standings)) is not None:
+        return InDoubtError(what, why=f"sink {worst.name}: {doubt.why}", next=commands.typed(doubt.next))
     if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
         word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as given-up --reason 'TEXT'"

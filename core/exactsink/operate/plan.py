@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from exactsink.contract import Committed, Outcome, Prepared, Unknown
+from exactsink.contract import Committed, Outcome, Prepared
 from exactsink.operate.views import SinkView
 from exactsink.protocol.commit import all_before, in_doubt
 from exactsink.protocol.journal.log import Log, other_journal
@@ -27,8 +27,8 @@ def planned(
     epoch = log.decision.epoch if log.decision is not None else -1
     aside: dict[str, Exception] = {name: view.problem for name, view in mine.items() if view.problem is not None}
     for name, view in mine.items():
-        if evidence := [s.evidence for s in view.standings if isinstance(s, Unknown)]:
-            aside[name] = in_doubt(epoch, name, evidence)
+        if (doubt := in_doubt(epoch, name, view.committables, view.standings)) is not None:
+            aside[name] = doubt
     lost = {name: view.count("lost") for name, view in mine.items() if name not in aside and view.count("lost")}
     undone = {name for name in (*aside, *lost) if mine[name].committables}
     before = all_before({name: sink.after for name, sink in sinks.items()})

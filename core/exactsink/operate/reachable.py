@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,9 @@ def late(name: str, place: str, seconds: float, *, folder: str = "") -> Retryabl
     why, fix = f"{place} is down, hangs, or can't be reached from here", "bring it back"
     if folder:
         why, fix = f"the disk or the mount of {folder} is slow, or hangs", f"see that `ls '{folder}'` ends"
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    if load > processors:
+        why += f"; or it is this machine that is too slow: its load is {load:.0f}, and it has {processors} processors"
     what = f"{name} has not answered within {seconds:g} s"
     return Retryable(what, why=why, next=f"{fix}, then give the command again")
 

@@ -51,11 +51,14 @@ class Recovery:
         if not aside:
             return None
         later = all(isinstance(error, Retryable | OSError) for error in aside.values())
+        fatal = [one for one in aside.values() if isinstance(one, ExactsinkError) and not isinstance(one, Retryable)]
+        first = "; ".join(dict.fromkeys(error.next for error in fatal if error.next))
         are = "would be" if self.planned else "are"
         return (Retryable if later else Fatal)(
             f"not settled: {', '.join(unsettled)}; the other sinks {are} committed, and sweeps wait until all answer",
             why=why,
-            next=f"once {', '.join(aside)} can be reached: `exactsink recover JOB.toml`, or `exactsink run JOB.toml`",
+            next=(f"{first}; then " if first else f"once {', '.join(aside)} can be reached: ")
+            + "`exactsink recover JOB.toml`, or `exactsink run JOB.toml`",
         )
 
 

@@ -4,6 +4,7 @@ answer."""
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +29,6 @@ from exactsink.protocol.reach import OutcomeUnknown, Reach
 __all__ = [
     "CommitCalls",
     "CommitResult",
-    "OutcomeUnknown",
     "Parallel",
     "Retry",
     "SinkCommit",
@@ -139,16 +139,16 @@ class CommitCalls:
     ) -> Mapping[str, Sequence[Committable]]:
         """Return the committables that are lost, by sink. Raises the gravest error."""
         errors = {result.sink: result.error for result in results if result.error is not None}
-        unknown = {r.sink: [o.evidence for o in r.outcomes if isinstance(o, Unknown)] for r in results}
+        doubts = {r.sink: in_doubt(decision.epoch, r.sink, r.committables, r.outcomes) for r in results}
         if not source_done:
-            errors |= {s: in_doubt(decision.epoch, s, evidence) for s, evidence in unknown.items() if evidence}
+            errors |= {sink: doubt for sink, doubt in doubts.items() if doubt is not None}
         reach.aside.update({sink: error for sink, error in errors.items() if reach.may_set_aside(error)})
         if raised := [_of_sink(sink, error) for sink, error in errors.items() if sink not in reach.aside]:
             raise max(raised, key=_gravity)
         lost = {}
         for result in (result for result in results if result.sink not in reach.aside):
-            for evidence in unknown[result.sink][:1]:
-                fields = {"sink": result.sink, "evidence": evidence}
+            if (doubt := doubts[result.sink]) is not None:
+                fields = {"sink": result.sink, "evidence": doubt.why}
                 self.events.report("evidence_expired", epoch=decision.epoch, level=logging.WARNING, **fields)
             if gone := _lost(result, decision, self.events):
                 lost[result.sink] = gone
@@ -186,8 +186,7 @@ def resolved_by(word: str | None, found: T) -> T | AlreadyCommitted | Lost:
     """Return an operator's word in place of an Unknown; else what was found."""
     if word is None or not isinstance(found, Unknown):
         return found
-    lost = Lost(f"an operator resolved it as lost: {found.evidence}")
-    return AlreadyCommitted() if word == "committed" else lost
+    return AlreadyCommitted() if word == "committed" else Lost(f"an operator resolved it as lost: {found.evidence}")
 
 
 def all_before(after: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[str]]:
@@ -196,12 +195,9 @@ def all_before(after: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[str
 
 
 def _on_the_way(name: str, after: Mapping[str, Sequence[str]]) -> set[str]:
-    found: set[str] = set()
-    look = list(after[name])
-    while look:
-        if (first := look.pop()) not in found:
-            found.add(first)
-            look += after.get(first, ())
+    found = set(after[name])
+    while more := {first for one in found for first in after.get(one, ())} - found:
+        found |= more
     return found
 
 
@@ -239,22 +235,29 @@ def _gravity(error: Exception) -> int:
     return 1 if isinstance(error, Retryable) else 2
 
 
-def in_doubt(epoch: int, sink: str, evidence: Sequence[str]) -> OutcomeUnknown:
-    """Return the error of participants that are neither proven committed nor proven lost, with evidence for each."""
+def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequence[object]) -> OutcomeUnknown | None:
+    """Return the error of participants that are neither proven committed nor proven lost; None where none is.
+
+    Of several it names one for a person's word: one may have been committed, and another not.
+    """
+    unknown = [(c.ref, one.evidence) for c, one in zip(votes, found, strict=False) if isinstance(one, Unknown)]
+    if not unknown:
+        return None
+    (ref, evidence), *others = unknown
+    only, each = (f" --ref {shlex.quote(ref)}", f"; then {len(others)} more, each by itself") if others else ("", "")
     return OutcomeUnknown(
-        f"epoch {epoch} is decided, and {len(evidence)} participants of sink {sink} are in doubt",
-        why=evidence[0],
+        f"epoch {epoch} is decided, and {len(unknown)} participants of sink {sink} are in doubt",
+        why=evidence,
         next="bring back what the evidence names, then start the job again; or look into the target, and say what is "
-        f"there: `exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'` "
-        "(or --as lost)",
+        f"there: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'{only} "
+        f"(or --as lost, and the job writes it again){each}",
     )
 
 
 def _lost(result: SinkCommit, decision: Decision, events: Events) -> Sequence[Committable]:
-    gone = []
-    for committable, outcome in zip(result.committables, result.outcomes, strict=True):
-        if isinstance(outcome, Lost):
-            gone.append(committable)
-            fields = {"sink": result.sink, "txn": committable.txn.id, "evidence": outcome.evidence}
-            events.report("vote_lost", epoch=decision.epoch, level=logging.WARNING, **fields)
-    return gone
+    found = zip(result.committables, result.outcomes, strict=True)
+    gone = [(vote, one) for vote, one in found if isinstance(one, Lost)]
+    for vote, one in gone:
+        fields = {"sink": result.sink, "txn": vote.txn.id, "evidence": one.evidence}
+        events.report("vote_lost", epoch=decision.epoch, level=logging.WARNING, **fields)
+    return [vote for vote, _ in gone]

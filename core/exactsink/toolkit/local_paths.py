@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["absolute_path", "real_path"]
+__all__ = ["absolute_path", "other_owner", "real_path"]
 
 _DRIVE = re.compile(r"/?(?P<drive>[A-Za-z]):[\\/](?P<rest>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
@@ -36,6 +37,17 @@ def absolute_path(path: str, context: Any = None) -> str:
 def real_path(path: str, context: Any = None) -> str:
     """Return the same with symbolic links resolved: two ways to one place are one name."""
     return os.path.realpath(absolute_path(path, context))
+
+
+def other_owner(place: Path) -> str | None:
+    """Return to root which other user has a file, or the folder where it would be made; as `sudo -u` takes the name."""
+    stands = next(above for above in (place, *place.parents) if above.exists())
+    if os.geteuid() != 0 or (owner := stands.stat().st_uid) == 0:
+        return None
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:  # a container's user, seen from its host
+        return f"'#{owner}'"
 
 
 def _of_url(path: str) -> str:

@@ -37,19 +37,13 @@ def secured(site: SecureKafka, user: str = "writer", **given: Any) -> dict[str, 
 
 
 def check(
-    options: dict[str, Any],
-    ctx: JobContext | None = None,
-    rows: pa.Schema = ROWS,
-    patience: float = _PATIENCE,
+    options: dict[str, Any], ctx: JobContext | None = None, rows: pa.Schema = ROWS, patience: float = _PATIENCE
 ) -> list[Finding]:
     """Look as a job's start does; `patience` is in seconds, short for brokers that will never answer."""
     made = KafkaOptions.model_validate(options)
     wire = Wire(made, "exactsink tests", patience_seconds=patience)
     try:
         ctx = ctx or context()
-        return [
-            *findings(made, ctx, wire, rows, patience_seconds=patience),
-            *MarkKeeper(made, ctx, wire).findings(),
-        ]
+        return [*findings(made, ctx, wire, rows, patience_seconds=patience), *MarkKeeper(made, ctx, wire).findings()]
     finally:
         wire.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import time
 from collections import Counter
@@ -12,7 +13,8 @@ from datetime import datetime, timezone
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import Fatal
+from exactsink.contract import Committed, Fatal, JobContext
+from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.transactions import Ticket, Vote
 from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on, rows, topic_of, written
 from tests.servers.kafka import Kafka
@@ -24,16 +26,21 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 @pytest.mark.parametrize("minutes", [-20, 20])
 def test_an_executor_whose_clock_is_wrong_votes_with_the_same_deadline(
-    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, minutes: int
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, minutes: int
 ) -> None:
     """Else the driver would refuse its epochs for a transaction timeout that is too short, or decide them too late."""
     now, ticket = time.time(), attempts.ticket.dump()
     monkeypatch.setattr(Attempts, "ticket", Ticket.load(ticket))
     monkeypatch.setattr(time, "time", lambda: now + minutes * 60)
-    deadline = attempts.voted(rows((b"k", b"v"))).deadline
+    vote = attempts.voted(rows((b"k", b"v")))
+    with closing(KafkaCommitter(attempts.options, JobContext(attempts.job, "out", "", 1, ""))) as driver:
+        assert driver.commit(7, [vote]) == [Committed()]
+    said = [record.getMessage() for record in caplog.records if "clock is" in record.getMessage()]
+    behind = re.search(r"clock is (\d+) s behind", "".join(said))
+    assert (behind and 1190 < int(behind[1]) < 1260) if minutes < 0 else not said, "the brokers' answers measure it"
     monkeypatch.undo()
-    assert deadline is not None
-    assert now + 60 <= deadline <= time.time() + 60
+    assert vote.deadline is not None
+    assert now + 60 <= vote.deadline <= time.time() + 60
 
 
 def test_every_kind_of_row_shows_when_another_ends_the_transaction_that_the_vote_names(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,42 @@ pytest_plugins = ["tests.servers.fixtures"]
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(("limit", "size"), [("topic", 5_000), ("client", 1_500_000)])
+@pytest.mark.parametrize(
+    ("count", "size", "said", "why"),
+    [
+        (1, 5_000, "a record is", "(MSG_SIZE_TOO_LARGE): a row of 5001 bytes;"),
+        (2, 5_000, "a batch of records is", ": a row of 5001 bytes, the largest of 2;"),
+        (900, 90, "a batch of records is", ": a row of 91 bytes, the largest of 900;"),
+        (1, 1_500_000, "a record is", ": a row of 1500001 bytes;"),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
 def test_a_record_that_is_too_large_fails_the_task_for_good(
-    kafka: Kafka, attempts: Attempts, limit: str, size: int
+    kafka: Kafka, attempts: Attempts, named: bool, count: int, size: int, said: str, why: str
 ) -> None:
-    topic = kafka.new_topic("small", **({"max_message_bytes": "1000"} if limit == "topic" else {}))
-    mine = attempts.with_(topic=topic)
-    with pytest.raises(Fatal, match=f"too large for topic {topic}") as failure:
-        mine.voted(rows((b"k", b"fits"), (b"k", os.urandom(size))))
-    assert "max.message.bytes" in failure.value.next
+    """Its topic's own limit is known to no producer: it was set after `check`, or the rows name their topics."""
+    topic = kafka.new_topic("small", 1, max_message_bytes="1000")
+    mine = attempts.with_(topic=None, writer="auto") if named else attempts.with_(topic=topic)
+    data = rows((b"k", os.urandom(size)), *[(b"k", os.urandom(90))] * (count - 1))
+    with pytest.raises(Fatal, match=f"{said} too large for topic {topic}") as failure:
+        mine.voted(data.append_column("topic", pa.array([topic] * count)) if named else data)
+    assert why in failure.value.why
+    by_client = 'max.message.bytes=N, and producer = {"message.max.bytes" = N} of the sink, which takes 1000000 bytes'
+    assert (by_client if size > 1_000_000 else "max.message.bytes=1000064; or, ") in failure.value.next
+
+
+def test_a_timestamp_that_brokers_refuse_names_the_executors_clock(attempts: Attempts) -> None:
+    ahead = pa.array([datetime.now(timezone.utc) + timedelta(hours=2)], pa.timestamp("us", "UTC"))
+    with pytest.raises(Fatal, match="refuses a record's timestamp") as failure:
+        attempts.with_(writer="auto").voted(rows((b"k", b"v"), timestamp=ahead))
+    assert f"clock right, now {datetime.now(timezone.utc):%Y-%m-%d}" in failure.value.next
 
 
 def test_a_row_larger_than_the_queue_is_refused_at_once_with_its_size_and_the_setting(attempts: Attempts) -> None:
     mine = attempts.with_(producer={"queue.buffering.max.kbytes": 100, "linger.ms": 0})
     with pytest.raises(Fatal, match="too large for topic") as failure:
         mine.voted(rows((b"k", b"fits"), (b"k", b"v" * 102_401)))
-    assert "a row of 102402 bytes" in failure.value.why
+    assert ": a row of 102402 bytes;" in failure.value.why
     assert (
         'producer = {"queue.buffering.max.kbytes" = N} of the sink, which takes 102400 bytes now' in failure.value.next
     )

@@ -10,10 +10,7 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import Finding
-from tests.integration.postgres.preflight_checks import (
-    check,
-    reported,
-)
+from tests.integration.postgres.preflight_checks import check, reported
 from tests.servers.postgres import PostgresServer
 
 STAGED: dict[str, Any] = {"strategy": "staged", "staging_schema": "{s}_staging"}

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.toolkit.local_paths import other_owner
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_declared, columns_of, takes
 from exactsink_idempotent_upsert.generic.spool import in_order
@@ -132,6 +134,10 @@ class GenericDatabase(Database):
         return unstorable(batch, "this database")
 
     def _engine(self) -> sa.Engine:
+        file = Path(self.address.partition(":///")[2])
+        if self.address.startswith("duckdb") and (user := other_owner(file)) is not None:
+            why = f"DuckDB would make files that are root's beside it, and user {user} could open it no more"
+            raise Fatal(f"{file} is user {user}'s", why=why, next=f"repeat the command with `sudo -u {user}` before it")
         return sa.create_engine(self.url, poolclass=NullPool)
 
 
@@ -154,14 +160,8 @@ class _Session(Session):
         table = self._table
         if not table.create:
             return
-        columns = [
-            sa.Column(
-                name, column_type(schema.field(name).type, key=name in table.keys), primary_key=name in table.keys
-            )
-            for name in table.stored(schema.names)
-        ]
-        for column in columns:
-            column.autoincrement = False
+        kinds = {n: column_type(schema.field(n).type, key=n in table.keys) for n in table.stored(schema.names)}
+        columns = [sa.Column(n, kind, primary_key=n in table.keys, autoincrement=False) for n, kind in kinds.items()]
         sa.Table(table.name, sa.MetaData(), *columns, schema=table.schema).create(self._connection, checkfirst=True)
 
     def marker(self, job: str, sink: str) -> Marker | None:
