@@ -22,7 +22,7 @@ from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.operate.rebase import RebasePlan
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Expected
+from exactsink.protocol.journal.records import Complete, Expected
 from exactsink.protocol.marks import Marks
 from exactsink.testing import Session
 
@@ -260,3 +260,8 @@ def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job
     for word in ("--yes", "--dry-run"):
         again = command(*words[:4], "--sink", "lake=0", word)
         assert (again.code, "has nothing to go on with: its rows show in lake" in again.err) == (2, True)
+    journal = JobHistory.of(load_config(job.file)[0], "done").journal(lambda attempt: None)
+    journal.claim("run done", "host:17")
+    journal.keep(Complete(0))  # and its marks are gone
+    again = command("rebase", job.file, "--run", "done")
+    assert (again.code, "has nothing to go on with: it is complete" in again.err) == (2, True)
