@@ -33,7 +33,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Identity
-from exactsink.protocol.lineage import check_follows
+from exactsink.protocol.lineage import check_follows, check_replay
 from exactsink.protocol.participant import no_probe, write_partition
 from exactsink.protocol.sinks import Sink, bound_sinks, is_bound, lacking_sinks
 from exactsink.protocol.votes import EpochPlan, Vote
@@ -329,6 +329,15 @@ def test_a_batch_begins_where_the_last_epoch_ended_though_that_had_no_sinks() ->
         check_follows(log, 5, "end-4-anew")
 
 
+@pytest.mark.parametrize(("decided", "begins"), [("", "end-3"), ("end-3", ""), ("end-3", "end-3-anew")])
+def test_a_replay_begins_where_the_decided_batch_began_also_where_one_has_nothing_before_it(
+    decided: str, begins: str
+) -> None:
+    check_replay(Decision(4, "end-4", {}, (1,), previous=decided), "end-4", decided)
+    with pytest.raises(LineageError, match="decided for other input"):
+        check_replay(Decision(4, "end-4", {}, (1,), previous=decided), "end-4", begins)
+
+
 # lost votes
 
 
@@ -360,6 +369,27 @@ def test_rows_that_show_by_now_are_not_written_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SinkCommitter, "mark", lambda self: shown)
     with pytest.raises(InDoubtError, match="lake: 1 of 2 participants of epoch 0 were found lost"):
         driver.run_epoch(replace(bench.batch(0), write=lambda plan: pytest.fail("written")))
+
+
+def test_lost_votes_of_a_quarantine_are_written_from_rows_that_are_judged_again() -> None:
+    bench = Bench(("table", 0, 0))
+    _decided_not_committed(bench)
+    sinks, plans = bench.sinks(), list[EpochPlan]()
+    sinks["lake"] = replace(sinks["lake"], quarantine="table")
+    with pytest.raises(Retryable, match="dies here"):
+        bench.driver(sinks).run_epoch(replace(bench.batch(0), write=lambda plan: plans.append(plan) or _die()))
+    assert [(set(plan.sinks), set(plan.judged)) for plan in plans] == [({"table"}, {"lake"})]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_before_all_marks_are_seen_nothing_is_opened_or_committed(bench: Bench, decided: bool) -> None:
+    driver = bench.driver()
+    if decided:
+        _decided_not_committed(bench)
+    bench.world.births["table", "sim"] = "another"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(LineageError, match="sink table: its target holds"):
+        patch.setattr(SinkCommitter, "commit" if decided else "open_epoch", lambda *_: pytest.fail("before the look"))
+        bench.driver() if decided else driver.run_epoch(bench.batch(0))
 
 
 def test_lost_votes_and_a_source_that_goes_on_stop_in_doubt() -> None:

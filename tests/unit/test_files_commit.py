@@ -329,3 +329,13 @@ def test_attempts_that_race_for_one_id_do_not_mix(tmp_path: Path) -> None:
         sink.begin(given)
     first.write(given.to_batches()[0])
     assert sink.end(first.pre_commit()) == [Committed()]
+
+
+def test_what_a_link_in_the_place_of_a_committed_votes_folder_leads_to_stands(tmp_path: Path) -> None:
+    sink, outside = files(tmp_path / "lake"), tmp_path / "outside"
+    [vote] = sink.vote(rows((1, "a")))
+    assert sink.end(vote) == [Committed()]
+    outside.mkdir()
+    (outside / "0.tmp").write_text("not ours")
+    (tmp_path / "lake/_exactsink" / sink.id()).symlink_to(outside)
+    assert (sink.end(vote), (outside / "0.tmp").read_text()) == ([AlreadyCommitted()], "not ours")

@@ -13,6 +13,7 @@ from tests.unit.files_sink import EPOCH, TEXT, Files, files, lines, marks, temps
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
+from exactsink_files.marks import Standing
 
 
 def of(sink: Files, lineage: str) -> Files:
@@ -50,6 +51,24 @@ def test_the_manifest_is_durable_before_the_first_name_and_done_after_the_last(t
     named = ["link file"] * 2 + ["fsync file"] * 3  # both partition folders, the root
     assert log == [*begun, *named, "fsync mark done", "unlink file done", "unlink file done"]
     assert marks(tmp_path) == ["birth", f"e{EPOCH}.SET.done", f"e{EPOCH}.SET.manifest"]
+
+
+def test_what_stands_of_a_mark_is_durable_before_anything_rests_on_it(tmp_path: Path) -> None:
+    """Another process may have made it, and died before it synced: a birth opens an epoch, a done drops marks."""
+    sink, folder, log = bound(tmp_path), tmp_path / "_exactsink" / "job.sink", list[str]()
+    with around(tmp_path, ["fsync", "unlink"], lambda name, path: log.append(f"{name} {Path(path).name}")):
+        assert sink.put_birth() == Mark("L1")
+        assert log[-1] == f"fsync {folder.name}"
+        sink.commit_marked(EPOCH, sink.vote(lines("a")))
+        log.clear()
+        sink.with_committer(lambda committer: committer.trim_marks())
+    assert log[:2] == [f"fsync {folder.name}", "unlink birth"]
+
+
+def test_a_participant_is_proven_by_a_set_that_names_it_and_is_done() -> None:
+    stands = Standing(Mark("L1", 1), named=frozenset("ab"), done=frozenset("a"))
+    found = [(stands.names(1, name), stands.proves(1, name)) for name in "abc"]
+    assert found == [(True, True), (True, False), (False, False)]
 
 
 def test_a_done_whose_sync_failed_is_made_again(tmp_path: Path) -> None:

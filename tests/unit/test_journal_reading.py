@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.unit.journals import QUERY, Driver, Store, claimed, committables, decided, redecided, whole
 
-from exactsink.contract import Fatal, LineageError, Mark, Retryable
+from exactsink.contract import Committable, Fatal, LineageError, Mark, Retryable, Txn
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, extended
-from exactsink.protocol.journal.records import Clean, Expected, Note, Record
+from exactsink.protocol.journal.records import Clean, Expected, Note, Record, Redecide, Resolve
 
 FORMAT_2 = Path(__file__).with_name("journal_format_2.json")
 """What the release before records with sums wrote; never made by today's code."""
@@ -61,11 +61,15 @@ def test_the_latest_redecide_of_a_sink_replaces_its_whole_set_and_no_others() ->
     assert (voted(decision, "lake"), decision.epoch, decision.seqs) == ([(1, 1), (1, 2)], 1, (2,))
 
 
-def test_of_a_set_that_was_replaced_only_the_new_ones_tokens_may_show() -> None:
-    now, before = Mark("l1", 0, frozenset({"old"}), 2), Mark("l1")
-    decision = fold(replace(decided(0), marks=(Expected("lake", "/lake", now, before),)), redecided(0, 7))
-    new = frozenset(committable.txn.token for committable in decision.committables("lake"))
-    assert decision.marks == (Expected("lake", "/lake", Mark("l1", 0, new, 1), before),)
+@pytest.mark.parametrize("given_up", [False, True])
+def test_of_a_set_that_was_replaced_only_the_new_ones_tokens_may_show(given_up: bool) -> None:
+    """Also where some were given up: those are proven lost. What stands in a former target stays as it is."""
+    now, before, former = Mark("l1", 0, frozenset({"old"}), 2), Mark("l1"), "/former"
+    marks = tuple(Expected("lake", target, now, before) for target in (former, "/lake"))
+    words = [Resolve("ada", "", 0, "lake", "given-up", (committables(1)[0].ref,))] * given_up
+    replaced = Redecide(0, "lake", 2, (Committable(Txn("job", 0, "lake", 2, "cd", 7, 7), 7, b""),))
+    decision = fold(replace(decided(0), marks=marks), *words, replaced)
+    assert decision.marks == (marks[0], Expected("lake", "/lake", Mark("l1", 0, frozenset({"cd"}), 1), before))
 
 
 def test_a_decision_is_open_again_once_a_part_of_it_is_replaced() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.unit.os_faults import around
 
-from exactsink.contract import PreflightError, Retryable
+from exactsink.contract import PreflightError, Retryable, create_file
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores import local as store_module
 from exactsink.protocol.journal.stores.local import LocalStore
@@ -72,6 +72,13 @@ def test_a_put_syncs_the_entry_before_it_has_its_name_and_the_name_after(tmp_pat
     with recorded(tmp_path) as log:
         store.put(1, b"x")
     assert log == ["sync .tmp", "link", "sync the folder"]  # two syncs: each costs milliseconds per epoch
+
+
+def test_a_file_that_another_process_made_is_durable_before_anything_rests_on_it(tmp_path: Path) -> None:
+    assert create_file(tmp_path / "x", b"first")
+    with recorded(tmp_path) as log:
+        assert not create_file(tmp_path / "x", b"second")
+    assert log[-1] == "sync the folder"
 
 
 def test_an_entry_that_refused_a_put_is_written_again_before_it_is_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -120,6 +121,12 @@ def test_a_mark_fits_exactly_where_it_may_stand(shown: Mark, fitting: str) -> No
             with pytest.raises((LineageError, InDoubtError)):
                 look(held, name)
         assert target.born == []
+
+
+def test_where_all_is_lost_a_mark_that_does_not_count_is_of_rows_that_show() -> None:
+    for lost, refused in ((1, False), (2, True)):
+        with pytest.raises(InDoubtError) if refused else nullcontext():
+            marks(ROWS, at(7, "bb"))[0].check_rewrite("s", lost)
 
 
 @pytest.mark.parametrize("name", LOOKS)

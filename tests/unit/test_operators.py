@@ -16,11 +16,13 @@ import pytest
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 
-from exactsink.contract import JobContext
+from exactsink.contract import JobContext, Retryable
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.records import Action, Clean, Complete, Settled
+from exactsink.protocol.reach import Reach
+from exactsink.protocol.sweep import Sweep
 
 Command = Callable[..., Ended]
 
@@ -175,6 +177,19 @@ def test_what_a_deleted_journal_left_is_shown_and_swept_by_its_tokens(job: Job, 
         True,
         True,
     )
+
+
+def test_a_sweep_without_a_journal_is_not_clean_if_a_sink_gives_no_answer_meanwhile(
+    job: Job, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(self: Sweep, committers: object, log: object, mine: object, tokens: object, reach: Reach) -> object:
+        reach.aside["lake"] = Retryable("the store is away")
+        return {}
+
+    job.vote(FOREIGN, 4, 9)
+    monkeypatch.setattr(Sweep, "older", older)
+    assert command("recover", job.file, "--sweep-token", FOREIGN.token).code == 75
+    assert [type(kept).__name__ for kept in job.journal.read().anchors] == ["Claim", "Action"]
 
 
 def test_the_message_of_a_damaged_entry_names_a_way_that_works(job: Job, command: Command) -> None:

@@ -20,8 +20,10 @@ from exactsink.cli.opened import Opened
 from exactsink.contract import InDoubtError, JobContext, LineageError
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
+from exactsink.operate.rebase import RebasePlan
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Expected
+from exactsink.protocol.journal.records import Complete, Expected
+from exactsink.protocol.marks import Marks
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
@@ -135,6 +137,7 @@ AGAIN, MISSING = "epochs 1 to 2 come again: doubled here", "epochs 1 to 2 are in
         (["chk.exactsink", "lake", "shop.db"], MISSING, MISSING, "--sink lake=0 --sink table=0 --batch 3"),
         (["chk", "lake"], NOTHING, AGAIN, "--sink lake=0 --sink table=2 --batch 1"),
         (["lake/_exactsink"], NO_MARK, NOTHING, "--sink lake=none --batch 3"),
+        (["lake/_exactsink", "chk.exactsink/journal"], NO_MARK, NOTHING, "--sink lake=none --sink table=2 --batch 3"),
         (list(PARTS), NOTHING, NOTHING, ""),
     ],
     ids=str,
@@ -143,10 +146,8 @@ def test_a_rebase_names_the_epochs_that_are_missing_and_those_that_come_again(
     shop: Shop, command: Command, parts: list[str], lake: str, table: str, words: str
 ) -> None:
     """And it does no more: once the batches that the checkpoint gives are written, each sink holds just that."""
-    if parts == ["lake/_exactsink"]:
-        shutil.rmtree(shop.folder / parts[0])
-    else:
-        put_back(shop, "copy", *parts)
+    for part in parts:
+        put_back(shop, "copy", part) if part in PARTS else shutil.rmtree(shop.folder / part)
     before = shop.lake_rows()
     assert shown(command, shop) == ({"lake": lake, "table": table}, words.split())
     if not words:
@@ -179,6 +180,31 @@ def test_a_sink_that_was_put_back_gets_the_epoch_that_is_not_done_as_lost_votes(
     assert (command("status", shop.file, "--within", "60").code, shop.lake_rows()) == (0, 6)
     kinds = [line["kind"] for line in command("history", shop.file, "--json").body]
     assert kinds.count("redecide") == 1
+
+
+def test_after_an_older_releases_decision_all_sinks_are_rebased(tmp_path: Path, command: Command) -> None:
+    """It expects no marks: if only the one that differs were named, no start would know the others'."""
+    shop = Shop(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Marks, "decided", lambda *_: None)
+        shop.epochs(0, 1)
+    shutil.rmtree(shop.folder / "lake/_exactsink")
+    Session(Opened.of(shop.file).sinks["lake"].backend, JobContext("shop", "lake", "", 1, "ff"), "ff").put_birth()
+    words = ["--sink", "lake=birth", "--sink", "table=1", "--batch", "2"]
+    assert shown(command, shop)[1] == words
+    assert command("rebase", shop.file, *words, "--yes").code == 0
+    shop.epochs(2)
+    assert (command("status", shop.file, "--within", "60").code, shop.lake_rows()) == (0, 9)
+
+
+def test_a_rebase_is_refused_where_the_journal_went_on_since_it_was_read(
+    shop: Shop, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back(shop, "copy", "lake")
+    check = RebasePlan.check_named
+    monkeypatch.setattr(RebasePlan, "check_named", lambda plan, *words: shop.epochs(3) or check(plan, *words))
+    ended = command("rebase", shop.file, "--sink", "lake=0", "--batch", "3", "--yes")
+    assert (ended.code, "the journal was written to while it was read" in ended.err) == (75, True)
 
 
 def test_a_rebase_changes_nothing_until_all_that_differs_is_named_and_confirmed(shop: Shop, command: Command) -> None:
@@ -234,3 +260,8 @@ def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job
     for word in ("--yes", "--dry-run"):
         again = command(*words[:4], "--sink", "lake=0", word)
         assert (again.code, "has nothing to go on with: its rows show in lake" in again.err) == (2, True)
+    journal = JobHistory.of(load_config(job.file)[0], "done").journal(lambda attempt: None)
+    journal.claim("run done", "host:17")
+    journal.keep(Complete(0))  # and its marks are gone
+    again = command("rebase", job.file, "--run", "done")
+    assert (again.code, "has nothing to go on with: it is complete" in again.err) == (2, True)

@@ -235,6 +235,7 @@ def test_votes_are_kept_until_the_epoch_is_marked_and_one_that_is_gone_is_lost(t
     sink.sql(f"DELETE FROM exactsink_votes WHERE participant = '{votes[1].ref}'")
     (unknown, _) = sink.commit(1, votes)
     assert isinstance(unknown, Unknown)
+    assert sink.commit_marked(1, votes) == [unknown] * 2, "nor does a mark that is gone prove it"
     sink.put_birth()
     (lost, _) = sink.commit_marked(1, votes)
     assert lost == Lost(f"{unknown.evidence}; the target stands at the birth of journal L1")

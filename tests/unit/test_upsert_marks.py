@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,12 +23,15 @@ from exactsink.contract import (
     Lost,
     Mark,
     Marker,
+    Prepared,
     Retryable,
     StagedBackend,
+    StagedCommitter,
     Traits,
     Unknown,
 )
 from exactsink.testing import Session
+from exactsink_idempotent_upsert.strategies import UpsertApplier
 
 OLD_TABLE = """
     CREATE TABLE exactsink_epochs
@@ -39,6 +43,29 @@ BOTH = pytest.mark.parametrize("strategy", ["staged", "direct"])
 
 def at(epoch: int | None, token: str = "aa") -> Mark:
     return Mark("L1", epoch, frozenset([token] if token else []))
+
+
+@BOTH
+def test_who_looks_while_another_driver_commits_finds_nothing_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """The other one takes votes and files away once its marker is there, between any two calls of this look."""
+    sink = upsert(tmp_path, strategy=strategy)
+    sink.put_birth()
+    votes = sink.vote(1, [(1, "a")])
+    owner: Any = StagedCommitter if strategy == "staged" else UpsertApplier
+    name = "_damage" if strategy == "staged" else "last_applied"
+    real = getattr(owner, name)
+
+    def overtaken(self: Any, *given: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        found = real(self, *given)
+        assert sink.commit(1, votes) == [Committed()]
+        return real(self, *given) if strategy == "staged" else found
+
+    monkeypatch.setattr(owner, name, overtaken)
+    found = sink.with_committer(lambda committer: committer.assess(1, votes))
+    assert list(found) == [AlreadyCommitted() if strategy == "staged" else Prepared()]
 
 
 @BOTH

@@ -144,6 +144,7 @@ def test_a_replay_is_held_against_each_lost_partition_where_others_of_the_sink_s
     assert same_rows(lost, lost[::-1], by_partition=True)
     assert not same_rows(lost, again, by_partition=True)
     assert not same_rows(lost, lost[1:], by_partition=False)
+    assert not same_rows(lost[1:], lost, by_partition=True), "a partition that was not lost would come twice"
 
 
 def test_digests_are_summed_modulo_two_to_the_64_in_any_order() -> None:

@@ -1,0 +1,117 @@
+"""Commands on one sink of two: what the other sink, or the target itself, says against it stops them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.conftest import Ended
+from tests.unit.two_sinks import Shop
+
+from exactsink.cli.opened import Opened
+from exactsink.contract import JobContext, Mark, Retryable
+from exactsink.operate.rebase import RebasePlan
+from exactsink.protocol.journal.records import Action, Resolve
+from exactsink.testing import Session
+from exactsink_files.committer import FilesCommitter
+
+Command = Callable[..., Ended]
+Patch = pytest.MonkeyPatch
+REASON = ("--reason", "seen", "--yes")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Epoch 1 is decided and in neither sink: the table is closed, and files come after it."""
+    made = Shop(tmp_path)
+    made.epochs(0)
+    made.close_table()
+    made.epochs(1)
+    return made
+
+
+def words_kept(shop: Shop) -> list[object]:
+    return [kept for kept in Opened.of(shop.file).operator().read().anchors if isinstance(kept, Action | Resolve)]
+
+
+def lose(shop: Shop) -> None:
+    """Drop what waits in the lake."""
+    for waiting in (shop.folder / "lake/_exactsink").glob("shop.lake.*.e1.*"):
+        shutil.rmtree(waiting)
+
+
+def unmarked(shop: Shop) -> None:
+    shutil.rmtree(shop.folder / "lake/_exactsink/shop.lake")
+
+
+def test_a_sink_is_committed_after_those_that_it_comes_after_or_not_at_all(shop: Shop, command: Command) -> None:
+    words = ("indoubt", "commit", shop.file, "--sink", "lake", *REASON)
+    assert (command(*words).code != 0, shop.lake_rows()) == (True, 3)
+    shop.sql("DROP TRIGGER closed")
+    assert (command(*words).code, shop.lake_rows()) == (0, 6)
+
+
+def test_another_sink_that_went_back_stops_a_commit(shop: Shop, command: Command) -> None:
+    shop.sql("DROP TRIGGER closed")
+    unmarked(shop)
+    ended = command("indoubt", "commit", shop.file, "--sink", "table", *REASON)
+    assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
+
+
+def test_a_target_that_goes_back_during_a_commit_is_seen_after_it(
+    shop: Shop, command: Command, monkeypatch: Patch
+) -> None:
+    shop.sql("DROP TRIGGER closed")
+    before = Session(Opened.of(shop.file).sinks["lake"].backend, JobContext("shop", "lake", ""), "").mark()
+    monkeypatch.setattr(FilesCommitter, "mark", lambda self: before)
+    ended = command("indoubt", "commit", shop.file, "--sink", "lake", *REASON)
+    assert (ended.code, "lacks rows of epochs 1 to 1" in ended.err, words_kept(shop)) == (3, True, [])
+
+
+def test_nothing_is_aborted_while_a_mark_may_show_that_the_journal_lacks_decisions(
+    shop: Shop, command: Command, monkeypatch: Patch
+) -> None:
+    shop.sql("DROP TRIGGER closed")
+    with monkeypatch.context() as patch:
+        patch.setattr("exactsink.protocol.journal.journal.Journal.decide", _die)
+        shop.epochs(1, 2)
+    unmarked(shop)
+    ended = command("indoubt", "abort", shop.file, *REASON)
+    assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
+    assert len(list((shop.folder / "lake/_exactsink").glob("shop.lake.*.e2.*"))) == 1
+
+
+def _die(*_: object) -> None:
+    raise Retryable("the process dies here")
+
+
+def test_what_shows_is_not_given_up(shop: Shop, command: Command, monkeypatch: Patch) -> None:
+    """The store proves the rows lost, and the mark says that they show: one of the two is not this journal's."""
+    shop.sql("DROP TRIGGER closed")
+    lose(shop)
+    mark, shows = FilesCommitter.mark, Mark(Opened.of(shop.file).operator().read().lineage, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(FilesCommitter, "mark", lambda self: mark(self) and shows)
+        words = ("indoubt", "resolve", shop.file, "--epoch", "1", "--sink", "lake", "--as", "given-up", *REASON)
+        ended = command(*words)
+        assert (ended.code, "sink lake: its target holds" in ended.err, words_kept(shop)) == (3, True, [])
+    assert (command(*words).code, len(words_kept(shop))) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["adopt", "rebase"])
+def test_lost_votes_are_not_passed_over_by_another_checkpoint(
+    shop: Shop, command: Command, monkeypatch: Patch, name: str
+) -> None:
+    """Those of a rebase go between its plan and its claim: what was lost before stands in the plan."""
+    shop.sql("DROP TRIGGER closed")
+    shutil.rmtree(shop.folder / "chk")
+    check = RebasePlan.check_named
+    monkeypatch.setattr(RebasePlan, "check_named", lambda plan, *words: lose(shop) or check(plan, *words))
+    words = ["--sink", "lake=0", "--sink", "table=0", "--batch", "0", *REASON]
+    lose(shop) if name == "adopt" else None
+    ended = command(name, shop.file, *(words if name == "rebase" else ()))
+    log = Opened.of(shop.file).operator().read()
+    assert (ended.code, "votes of lake are lost" in ended.err, words_kept(shop)) == (3, True, [])
+    assert (log.query_id, log.decision and log.decision.rows) == ("query-1", {"lake": 3, "table": 3})
