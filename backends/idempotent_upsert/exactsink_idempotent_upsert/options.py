@@ -78,6 +78,9 @@ class UpsertOptions(BackendOptions):
 
     @property
     def name(self) -> TableName:
+        """The table's name, as PostgreSQL folds it there."""
+        if self.product == "postgresql":
+            return TableName.parse(self.table.strip(), ascii_lower)
         return TableName.parse(self.table)
 
     @field_validator("url")

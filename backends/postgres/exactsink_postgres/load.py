@@ -29,7 +29,7 @@ from exactsink_postgres.type_mapping import Column
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["UNMARKED", "LoadingWriter", "Ticket", "payload_of"]
+__all__ = ["UNMARKED", "Load", "LoadingWriter", "Ticket", "payload_of"]
 
 UNMARKED = 1
 """The version of payloads of release 0.1, whose participants left no marks."""
@@ -72,13 +72,8 @@ class _Left(Exception):
     """The COPY is not to be ended well."""
 
 
-class LoadingWriter(Writer):
-    """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session.
-
-    A strategy adds its vote, whose payload is of `payload_version`.
-    """
-
-    payload_version: ClassVar[int] = 2
+class Load:
+    """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session."""
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
         if Txn.parse(txn.id) != txn:
@@ -106,18 +101,6 @@ class LoadingWriter(Writer):
         with self.explained():
             self._copy.write(data)
         self._rows += batch.num_rows
-
-    def pre_commit(self) -> Committable:
-        try:
-            rows = self.finish()
-            payload = self.vote(rows)
-        finally:
-            self.abort()
-        return Committable(self._txn, rows, json.dumps(payload).encode(), self.payload_version)
-
-    @abstractmethod
-    def vote(self, rows: int) -> dict[str, Any]:
-        """Make the rows durable, and end the transaction; return what the driver needs to commit them."""
 
     def abort(self) -> None:
         """End the session, and with it whatever it had not prepared or committed. Idempotent."""
@@ -182,6 +165,24 @@ class LoadingWriter(Writer):
         self._copy = copying.__enter__()
         self._copying = copying
         self._copy.write(self._encoder.header())
+
+
+class LoadingWriter(Load, Writer):
+    """Load rows, and vote: a strategy adds its vote, whose payload is of `payload_version`."""
+
+    payload_version: ClassVar[int] = 2
+
+    def pre_commit(self) -> Committable:
+        try:
+            rows = self.finish()
+            payload = self.vote(rows)
+        finally:
+            self.abort()
+        return Committable(self._txn, rows, json.dumps(payload).encode(), self.payload_version)
+
+    @abstractmethod
+    def vote(self, rows: int) -> dict[str, Any]:
+        """Make the rows durable, and end the transaction; return what the driver needs to commit them."""
 
 
 def payload_of(committable: Committable, writer: type[LoadingWriter]) -> dict[str, Any]:

@@ -206,7 +206,7 @@ class StagingCommitter(PostgresCommitter):
         schema = payload_of(committables[0], StagingWriter)["schema"]
         if not self._keys:
             return
-        with self._using(doing, UNDECIDED) as session, session.transaction():
+        with self.using(doing, UNDECIDED) as session, session.transaction():
             session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
             for key in self._keys:
                 for place, given in _by_place(committables).items():
@@ -216,7 +216,7 @@ class StagingCommitter(PostgresCommitter):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         doing = f"commit epoch {epoch} to table {self._options.name}"
-        with self._using(doing, _DECIDED) as session:
+        with self.using(doing, _DECIDED) as session:
             _, seen = self._seen(session, doing)
             try:
                 outcome: Outcome = self._apply(session, seen, epoch, committables)
@@ -229,7 +229,7 @@ class StagingCommitter(PostgresCommitter):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         doing = f"look how epoch {epoch} stands for table {self._options.name}"
         standing: Standing = Prepared()
-        with self._using(doing) as session:
+        with self.using(doing) as session:
             _, seen = self._seen(session, doing)
             try:
                 check_staged(session, _waiting(session, committables, keep=False))
@@ -238,36 +238,36 @@ class StagingCommitter(PostgresCommitter):
             except psycopg.errors.UndefinedTable as error:
                 standing = _undefined(error, epoch).judged(seen)
             # In this order: what another driver applies and takes away meanwhile is marked by now.
-            if self._is_marked(self._marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
+            if self._is_marked(self.marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
                 standing = AlreadyCommitted()
         return [standing for _ in committables]
 
-    def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
-        super()._roll_back(session, refs)
+    def roll_back(self, session: Session, refs: Sequence[str]) -> None:
+        super().roll_back(session, refs)
         emptied = {name for registry in self._registries(session) for name in registry.forget(refs)}
-        self._clear(session, self._options.staging_schema, self._schema(session), emptied=emptied)
+        self._clear(session, self._options.staging_schema, self.schema(session), emptied=emptied)
 
-    def _listed(self, session: Session) -> list[InDoubt]:
+    def listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
-        found = super()._listed(session)
+        found = super().listed(session)
         for registry in self._registries(session):
             found += registry.in_doubt(self._ctx.job, self._ctx.sink)
         return found
 
-    def _held_by(self, session: Session, ref: str) -> Sequence[str]:
+    def held_by(self, session: Session, ref: str) -> Sequence[str]:
         waits = [one for registry in self._registries(session) for one in registry.held_by(ref)]
-        return [*super()._held_by(session, ref), *waits]
+        return [*super().held_by(session, ref), *waits]
 
     def _registries(self, session: Session) -> list[Registry]:
         """Return where this sink's participants may be registered; in the table's own schema by an earlier release."""
-        schema, earlier = self._options.staging_schema, self._schema(session)
+        schema, earlier = self._options.staging_schema, self.schema(session)
         found = [Registry(session, schema), Registry(session, schema, unlogged=True)]
         return found if earlier == schema else [*found, Registry(session, earlier)]
 
     def _apply(self, session: Session, seen: Mark | None, epoch: int, given: Sequence[Committable]) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
         schema = payload_of(given[0], StagingWriter)["schema"]
-        marks = self._marks(session, schema)
+        marks = self.marks(session, schema)
         with session.transaction():
             session.run(_IN_ORDER)
             if any(committable.version == UNMARKED for committable in given):
@@ -295,7 +295,7 @@ class StagingCommitter(PostgresCommitter):
         epochs; those in `emptied`, whose participants are gone, too, when no other participant is left in them.
         """
         ctx = self._ctx
-        mark = self._marks(session).newest()
+        mark = self.marks(session).newest()
         done = -1 if mark is None or mark.epoch is None or mark.lineage != ctx.lineage else mark.epoch
         idle = []
         for table in (table for schema in set(schemas) for table in StagingTable.find(session, schema, self._sink)):

@@ -83,7 +83,7 @@ class TwoPhaseCommitter(PostgresCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         gids, unmarked = _read(committables)
         doing = f"commit epoch {epoch} in table {self._options.name}"
-        with self._using(doing, _DECIDED) as session:
+        with self.using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing)
             # In this order, in two statements: one that is committed between them is found by the second.
             done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self._ctx.sink}: {doing}")
@@ -103,7 +103,7 @@ class TwoPhaseCommitter(PostgresCommitter):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         gids, unmarked = _read(committables)
         doing = f"look how epoch {epoch} stands in table {self._options.name}"
-        with self._using(doing) as session:
+        with self.using(doing) as session:
             marks, seen = self._seen(session, doing)
             held = list_prepared(session, gids)  # in this order, as in `commit`
             statuses = _statuses(session, unmarked)

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import ConfigError, Fatal
+from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
 from exactsink_idempotent_upsert.questions import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.tables import Table as Found
-from exactsink_postgres.tables import chosen_columns, ensure_table
-from exactsink_postgres.type_mapping import Column, column_type, matches
+from exactsink_postgres.public import Column, PostgresOptions, chosen_columns, column_type, ensure_table, matches
+from exactsink_postgres.public import Table as Found
 
-__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered"]
+__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered", "ordered_in", "own_options"]
 
 ROW_COLUMN = Column(ROW, "bigint", "int8", not_null=True, optional=False)
 _DELETED_COLUMN = Column(DELETED, "boolean", "bool", not_null=True, optional=False)
+
+
+class DirectOptions(PostgresOptions):
+    """The options as the parts of the `postgres` backend take them, of a strategy that it lacks itself."""
+
+    strategy: Literal["direct"] = "direct"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,17 @@ class Chosen:
     table: Found
     columns: Mapping[str, Column]
     beside: Sequence[Column]
+
+
+def own_options(options: UpsertOptions) -> PostgresOptions:
+    """Return the options as the `postgres` backend has them."""
+    place = {"conninfo": options.url.get_secret_value(), "table": options.table, "strategy": options.strategy}
+    more: dict[str, Any] = {"create": options.create, "on_schema_change": options.on_schema_change}
+    if options.staging_schema is not None:
+        more["staging_schema"] = options.staging_schema
+    wait = max(options.busy_timeout_seconds, 0.001)
+    kind = DirectOptions if options.strategy == "direct" else PostgresOptions
+    return kind.model_validate({**place, **more, "lock_timeout_seconds": wait})
 
 
 def choose(session: psycopg.Connection, options: PostgresOptions, sink: str, table: Table, schema: pa.Schema) -> Chosen:
@@ -77,6 +94,14 @@ def as_named(table: Table, columns: Sequence[str]) -> Table:
         update_columns=None if table.update_columns is None else named(table.update_columns),
         expressions=tuple(zip(named(expressions), expressions.values(), strict=True)),
     )
+
+
+def ordered_in(schema: pa.Schema, table: Table, columns: Sequence[Column]) -> pa.Schema:
+    """Return the rows' schema with ORDER for what `order_by` names, where the table has no such column."""
+    if ORDER not in {column.name for column in columns}:
+        return schema
+    place = schema.get_field_index(table.order_by)
+    return schema.set(place, schema.field(place).with_name(ORDER))
 
 
 def numbered(before: int, count: int) -> pa.Array:

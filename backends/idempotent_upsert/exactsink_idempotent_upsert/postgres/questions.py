@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,15 +17,26 @@ from exactsink_idempotent_upsert.postgres.columns import as_named, held_in
 from exactsink_idempotent_upsert.postgres.statements import RESET, Statements
 from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, named_findings
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.preflight import settings
-from exactsink_postgres.preflight_table import deferred_findings, grant, table_findings, unusable
-from exactsink_postgres.server import ask
-from exactsink_postgres.tables import Table as Found
-from exactsink_postgres.tables import create_table, read_table
-from exactsink_postgres.type_mapping import Column, family, matches
+from exactsink_postgres.public import (
+    Asks,
+    Column,
+    PostgresOptions,
+    Session,
+    ask,
+    create_table,
+    deferred_findings,
+    family,
+    findings,
+    grant,
+    matches,
+    read_table,
+    settings,
+    table_findings,
+    unusable,
+)
+from exactsink_postgres.public import Table as Found
 
-__all__ = ["PostgresQuestions", "asks"]
+__all__ = ["PostgresQuestions"]
 
 _RIGHTS = """
     SELECT current_user AS role, current_database() AS database,
@@ -78,14 +89,6 @@ _ORS = ("; or staging = ", f"; else {_TWO_PHASE}")
 _STOPS = "stops the job after the decision"
 
 
-def asks(
-    connection: psycopg.Connection, options: PostgresOptions, ctx: JobContext, table: Table, schema: pa.Schema | None
-) -> Mapping[str, Callable[[], Iterator[Finding]]]:
-    """Return the questions, by the words for what is asked of the server."""
-    questions = PostgresQuestions(connection, options, ctx, table)
-    return {f"the {name} of table {options.name}": partial(getattr(questions, name), schema) for name in QUESTIONS}
-
-
 def _reworded(finding: Finding) -> Finding:
     """Return a finding of the `postgres` backend without the ways out that only it has."""
     if finding.fix.startswith(_TWO_PHASE):
@@ -99,8 +102,16 @@ def _reworded(finding: Finding) -> Finding:
 class PostgresQuestions(Questions):
     """The answers of the server that a session leads to. All raise psycopg's errors."""
 
-    def __init__(self, connection: psycopg.Connection, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
+    def __init__(self, connection: Session, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
         self._connection, self._options, self._ctx, self._table = connection, options, ctx, table
+
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Ask of the server, too; what it refuses to report is a warning. Raises Retryable."""
+        return findings(self._options, self._ctx, self._connection, schema, None, self.asks(schema))
+
+    def asks(self, schema: pa.Schema | None) -> Asks:
+        """Return the questions, by the words for what is asked of the server."""
+        return {f"the {name} of table {self._options.name}": partial(getattr(self, name), schema) for name in QUESTIONS}
 
     def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Beside that: what an INSERT needs of table, types and role, in one look."""

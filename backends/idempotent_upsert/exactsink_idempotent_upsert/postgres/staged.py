@@ -7,33 +7,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from exactsink.contract import Committable, JobContext
+from exactsink.contract import Committable, Committer, JobContext, Txn, Validator, Writer
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
-from exactsink_idempotent_upsert.postgres.questions import asks
+from exactsink_idempotent_upsert.database import Strategy
+from exactsink_idempotent_upsert.limits import CheckedWriter, check_order
+from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered, ordered_in
+from exactsink_idempotent_upsert.postgres.questions import PostgresQuestions
 from exactsink_idempotent_upsert.postgres.statements import DROPS, ORDER, RESET, ROW, Source, Statements, take_rounds
 from exactsink_idempotent_upsert.table import DELETED, Table
-from exactsink_postgres.committer import Asks
-from exactsink_postgres.load import payload_of
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import Session
-from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter, check_staged
-from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
-from exactsink_postgres.tables import Table as Found
-from exactsink_postgres.type_mapping import Column, matches
+from exactsink_postgres.public import (
+    ATTEMPT,
+    ATTEMPT_COLUMN,
+    Asks,
+    Column,
+    Doubt,
+    Form,
+    Gone,
+    Place,
+    PostgresOptions,
+    RowRules,
+    Session,
+    StagedTicket,
+    StagingCommitter,
+    StagingTable,
+    StagingWriter,
+    TableValidator,
+    check_staged,
+    matches,
+    payload_of,
+)
+from exactsink_postgres.public import Table as Found
 
-__all__ = ["UpsertStagingCommitter", "UpsertStagingWriter"]
+__all__ = ["StagingTables"]
 
 _READ_THROUGH = 2
 """A table with so many times an epoch's rows is read through, by its index: from four times on looking up is faster."""
 
 
-class UpsertStagingWriter(StagingWriter):
+class StagingTables(Strategy):
+    """Strategy staged: rows wait in staging tables of the database itself."""
+
+    def __init__(self, options: PostgresOptions, table: Table) -> None:
+        self._options, self._table = options, table
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        brought = ordered_in(schema, self._table, StagedTicket.load(ticket).columns)
+        writer, by = _UpsertWriter(self._options, txn, brought, ticket), self._table.ordered_by
+        if by is None or not pa.types.is_floating(schema.field(by).type):
+            return writer
+        return CheckedWriter(writer, self._table.name, {}, check=partial(check_order, self._table))
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return TableValidator(RowRules.load(rules), schema)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return _UpsertCommitter(self._options, ctx, self._table)
+
+
+class _UpsertWriter(StagingWriter):
     """Numbers a task's rows, as a key may come more than once in an epoch."""
 
     own_columns = (ATTEMPT_COLUMN, ROW_COLUMN)
@@ -47,7 +84,7 @@ class UpsertStagingWriter(StagingWriter):
         return {**super().vote(rows), "columns": brought}
 
 
-class UpsertStagingCommitter(StagingCommitter):
+class _UpsertCommitter(StagingCommitter):
     """Applies an epoch by INSERT .. ON CONFLICT, each key's rows in their order, keys in theirs."""
 
     _overwrites = True
@@ -57,7 +94,7 @@ class UpsertStagingCommitter(StagingCommitter):
         self._table = table
 
     def _asks(self, session: Session, schema: pa.Schema | None) -> Asks:
-        return asks(session, self._options, self._ctx, self._table, schema)
+        return PostgresQuestions(session, self._options, self._ctx, self._table).asks(schema)
 
     def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
         chosen = choose(session, self._options, self._ctx.sink, self._table, schema)
