@@ -27,7 +27,7 @@ from exactsink_idempotent_upsert.databases import database_of
 from exactsink_idempotent_upsert.limits import check_order
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.options import UpsertOptions
-from exactsink_idempotent_upsert.strategies import Direct, StagedFiles, UpsertApplier
+from exactsink_idempotent_upsert.strategies import UpsertApplier, Upserts
 from exactsink_idempotent_upsert.table import DELETED, Table
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
@@ -126,10 +126,8 @@ class UpsertBackend(StagedBackend):
                 )
 
     def _strategy(self, ctx: JobContext | None = None) -> Strategy:
-        database, table = self._database(ctx), self.options.table
-        if self.options.strategy == "direct":
-            return Direct(self, database, table)
-        return database.staged or StagedFiles(self, database, table)
+        database = self._database(ctx)
+        return database.staged or Upserts(self, database, self.options.table)
 
     def _database(self, ctx: JobContext | None = None) -> Database:
         return database_of(self.options, self._table(), ctx)

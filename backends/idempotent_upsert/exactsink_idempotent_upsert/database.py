@@ -175,11 +175,6 @@ class Database(ABC):
     """
 
     @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where it is, without secrets."""
-
-    @property
     def traits(self) -> Traits:
         """What the sink promises, whether its rows are staged or tasks write them."""
         if self.table.guarded:  # a failover, or a file from a copy, may lose what tasks wrote
@@ -190,6 +185,11 @@ class Database(ABC):
     def staged(self) -> Strategy | None:
         """Strategy staged where the database keeps the rows itself; None where they wait in the staging folder."""
         return None
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, without secrets."""
 
     @abstractmethod
     def explained(self, doing: str, safe: str = "") -> AbstractContextManager[None]:

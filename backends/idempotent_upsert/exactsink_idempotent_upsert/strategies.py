@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
@@ -49,9 +50,9 @@ from exactsink_idempotent_upsert.database import (
     Owner,
     Strategy,
 )
-from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket
+from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, Trial, check_limits
 
-__all__ = ["Direct", "StagedFiles", "UpsertApplier"]
+__all__ = ["UpsertApplier", "Upserts"]
 
 
 class UpsertApplier(Applier):
@@ -122,43 +123,35 @@ class UpsertCommitter(StagedCommitter):
         return _audit(self._ctx, self._database, epochs)
 
 
-class StagedFiles(Strategy):
-    """Strategy staged where rows wait in files; `backend` checks their batches."""
+class Upserts(Strategy):
+    """Staged in files, or direct, as the table says; `backend` checks batches."""
 
-    def __init__(self, backend: StagedBackend, database: Database, table: str) -> None:
-        self._backend, self._database, self._table = backend, database, table
+    def __init__(self, backend: StagedBackend, database: Database, shown: str) -> None:
+        self._backend, self._database, self._shown = backend, database, shown
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        had = Ticket.loaded(ticket)
-        trial = self._database.trial(had.form, schema.names) if had.form else None
-        writer = StagedBackend.writer(self._backend, txn, schema, had.given.encode())
-        return CheckedWriter(writer, self._table, had.limits, trial)
+        had, database = Ticket.loaded(ticket), self._database
+        if database.table.guarded:
+            writer: Writer = DirectWriter(self._backend, database, txn, schema, had)
+        else:
+            writer = StagedBackend.writer(self._backend, txn, schema, had.given.encode())
+        return CheckedWriter(writer, partial(check_limits, self._shown, had.limits), self._trial(had, schema))
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
         had = Ticket.loaded(rules)
-        trial = self._database.trial(had.form, schema.names) if had.form else None
-        return TableValidator(self._backend.check_batch, self._table, had.limits, trial, schema)
+
+        def check(batch: pa.RecordBatch) -> None:
+            self._backend.check_batch(batch)
+            check_limits(self._shown, had.limits, batch)
+
+        return TableValidator(check, self._trial(had, schema), schema)
 
     def committer(self, ctx: JobContext) -> Committer:
-        return UpsertCommitter(ctx, self._database)
+        return (DirectCommitter if self._database.table.guarded else UpsertCommitter)(ctx, self._database)
 
-
-class Direct(Strategy):
-    """Strategy direct; `backend` checks batches."""
-
-    def __init__(self, backend: StagedBackend, database: Database, table: str) -> None:
-        self._backend, self._database, self._table = backend, database, table
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        had = Ticket.loaded(ticket)
-        writer = DirectWriter(self._backend, self._database, txn, schema, had)
-        return CheckedWriter(writer, self._table, had.limits)
-
-    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        return TableValidator(self._backend.check_batch, self._table, {}, None, schema)
-
-    def committer(self, ctx: JobContext) -> Committer:
-        return DirectCommitter(ctx, self._database)
+    def _trial(self, had: Ticket, schema: pa.Schema) -> Trial | None:
+        form = () if self._database.table.guarded else had.form
+        return self._database.trial(form, schema.names) if form else None
 
 
 class DirectWriter(Writer):
@@ -286,7 +279,7 @@ class DirectCommitter(MarkerCommitter):
     def abort(self, undecided: Undecided) -> None:
         """End what still writes, and forget votes: what they wrote is overwritten by the replay."""
         database, refs = self._database, [participant.ref for participant in undecided]
-        with database.explained(f"roll back {len(refs)} undecided participants"):
+        with database.explained(f"roll back {len(refs)} undecided participants", UNDECIDED):
             database.end(refs)
             with database.transaction() as session:
                 session.votes.forget(refs)

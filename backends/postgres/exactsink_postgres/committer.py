@@ -39,10 +39,7 @@ from exactsink_postgres.tables import Table, chosen_columns, read_table
 from exactsink_postgres.type_mapping import Column
 from exactsink_postgres.validator import RowRules
 
-__all__ = [
-    *("END_SECONDS", "UNBEGUN", "Asks", "PostgresCommitter", "SinkSession"),
-    *("check_owners", "finish", "list_prepared"),
-]
+__all__ = ["END_SECONDS", "UNBEGUN", "PostgresCommitter", "SinkSession", "check_owners", "finish", "list_prepared"]
 
 UNBEGUN = "the epoch has not begun"
 
@@ -90,7 +87,7 @@ class SinkSession:
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         self._options = options
-        self._ctx = ctx
+        self.ctx = ctx
         name = f"exactsink {ctx.job}.{ctx.sink} driver"
         self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
         self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
@@ -98,22 +95,21 @@ class SinkSession:
     def close(self) -> None:
         self._session.close()
 
-    def using(self, doing: str, safe: str = "", mine: Txn | None = None) -> AbstractContextManager[Session]:
-        """Return the kept session for a call; the server's errors become ours, a lock's with its holder."""
-        waiting = Waiting(f"sink {self._ctx.sink}: {doing}", safe, self._options.name.sql, mine)
-        return self._session.use(waiting)
+    def using(self, doing: str, safe: str = "", epoch: int = -1) -> AbstractContextManager[Session]:
+        """Return the kept session for a call; the server's errors become ours, a lock's with its holder.
 
-    def opening(self, doing: str, epoch: int = -1) -> AbstractContextManager[Session]:
-        """Return the kept session for opening an epoch."""
-        ctx = self._ctx
-        return self.using(doing, UNBEGUN, Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1))
+        `safe` is UNBEGUN where an epoch is opened: who holds the lock may be of this job then.
+        """
+        ctx = self.ctx
+        mine = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1) if safe == UNBEGUN else None
+        return self._session.use(Waiting(f"sink {ctx.sink}: {doing}", safe, self._options.name.sql, mine))
 
     def schema(self, session: Session) -> str:
         """Return the schema of the sink's table, also where there is no table yet. Raises Retryable on a standby."""
         ((standby, schema),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
         if standby:
             raise Retryable(
-                f"sink {self._ctx.sink}: the server is a standby",
+                f"sink {self.ctx.sink}: the server is a standby",
                 why="it may lag behind, and lists no prepared transaction",
                 next=f"connect to the primary (target_session_attrs=read-write in conninfo), then {AGAIN}",
             )
@@ -121,7 +117,7 @@ class SinkSession:
 
     def marks(self, session: Session, schema: str = "") -> Marks:
         """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
-        ctx = self._ctx
+        ctx = self.ctx
         return Marks(session, schema or self.schema(session), ctx.job, ctx.sink, ctx.lineage)
 
     def listed(self, session: Session) -> list[InDoubt]:
@@ -145,8 +141,8 @@ class SinkSession:
         for ref in refs:
             txn = Txn.parse(ref)
             if txn is None or not self._is_own(txn):
-                raise ValueError(f"{ref!r} is no participant of sink {self._ctx.sink} of job {self._ctx.job}")
-        doing = f"sink {self._ctx.sink}: roll back"
+                raise ValueError(f"{ref!r} is no participant of sink {self.ctx.sink} of job {self.ctx.job}")
+        doing = f"sink {self.ctx.sink}: roll back"
         asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
         writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
         finish(session, "ROLLBACK", list_prepared(session, refs), doing)
@@ -158,7 +154,7 @@ class SinkSession:
             )
 
     def _is_own(self, txn: Txn) -> bool:
-        return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
+        return (txn.job, txn.sink) == (self.ctx.job, self.ctx.sink)
 
 
 class PostgresCommitter(SinkSession, Committer):
@@ -177,9 +173,9 @@ class PostgresCommitter(SinkSession, Committer):
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self.using(f"check table {self._options.name}") as session:
             asks = self._asks(session, schema)
-            found = list(findings(self._options, self._ctx, session, schema, participants, asks))
+            found = list(findings(self._options, self.ctx, session, schema, participants, asks))
             refused = any(finding.severity == "error" for finding in found)
-            if self._ctx.quarantine is not None and schema is not None and not refused:
+            if self.ctx.quarantine is not None and schema is not None and not refused:
                 found += unjudged(session, self._options, schema, upserts=self._overwrites)
             return found
 
@@ -191,7 +187,7 @@ class PostgresCommitter(SinkSession, Committer):
         with self.using("read what its table takes") as session:
             table = read_table(session, self._options.name)
             if table is None:
-                raise Fatal(f"sink {self._ctx.sink}: table {self._options.name} is gone", next="bring it back")
+                raise Fatal(f"sink {self.ctx.sink}: table {self._options.name} is gone", next="bring it back")
             return RowRules(str(table), self._judged(table, schema)).dump()
 
     def _judged(self, table: Table, schema: pa.Schema) -> dict[str, Column]:
@@ -215,7 +211,7 @@ class PostgresCommitter(SinkSession, Committer):
             self.roll_back(session, refs)
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        column, table = self._ctx.epoch_column, self._options.name
+        column, table = self.ctx.epoch_column, self._options.name
         if column is None:
             return {}
         with self.using(f"count the rows of table {table} by {column}") as session:
@@ -224,7 +220,8 @@ class PostgresCommitter(SinkSession, Committer):
 
     def mark(self) -> Mark | None:
         with self.using("read its mark") as session:
-            self._read = self._reading(session)
+            self._read = None
+            self._read = self._last(session)
             return self._read[1]
 
     def put_birth(self) -> Mark:
@@ -246,7 +243,7 @@ class PostgresCommitter(SinkSession, Committer):
 
         Another session has read it then, or a pooler leads to a server now that has not got so far.
         """
-        what = f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost"
+        what = f"sink {self.ctx.sink}: {doing}: the session that had read the mark is lost"
         if self._read is not None and self._read[0].session is not session:
             why = "a new one may lead to another server, after a failover say: its mark is to be read first"
             raise Retryable(what, why=why, next=AGAIN)
@@ -262,10 +259,10 @@ class PostgresCommitter(SinkSession, Committer):
         """Return whether the epoch is marked. Raises Retryable for another mark than was seen."""
         stands = marks.newest()
         done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
-        if done and stands is not None and stands.lineage == self._ctx.lineage:
+        if done and stands is not None and stands.lineage == self.ctx.lineage:
             return True
         if done or stands != seen:
-            what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
+            what = f"sink {self.ctx.sink}: the mark is not the one that epoch {epoch} follows"
             raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
         return False
 
@@ -273,14 +270,8 @@ class PostgresCommitter(SinkSession, Committer):
         """Return the mark that this session has read last, with what reads it; one that has not reads it now."""
         if self._read is not None and self._read[0].session is session:
             return self._read
-        return self._reading(session)
-
-    def _reading(self, session: Session) -> tuple[Marks, Mark | None]:
         marks = self.marks(session)
         return marks, marks.newest()
-
-    def _opening(self, epoch: int) -> AbstractContextManager[Session]:
-        return self.opening(f"prepare table {self._options.name} for epoch {epoch}", epoch)
 
     def _fed_by(self, session: Session) -> str | None:
         """Return the journal whose mark stands; make the table of marks where none does, or an earlier release's."""

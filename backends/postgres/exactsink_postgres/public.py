@@ -8,7 +8,7 @@ and its neighbours query the server before the first row.
 
 from __future__ import annotations
 
-from exactsink_postgres.committer import SinkSession
+from exactsink_postgres.committer import UNBEGUN, SinkSession
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import Load, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
@@ -16,16 +16,9 @@ from exactsink_postgres.own_tables import Marks, OwnTable, Registry
 from exactsink_postgres.preflight import Asks, findings, settings
 from exactsink_postgres.preflight_table import deferred_findings, grant, table_findings, unusable
 from exactsink_postgres.server import Session, ask, pinned
-from exactsink_postgres.staged import (
-    ATTEMPT_COLUMN,
-    Doubt,
-    Gone,
-    Place,
-    StagedTicket,
-    StagingCommitter,
-    StagingWriter,
-    check_staged,
-)
+
+from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagedTicket  # isort: skip
+from exactsink_postgres.staged import StagingCommitter, StagingWriter, check_staged  # isort: skip
 from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
 from exactsink_postgres.tables import Table, chosen_columns, create_table, ensure_table, read_table
 from exactsink_postgres.type_mapping import Column, column_type, family, matches
@@ -33,10 +26,10 @@ from exactsink_postgres.validator import RowRules, TableValidator
 
 # fmt: off
 __all__ = [
-    "AGAIN", "ATTEMPT", "ATTEMPT_COLUMN", "UNDECIDED", "Asks", "Column", "Doubt", "Form", "Gone", "Load", "Marks",
-    "OwnTable", "Place", "PostgresOptions", "Registry", "RowRules", "Session", "SinkSession", "StagedTicket",
-    "StagingCommitter", "StagingTable", "StagingWriter", "Table", "TableValidator", "Ticket", "ask", "check_staged",
-    "chosen_columns", "column_type", "create_table", "deferred_findings", "ensure_table", "family", "findings", "grant",
-    "matches", "payload_of", "pinned", "read_table", "settings", "table_findings", "unusable",
+    "AGAIN", "ATTEMPT", "ATTEMPT_COLUMN", "UNBEGUN", "UNDECIDED", "Asks", "Column", "Doubt", "Form", "Gone", "Load",
+    "Marks", "OwnTable", "Place", "PostgresOptions", "Registry", "RowRules", "Session", "SinkSession",
+    "StagedTicket", "StagingCommitter", "StagingTable", "StagingWriter", "Table", "TableValidator", "Ticket", "ask",
+    "check_staged", "chosen_columns", "column_type", "create_table", "deferred_findings", "ensure_table", "family",
+    "findings", "grant", "matches", "payload_of", "pinned", "read_table", "settings", "table_findings", "unusable",
 ]
 # fmt: on

@@ -20,9 +20,9 @@ from exactsink.contract import Committable
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
-from exactsink_postgres.tables import CREATE_LOCK, Table
+from exactsink_postgres.tables import CREATE_LOCK, Table, UniqueIndex
 
-__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "UniqueKey", "clear", "make_schema", "twice"]
+__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "clear", "make_schema", "twice"]
 
 ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: whose rows they are."""
@@ -67,14 +67,6 @@ class Opened:
 
     def __str__(self) -> str:
         return f"g{self.generation}-{self.lineage}.e{self.epoch}"
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
-    """A unique index of the sink's table."""
-
-    constraint: str
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +160,10 @@ class StagingTable:
         session.run(f"COMMENT ON TABLE {table.relation} IS {sql.quote(table.comment)}")
         return table
 
-    def keys(self, session: Session, like: Table) -> tuple[UniqueKey, ...]:
+    def keys(self, session: Session, like: Table) -> tuple[UniqueIndex, ...]:
         """Return the unique keys of the sink's table whose columns are all here."""
         there = {name for (name,) in session.run(_COLUMNS, self.relation)}
-        plain = [index for index in like.unique if index.plain and there.issuperset(index.columns)]
-        return tuple(UniqueKey(index.name, index.columns) for index in plain)
+        return tuple(index for index in like.unique if index.plain and there.issuperset(index.columns))
 
     def is_standing(self, session: Session, tag: str = "") -> bool:
         """Return whether the table is there, and is still whose it was. `tag` begins the statement."""
@@ -215,7 +206,7 @@ def make_schema(session: Session, schema: str) -> None:
 
 
 def twice(
-    session: Session, relation: str, key: UniqueKey, given: Sequence[Committable]
+    session: Session, relation: str, key: UniqueIndex, given: Sequence[Committable]
 ) -> tuple[str, list[int]] | None:
     """Find a key that comes twice in these participants' rows, and in which partitions it comes."""
     columns = in_query(", ".join(map(quoted, key.columns)))

@@ -24,7 +24,7 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink_postgres.committer import PostgresCommitter, check_owners, finish, list_prepared
+from exactsink_postgres.committer import UNBEGUN, PostgresCommitter, check_owners, finish, list_prepared
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
@@ -75,10 +75,10 @@ class TwoPhaseCommitter(PostgresCommitter):
     """Commit what tasks prepared, by name; whose name is gone is resolved by the mark that it left."""
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        with self._opening(epoch) as session:
-            table = ensure_table(session, self._options, self._ctx.sink, schema)
+        with self.using(f"prepare table {self._options.name} for epoch {epoch}", UNBEGUN, epoch) as session:
+            table = ensure_table(session, self._options, self.ctx.sink, schema)
             where = str(table), table.sql, chosen_columns(table, schema)
-            return Ticket(*where, table.schema, self._ctx.lineage, self._fed_by(session)).dump()
+            return Ticket(*where, table.schema, self.ctx.lineage, self._fed_by(session)).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         gids, unmarked = _read(committables)
@@ -86,7 +86,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         with self.using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing)
             # In this order, in two statements: one that is committed between them is found by the second.
-            done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self._ctx.sink}: {doing}")
+            done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self.ctx.sink}: {doing}")
             session.await_standbys()
             statuses = _statuses(session, unmarked)
             if left := {gid for gid in unmarked if gid in done or statuses[gid] == "committed"}:
@@ -110,7 +110,7 @@ class TwoPhaseCommitter(PostgresCommitter):
             proven = marks.proven(epoch, gids) if held.keys() != set(gids) else set()
             if held.keys() | proven != set(gids):
                 self._seen(session, doing)
-            check_owners(session, held, f"sink {self._ctx.sink}: {doing}")
+            check_owners(session, held, f"sink {self.ctx.sink}: {doing}")
         return [Prepared() if gid in held else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
 
 

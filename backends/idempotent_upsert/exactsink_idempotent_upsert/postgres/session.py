@@ -7,7 +7,7 @@ one that is gone there was lost by a failover. Executors import this module: no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,26 +19,15 @@ from exactsink_idempotent_upsert.database import OWNER_TABLE, Held, Owner, Sessi
 from exactsink_idempotent_upsert.postgres.columns import as_named, numbered, ordered_in
 from exactsink_idempotent_upsert.postgres.statements import HELD, ORDER, ROW, HeldRows, Statements, take_rounds
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_postgres.public import (
-    AGAIN,
-    UNDECIDED,
-    Load,
-    Marks,
-    OwnTable,
-    PostgresOptions,
-    Registry,
-    Ticket,
-)
-from exactsink_postgres.public import Session as Connection
+from exactsink_postgres import public as pg
 
-__all__ = ["HeldCopy", "HeldTicket", "MarkedBy", "Owners", "TableSession"]
+__all__ = ["HeldCopy", "HeldTicket", "Owners", "TableSession", "marker_of"]
 
 _HELD = re.compile(r"(pg_temp_\d+\.)?" + HELD.partition(".")[2])
-_BIRTH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTicket(Ticket):
+class HeldTicket(pg.Ticket):
     """A ticket whose rows go into a temporary table first; `target` is the sink's, its name as the catalog has it.
 
     `rest` are columns that mode replace sets to their default.
@@ -48,25 +37,14 @@ class HeldTicket(Ticket):
     rest: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedBy(Marker):
-    """A marker as the table of marks has it, which keeps no generation; `stands` is all that it says."""
-
-    stands: Mark | None = None
-
-    @property
-    def mark(self) -> Mark:
-        assert self.stands is not None
-        return self.stands
-
-    @classmethod
-    def of(cls, job: str, sink: str, mark: Mark | None) -> MarkedBy | None:
-        if mark is None:
-            return None
-        return cls(job, sink, mark.lineage, _BIRTH if mark.epoch is None else mark.epoch, 0, stands=mark)
+def marker_of(job: str, sink: str, mark: Mark | None) -> Marker | None:
+    """Return a mark as a marker, of no generation: the table of marks keeps none."""
+    if mark is None:
+        return None
+    return Marker(job, sink, mark.lineage, -1 if mark.epoch is None else mark.epoch, 0, min(mark.tokens, default=""))
 
 
-class Owners(OwnTable):
+class Owners(pg.OwnTable):
     """Who alone writes a table directly, in the schema of those tables."""
 
     name = OWNER_TABLE
@@ -93,7 +71,7 @@ class Owners(OwnTable):
 
 
 class _Votes(Votes):
-    def __init__(self, registry: Registry, tag: str, target: str, rows: int) -> None:
+    def __init__(self, registry: pg.Registry, tag: str, target: str, rows: int) -> None:
         self._registry, self._tag, self._target, self._rows = registry, tag, target, rows
 
     def add(self, participant: str) -> None:
@@ -110,17 +88,25 @@ class TableSession(Session):
     """A transaction with what stands beside the table `target` in its schema; `held` are a task's rows in it."""
 
     def __init__(
-        self, connection: Connection, table: Table, marks: Marks, target: str, held: HeldCopy | None = None
+        self,
+        connection: pg.Session,
+        marks: pg.Marks,
+        target: str,
+        held: HeldCopy | None = None,
+        make: Callable[[pa.Schema], pg.Marks] | None = None,
     ) -> None:
-        self._connection, self._table, self._target, self._held = connection, table, target, held
-        self._marks = marks
+        self._connection, self._marks, self._target, self._held, self._make = connection, marks, target, held, make
         self._tag = "" if held is None else held.tag
 
     def make_marker_table(self) -> None:
         self._marks.create()
 
     def make_tables(self, schema: pa.Schema) -> None:
-        raise NotImplementedError("only a driver makes tables")
+        """Wait for tasks that write for the sink first: they and a change of the table would wait for each other."""
+        assert self._make is not None, "only a driver makes tables"
+        self._marks.lock()
+        self._marks = self._make(schema)
+        self._marks.create()
 
     def marker(self, job: str, sink: str) -> Marker | None:
         """Read it while no task writes for the sink; a task reads it while no driver marks."""
@@ -128,7 +114,7 @@ class TableSession(Session):
             self._marks.lock()
         else:
             self._marks.lock_shared(self._tag)
-        return MarkedBy.of(job, sink, self._marks.newest(self._tag))
+        return marker_of(job, sink, self._marks.newest(self._tag))
 
     def store(self, marker: Marker) -> None:
         """Add it: those below it are trimmed later, in no commit's way."""
@@ -147,14 +133,14 @@ class TableSession(Session):
     @property
     def votes(self) -> Votes:
         rows = 0 if self._held is None else self._held.total
-        return _Votes(Registry(self._connection, self._marks.schema), self._tag, self._target, rows)
+        return _Votes(pg.Registry(self._connection, self._marks.schema), self._tag, self._target, rows)
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
         return list(self.votes.of(job, sink))
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         self._owners.create()
-        Registry(self._connection, self._marks.schema).create()
+        pg.Registry(self._connection, self._marks.schema).create()
         return self._owners.take(self._target, mine, succeeds)
 
     @property
@@ -162,10 +148,12 @@ class TableSession(Session):
         return Owners(self._connection, self._marks.schema)
 
 
-class HeldCopy(Load, Held):
+class HeldCopy(pg.Load, Held):
     """COPYs a task's rows into a temporary table, and upserts them when it votes, guarded row by row."""
 
-    def __init__(self, options: PostgresOptions, table: Table, txn: Txn, schema: pa.Schema, ticket: HeldTicket) -> None:
+    def __init__(
+        self, options: pg.PostgresOptions, table: Table, txn: Txn, schema: pa.Schema, ticket: HeldTicket
+    ) -> None:
         self._direct = ticket
         self._names = tuple(column.name for column in ticket.columns if column.name not in (ROW, ORDER))
         self._table = as_named(table, self._names)
@@ -187,7 +175,7 @@ class HeldCopy(Load, Held):
     def transaction(self) -> Iterator[Session]:
         self.total = self.finish()
         with self.explained():
-            yield TableSession(self.session, self._table, self.marks, self._direct.target, self)
+            yield TableSession(self.session, self.marks, self._direct.target, self)
         self.end("COMMIT")
 
     def close(self) -> None:
@@ -225,7 +213,7 @@ class HeldCopy(Load, Held):
         if taken != expected:
             raise Fatal(
                 f"{self._doing}: it took {taken} of {expected} rows",
-                why=f"a trigger or rule of the table drops or adds rows; {UNDECIDED}",
-                next=f"take it off table {ticket.table}, then {AGAIN}",
+                why=f"a trigger or rule of the table drops or adds rows; {pg.UNDECIDED}",
+                next=f"take it off table {ticket.table}, then {pg.AGAIN}",
             )
         return None
