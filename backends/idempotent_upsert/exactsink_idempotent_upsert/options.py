@@ -118,7 +118,7 @@ class UpsertOptions(BackendOptions):
         return self
 
     def _senseless(self) -> Iterator[str]:
-        """Say which options mean nothing together, whatever the database."""
+        """Explain which options mean nothing together, whatever the database."""
         direct, mode = self.strategy == "direct", self.mode
         if direct and self.delete_when is not None:
             why = "a deleted row loses the version that guards it, so that an older, late write would bring it back"
@@ -137,7 +137,7 @@ class UpsertOptions(BackendOptions):
             yield "`version` orders the rows of an epoch, too: leave out `order_by`"
 
     def _unknown_there(self) -> Iterator[str]:
-        """Say what the database, or its strategy, has not."""
+        """Explain which options the database, or its strategy, lacks."""
         product, known = self.product, self.product in ("sqlite", *MYSQL, "postgresql")
         if product == "sqlite" and self.name.schema not in (None, "main"):
             yield "a SQLite file has no schemas: quote a name that has a dot, '\"sales.orders\"'"

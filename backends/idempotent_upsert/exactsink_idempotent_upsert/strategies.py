@@ -40,16 +40,7 @@ from exactsink.contract import (
     Writer,
 )
 from exactsink.toolkit.payloads import check_version
-from exactsink_idempotent_upsert.database import (
-    STAGED,
-    UNBEGUN,
-    UNDECIDED,
-    VOTES,
-    WRITTEN,
-    Database,
-    Owner,
-    Strategy,
-)
+from exactsink_idempotent_upsert.database import STAGED, UNBEGUN, UNDECIDED, VOTES, WRITTEN, Database, Owner, Strategy
 from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, Trial, check_limits
 
 __all__ = ["UpsertApplier", "Upserts"]

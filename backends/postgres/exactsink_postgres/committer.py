@@ -46,29 +46,18 @@ UNBEGUN = "the epoch has not begun"
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
 
-_SCHEMA = """
-    SELECT pg_is_in_recovery(), coalesce((SELECT space.nspname FROM pg_class AS class JOIN pg_namespace AS space
-        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())
-"""
+_SCHEMA = """SELECT pg_is_in_recovery(), coalesce((SELECT nspname FROM pg_class AS class JOIN pg_namespace AS space
+        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())"""
 _BEFORE, _AFTER = TAG.split("{}")
-_LIST = """
-    SELECT gid, owner FROM pg_prepared_xacts
-    WHERE gid = ANY (%s) AND database = current_database()
-"""
+_LIST = "SELECT gid, owner FROM pg_prepared_xacts WHERE gid = ANY (%s) AND database = current_database()"
 _WRITING = rf"""
     SELECT split_part(query, ' ', 3) AS ref, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
-    FROM pg_stat_activity
-    WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
-        AND {SEEN} AND starts_with(query, %(before)s || %(prefix)s)
-"""
-_PREPARED = """
-    SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
-    WHERE database = current_database() AND starts_with(gid, %(prefix)s)
-"""
-_END = f"""
-    SELECT ref, pid, pg_terminate_backend(pid, {END_SECONDS * 1000}) FROM ({_WRITING}) AS writing
-    WHERE ref = ANY (%(refs)s)
-"""
+    FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+        AND {SEEN} AND starts_with(query, %(before)s || %(prefix)s)"""
+_PREPARED = """SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
+    WHERE database = current_database() AND starts_with(gid, %(prefix)s)"""
+_END = f"""SELECT ref, pid, pg_terminate_backend(pid, {END_SECONDS * 1000}) FROM ({_WRITING}) AS writing
+    WHERE ref = ANY (%(refs)s)"""
 _ROLE = "SELECT current_user::text, rolsuper FROM pg_roles WHERE rolname = current_user"
 _STAYS = "{}: prepared transaction {} stays"
 _MAY_BE_LEFT = (
@@ -125,8 +114,8 @@ class SinkSession:
         # In this order: who prepares between the two listings is in the second one.
         rows = [(ref, age) for ref, _, age in session.execute(_WRITING, self._known).fetchall()]
         rows += session.execute(_PREPARED, self._known).fetchall()
-        own = [(txn, age) for ref, age in rows if (txn := Txn.parse(ref)) is not None and self._is_own(txn)]
-        return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in own]
+        known = [(txn, age) for ref, age in rows if (txn := Txn.parse(ref)) is not None]
+        return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in known if self._is_own(txn)]
 
     def held_by(self, session: Session, ref: str) -> Sequence[str]:
         """Return what this sink's participant holds up, a sentence each."""

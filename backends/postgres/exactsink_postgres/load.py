@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ import psycopg
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
+from exactsink.contract import Committable, ExactsinkError, Fatal, Retryable, Txn, Writer
 from exactsink.toolkit.payloads import check_version
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.encoder import RowEncoder
@@ -151,9 +152,21 @@ class Load:
                 next="see the server's log; where a connection pooler is in between, connect past it",
             )
 
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn the server's errors into ours; a lock that did not come is reported with its holder."""
-        return self.session.explained(self._waiting)
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn the server's errors into ours, of the table that the user knows; a lock's with its holder."""
+        try:
+            with self.session.explained(self._waiting):
+                yield
+        except ExactsinkError as error:
+            if error.__cause__ is None:
+                raise
+            what, why, fix = map(self.renamed, (error.what, error.why, error.next))
+            raise type(error)(what, why=why, next=fix) from error.__cause__
+
+    def renamed(self, text: str) -> str:
+        """Name the sink's table in a message, where another one gets the rows first."""
+        return text
 
     def _begin(self) -> None:
         self.session.begin(self.tag)

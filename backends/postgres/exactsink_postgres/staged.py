@@ -100,18 +100,14 @@ class StagingWriter(LoadingWriter):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Return the server's errors of the table that the user knows."""
         try:
             with super().explained():
                 yield
         except ExactsinkError as error:
             cause = error.__cause__
-            if cause is None:
-                raise
             if isinstance(cause, psycopg.errors.UndefinedTable) and self._staged.staging.name in str(cause):
                 raise self._taken() from cause
-            what, why, fix = map(self._renamed, (error.what, error.why, error.next))
-            raise type(error)(what, why=why, next=fix) from cause
+            raise
 
     def _taken(self) -> Retryable:
         what = f"{self._doing}: its staging table {self._staged.staging.name} is gone, or another epoch's"
@@ -142,7 +138,7 @@ class StagingWriter(LoadingWriter):
     def _named(self, key: UniqueIndex) -> str:
         return f"table {self._staged.schema}.{self._staged.target}, constraint {key.name}"
 
-    def _renamed(self, text: str) -> str:
+    def renamed(self, text: str) -> str:
         staging, own = self._staged.staging, self._staged
         text = text.replace(f"{staging.schema}.{staging.name}", f"{own.schema}.{own.target}")
         return text.replace(f"{ATTEMPT}, ", "").replace(staging.name, own.target)

@@ -29,22 +29,14 @@ ATTEMPT = "exactsink_attempt"
 
 _LOG = logging.getLogger("exactsink")
 _COMMENT = re.compile(r"(?:g(\d+)-(\S*)\.e(\d+)|free)(?: (\w+) (\d+))?")
-_LIST = r"""
-    SELECT relname, relpersistence = 'u', obj_description(oid, 'pg_class') FROM pg_class
+_LIST = r"""SELECT relname, relpersistence = 'u', obj_description(oid, 'pg_class') FROM pg_class
     WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND relname LIKE 'exactsink\_rows\_%%'
         AND starts_with(obj_description(oid, 'pg_class'), %s)
-    ORDER BY relname
-"""
-_COLUMNS = """
-    SELECT attname FROM pg_attribute
-    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-"""
-_GIVEN_BY_THE_TABLE = """
-    AND attgenerated = '' AND attname <> ALL (%s)
-    AND (attidentity <> '' OR NOT has_column_privilege(attrelid, attnum, 'INSERT'))
-"""
-_FORM = """
-    SELECT left(md5(concat_ws(' ', %s::text,
+    ORDER BY relname"""
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+_GIVEN_BY_THE_TABLE = """ AND attgenerated = '' AND attname <> ALL (%s)
+    AND (attidentity <> '' OR NOT has_column_privilege(attrelid, attnum, 'INSERT'))"""
+_FORM = """SELECT left(md5(concat_ws(' ', %s::text,
         (SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attcollation, attnotnull, attgenerated,
                 attidentity, has_column_privilege(attrelid, attnum, 'INSERT'), adbin), ',' ORDER BY attnum)
             FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
@@ -53,8 +45,7 @@ _FORM = """
             WHERE conrelid = target AND contype = 'c'),
         (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index
             WHERE indrelid = target AND indisunique))), 16)
-    FROM (SELECT %s::oid AS target) AS one
-"""
+    FROM (SELECT %s::oid AS target) AS one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +164,7 @@ class StagingTable:
     @staticmethod
     def columns(session: Session, relation: str, beside: Sequence[str]) -> list[str]:
         """Name the columns of a staging table (quoted) that go over; none when it is not there."""
-        query = _COLUMNS + "AND attgenerated = '' AND attname <> ALL (%s) ORDER BY attnum"
+        query = _COLUMNS + " AND attgenerated = '' AND attname <> ALL (%s) ORDER BY attnum"
         return [name for (name,) in session.run(query, relation, list(beside))]
 
     @staticmethod

@@ -35,13 +35,11 @@ __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
 _SLOTS = {"max_prepared_transactions": 64}
-_STATUS = """
-    SELECT gid, pg_xact_status((vote ->> 'xid')::xid8) FROM jsonb_each(%s::text::jsonb) AS voted(gid, vote)
+_STATUS = """SELECT gid, pg_xact_status((vote ->> 'xid')::xid8) FROM jsonb_each(%s::text::jsonb) AS voted(gid, vote)
     WHERE (vote ->> 'system', vote ->> 'database', (vote ->> 'timeline')::int) = (SELECT system_identifier::text,
         pg_database.oid::text, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
         FROM pg_control_system(), pg_database WHERE datname = current_database())
-        AND (vote ->> 'xid')::xid8 < pg_snapshot_xmax(pg_current_snapshot())
-"""
+        AND (vote ->> 'xid')::xid8 < pg_snapshot_xmax(pg_current_snapshot())"""
 
 
 class TwoPhaseWriter(LoadingWriter):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from exactsink.contract import ExactsinkError, Fatal, InDoubt, Mark, Marker, Txn
+from exactsink.contract import Fatal, InDoubt, Mark, Marker, Txn
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.postgres.columns import as_named, numbered, ordered_in
@@ -181,17 +181,8 @@ class HeldCopy(pg.Load, Held):
     def close(self) -> None:
         self.abort()
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Return the server's errors of the table that the user knows."""
-        try:
-            with super().explained():
-                yield
-        except ExactsinkError as error:
-            if error.__cause__ is None:
-                raise
-            what, why, fix = (_HELD.sub(self._ticket.table, text) for text in (error.what, error.why, error.next))
-            raise type(error)(what, why=why, next=fix) from error.__cause__
+    def renamed(self, text: str) -> str:
+        return _HELD.sub(self._ticket.table, text)
 
     def upsert(self, held: HeldRows) -> tuple[int, int] | None:
         """Write the rows; return the guard of a newer one that stands. Raises Fatal where the table drops some."""
