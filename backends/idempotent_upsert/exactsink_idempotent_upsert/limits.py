@@ -98,12 +98,15 @@ class Ticket:
     form: Sequence[str] = ()
 
     def dumped(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        limits = {name: asdict(limit) for name, limit in self.limits.items()}
+        has = json.dumps([limits, list(self.form)]) if limits or self.form else ""
+        return (f"{self.given}\0{has}" if has else self.given).encode()  # no path has a NUL
 
     @classmethod
     def loaded(cls, data: bytes) -> Ticket:
-        had = json.loads(data)
-        return cls(had["given"], {name: Limit(**limit) for name, limit in had["limits"].items()}, tuple(had["form"]))
+        given, _, has = data.decode().partition("\0")
+        limits, form = json.loads(has or "[{}, []]")
+        return cls(given, {name: Limit(**limit) for name, limit in limits.items()}, tuple(form))
 
 
 class CheckedWriter(Writer):
