@@ -16,7 +16,8 @@ def database_of(options: UpsertOptions, table: Table, ctx: JobContext | None = N
     if options.product == "postgresql":
         from exactsink_idempotent_upsert.postgres.database import PostgresDatabase
 
-        return PostgresDatabase(options, table, ctx)
+        url, wait = options.url.get_secret_value(), options.busy_timeout_seconds
+        return PostgresDatabase(url, options.address, table, ctx, wait, options.staging_schema)
     if options.product in MYSQL:
         from exactsink_idempotent_upsert.mysql.database import MysqlDatabase
 

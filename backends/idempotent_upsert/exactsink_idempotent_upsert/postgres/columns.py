@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import ConfigError, Fatal
-from exactsink_idempotent_upsert.options import UpsertOptions
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
 from exactsink_idempotent_upsert.questions import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
@@ -38,15 +38,14 @@ class Chosen:
     beside: Sequence[pg.Column]
 
 
-def own_options(options: UpsertOptions) -> pg.PostgresOptions:
+def own_options(url: str, table: Table, wait_seconds: float, staging_schema: str | None) -> pg.PostgresOptions:
     """Return the options as the `postgres` backend has them."""
-    place = {"conninfo": options.url.get_secret_value(), "table": options.table, "strategy": options.strategy}
-    more: dict[str, Any] = {"create": options.create, "on_schema_change": options.on_schema_change}
-    if options.staging_schema is not None:
-        more["staging_schema"] = options.staging_schema
-    wait = max(options.busy_timeout_seconds, 0.001)
-    kind = DirectOptions if options.strategy == "direct" else pg.PostgresOptions
-    return kind.model_validate({**place, **more, "lock_timeout_seconds": wait})
+    name = quoted(table.schema, table.name) if table.schema else quoted(table.name)
+    change = "add_columns" if table.add_columns else "fail"
+    given: dict[str, Any] = {"conninfo": url, "table": name, "create": table.create, "on_schema_change": change}
+    given |= {"lock_timeout_seconds": max(wait_seconds, 0.001)}
+    given |= {} if staging_schema is None else {"staging_schema": staging_schema}
+    return DirectOptions(**given) if table.guarded else pg.PostgresOptions(strategy="staged", **given)
 
 
 def choose(

@@ -23,7 +23,6 @@ from exactsink_idempotent_upsert.database import (
     Strategy,
     owned_by,
 )
-from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, Chosen, choose, own_options
 from exactsink_idempotent_upsert.postgres.questions import PostgresQuestions
 from exactsink_idempotent_upsert.postgres.session import HeldCopy, HeldTicket, Owners, TableSession, marker_of
@@ -40,16 +39,19 @@ class PostgresDatabase(Database):
 
     voted_in = "exactsink_staged"
 
-    def __init__(self, options: UpsertOptions, table: Table, ctx: JobContext | None) -> None:
+    def __init__(
+        self, url: str, address: str, table: Table, ctx: JobContext | None, wait: float, staging_schema: str | None
+    ) -> None:
         self.table = table
-        self._options, self._ctx = options, ctx
+        self._address, self._ctx = address, ctx
+        self._given = url, table, wait, staging_schema
         self._schema = ""
         self._connection: pg.Session  # of a driver's call
         self._chosen: Chosen  # as the epoch was opened
 
     @property
     def place(self) -> str:
-        return self._options.address
+        return self._address
 
     @property
     def traits(self) -> Traits:
@@ -146,7 +148,7 @@ class PostgresDatabase(Database):
 
     @cached_property
     def _own(self) -> pg.PostgresOptions:
-        return own_options(self._options)
+        return own_options(*self._given)
 
     @cached_property
     def _sink(self) -> pg.SinkSession:
