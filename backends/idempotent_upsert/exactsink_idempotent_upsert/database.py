@@ -147,6 +147,8 @@ class Held(ABC):
     """A task's rows, kept where nobody sees them until it votes."""
 
     total = 0
+    payload = b""
+    """What the vote says beside their number."""
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:

@@ -177,7 +177,7 @@ class DirectWriter(Writer):
             if newer is not None:
                 raise self._late("epoch {} of generation {}".format(*newer))
             session.votes.add(txn.id)
-        return Committable(txn, held.total, b"", VOTES)
+        return Committable(txn, held.total, held.payload, VOTES)
 
     def abort(self) -> None:
         self._held.close()

@@ -6,6 +6,7 @@ one that is gone there was lost by a failover. Executors import this module: no 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -155,6 +156,7 @@ class HeldCopy(pg.Load, Held):
         self, options: pg.PostgresOptions, table: Table, txn: Txn, schema: pa.Schema, ticket: HeldTicket
     ) -> None:
         self._direct = ticket
+        self.payload = json.dumps({"schema": ticket.schema}).encode()  # an earlier release looks for the vote there
         self._names = tuple(column.name for column in ticket.columns if column.name not in (ROW, ORDER))
         self._table = as_named(table, self._names)
         self._schema = pa.schema([(ROW, pa.int64()), *ordered_in(schema, table, ticket.columns)])
