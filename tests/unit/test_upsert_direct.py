@@ -160,6 +160,13 @@ def test_a_journal_that_was_rebased_onto_another_ones_rows_goes_on_and_takes_the
         lost.open(7, SCHEMA)
 
 
+def test_a_warning_about_the_table_hides_no_owner(tmp_path: Path) -> None:
+    sink, other = direct(tmp_path), direct(tmp_path, job="refunds")
+    sink.run(1, [(1, "a")])
+    sink.sql("ALTER TABLE t ADD COLUMN w REFERENCES kinds")
+    assert sorted(finding.severity for finding in other.check()) == ["error", "warning"]
+
+
 @pytest.mark.parametrize("who", [{"job": "refunds"}, {"sink": "other"}])
 def test_a_table_has_one_sink_that_writes_it_directly(tmp_path: Path, who: dict[str, str]) -> None:
     sink, other = direct(tmp_path), direct(tmp_path, **who)

@@ -8,10 +8,13 @@ The way of a row, and then of its vote:
 - `table`: what is to be done to a table; `limits`: what its columns take, which tasks check.
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
 - `databases`: which one; `database`: the seam, all that the strategies ask of a database.
-- `sqlite`, `mysql`, `generic`: a database's side each, with its statements, values and preflight. `sqlite.trial` is the
-  copy of a table on which tasks try rows that it might refuse.
-- `postgres`: upserts by way of the postgres backend's COPY, staging tables, marks and sweep, beside the seam.
+- `sqlite`, `mysql`, `generic`, `postgres`: a database's side each, with its statements, values and preflight.
+  `sqlite.trial` is the copy of a table on which tasks try rows that it might refuse. `postgres` shares COPY, staging
+  tables, marks and sweep with the postgres backend (`exactsink_postgres.public`), and keeps staged rows in tables.
 - `questions`: what `check` and a start find out about a table before the first row.
+
+A module imports from those below it only: `plugin`, `backend`, `strategies`, `databases`, `options`, `urls`, a
+database's folder, `database`, then the rest. An import rule refuses all else.
 - `conformance`: targets for the conformance kit.
 """
 

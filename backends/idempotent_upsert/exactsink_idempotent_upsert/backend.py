@@ -7,10 +7,7 @@ row. Executors import this module: no SQLAlchemy here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from exactsink.contract import (
     Applier,
@@ -24,17 +21,14 @@ from exactsink.contract import (
     Validator,
     Writer,
 )
-from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.spark_sql import quoted_name
-from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, check_order
+from exactsink_idempotent_upsert.database import Database, Strategy
+from exactsink_idempotent_upsert.databases import database_of
+from exactsink_idempotent_upsert.limits import check_order
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.options import UpsertOptions
+from exactsink_idempotent_upsert.strategies import UpsertApplier, Upserts
 from exactsink_idempotent_upsert.table import DELETED, Table
-from exactsink_idempotent_upsert.urls import MYSQL
-
-if TYPE_CHECKING:
-    from exactsink_idempotent_upsert.database import Database
-    from exactsink_idempotent_upsert.postgres.backend import PostgresUpserts
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -51,20 +45,11 @@ class UpsertBackend(StagedBackend):
 
     @property
     def target(self) -> str:
-        if (own := self._postgres()) is not None:
-            return own.target
         return f"{self.options.address}#{self.options.name}"
 
     @property
     def traits(self) -> Traits:
-        if (own := self._postgres()) is not None:
-            return own.traits
-        if self.options.strategy == "direct":
-            # A failover, or a file from a copy, may lose what tasks wrote.
-            return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
-        # Of another dialect's table only the database itself knows what it refuses.
-        known = self.options.product in ("sqlite", *MYSQL)
-        return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True, validates_rows=known)
+        return self._database().traits
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Drop what is not needed, and add whether a row deletes: a NULL condition does not. Raises ConfigError."""
@@ -101,33 +86,16 @@ class UpsertBackend(StagedBackend):
             )
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        if (own := self._postgres()) is not None:
-            return own.writer(txn, schema, ticket)
-        had = Ticket.loaded(ticket)
-        trial = self._database().trial(had.form, schema.names) if had.form else None
-        return CheckedWriter(self._writer(txn, schema, had.given), self.options.table, had.limits, trial)
+        return self._strategy().writer(txn, schema, ticket)
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        if (own := self._postgres()) is not None:
-            return own.validator(schema, rules)
-        had = Ticket.loaded(rules)
-        trial = self._database().trial(had.form, schema.names) if had.form else None
-        return TableValidator(self.check_batch, self.options.table, had.limits, trial, schema)
-
-    def _writer(self, txn: Txn, schema: pa.Schema, given: str) -> Writer:
-        if self.options.strategy == "staged":
-            return super().writer(txn, schema, given.encode())
-        from exactsink_idempotent_upsert.strategies import DirectWriter
-
-        return DirectWriter(self._database(), self.check_batch, txn, given)
+        return self._strategy().validator(schema, rules)
 
     def committer(self, ctx: JobContext) -> Committer:
-        if (own := self._postgres()) is not None:
-            return own.committer(ctx)
-        from exactsink_idempotent_upsert.strategies import DirectCommitter, UpsertCommitter
+        return self._strategy(ctx).committer(ctx)
 
-        kind = UpsertCommitter if self.options.strategy == "staged" else DirectCommitter
-        return kind(ctx, self._database())
+    def applier(self) -> Applier:
+        return UpsertApplier(self._database())
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse rows that the table could not take as they are, and NULL keys: no upsert ever meets those again."""
@@ -140,40 +108,29 @@ class UpsertBackend(StagedBackend):
                     why=f"an option names it; they have {', '.join(batch.schema.names)}",
                     next="select the column into this sink, or correct the option",
                 )
-        check_order(self._table(), batch)
-        problem = self._database().unstorable(batch)
+        database = self._database()
+        check_order(database.table, batch)
+        problem = database.unstorable(batch)
         if problem is not None:
             raise Fatal(
                 f"table {options.table}: a row can't be stored: {problem}",
                 why="the database could not take it after the decision, when it is too late to refuse",
                 next="cast the column, or filter such rows, before this sink",
             )
-        for key in options.keys:  # SQLite stores NaN as NULL
-            missing = pc.sum(pc.is_null(plain(batch.column(key)), nan_is_null=True)).as_py()
-            if missing:
+        for key in options.keys:
+            if missing := database.missing_keys(batch.column(key)):
                 raise Fatal(
                     f"table {options.table}: key column {key} is NULL (or NaN) in {missing} rows of a batch",
                     why="NULL equals nothing, so an upsert would insert such a row each time it sees it",
                     next=f"filter `{key} IS NOT NULL`, or fill it, before this sink",
                 )
 
-    def applier(self) -> Applier:
-        from exactsink_idempotent_upsert.strategies import UpsertApplier
+    def _strategy(self, ctx: JobContext | None = None) -> Strategy:
+        database = self._database(ctx)
+        return database.staged or Upserts(self, database, self.options.table)
 
-        return UpsertApplier(self._database())
-
-    def _postgres(self) -> PostgresUpserts | None:
-        """Return what writes and commits where the database is PostgreSQL."""
-        if self.options.product != "postgresql":
-            return None
-        from exactsink_idempotent_upsert.postgres.backend import PostgresUpserts
-
-        return PostgresUpserts(self.options, self._table())
-
-    def _database(self) -> Database:
-        from exactsink_idempotent_upsert.databases import database_of
-
-        return database_of(self.options, self._table())
+    def _database(self, ctx: JobContext | None = None) -> Database:
+        return database_of(self.options, self._table(), ctx)
 
     def _table(self) -> Table:
         options = self.options

@@ -13,14 +13,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from exactsink.contract import Finding, InDoubt, Marker, Txn
+from exactsink.contract import Committer, Finding, InDoubt, JobContext, Marker, Traits, Txn, Validator, Writer
+from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.limits import Limit, Trial
+from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = [
-    *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNDECIDED", "VOTES", "VOTE_TABLE", "WRITTEN"),
-    *("Database", "Held", "Owner", "Session", "Votes", "owned_by"),
+    *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNBEGUN", "UNDECIDED", "VOTES", "VOTE_TABLE", "WRITTEN"),
+    *("Database", "Held", "Owner", "Session", "Strategy", "Votes", "owned_by"),
 ]
 
 MARKER_TABLE = "exactsink_epochs"
@@ -43,6 +46,7 @@ Owner = tuple[str, str, str]
 STAGED = "the epoch is decided and its rows are staged, so nothing is lost"
 WRITTEN = "the epoch is decided and its rows are in the table, so nothing is lost"
 UNDECIDED = "the epoch is not decided yet, and is written again"
+UNBEGUN = "the epoch has not begun"
 
 
 class Votes:
@@ -67,6 +71,22 @@ class Votes:
             places = ", ".join(["%s"] * len(some))
             self._run(f"DELETE FROM {VOTE_TABLE} WHERE participant IN ({places})", *some)
             del left[:_AT_ONCE]
+
+
+class Strategy(ABC):
+    """How an epoch comes into a table: a task's side and the driver's."""
+
+    @abstractmethod
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        """Make a task's writer."""
+
+    @abstractmethod
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        """Make what judges rows for a quarantine."""
+
+    @abstractmethod
+    def committer(self, ctx: JobContext) -> Committer:
+        """Make the driver's side."""
 
 
 class Session(ABC):
@@ -127,6 +147,8 @@ class Held(ABC):
     """A task's rows, kept where nobody sees them until it votes."""
 
     total = 0
+    payload = b""
+    """What the vote says beside their number."""
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:
@@ -142,10 +164,29 @@ class Held(ABC):
 
 
 class Database(ABC):
-    """One table of a database, and how to reach it. Holds no connection."""
+    """One table of a database, and how to reach it.
+
+    Each call is made within `explained`, and may open and close a connection of its own.
+    """
 
     __slots__ = ()
     table: Table
+    voted_in = VOTE_TABLE
+    knows_rows = True
+    """Whether `limits` and `trial` say all that the table refuses, so that rows can be judged before they are written.
+    """
+
+    @property
+    def traits(self) -> Traits:
+        """What the sink promises, whether its rows are staged or tasks write them."""
+        if self.table.guarded:  # a failover, or a file from a copy, may lose what tasks wrote
+            return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
+        return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True, validates_rows=self.knows_rows)
+
+    @property
+    def staged(self) -> Strategy | None:
+        """Strategy staged where the database keeps the rows itself; None where they wait in the staging folder."""
+        return None
 
     @property
     @abstractmethod
@@ -161,8 +202,8 @@ class Database(ABC):
         """Begin a transaction; commit durably at the end, or roll back. `make`: also make the database for `create`."""
 
     @abstractmethod
-    def hold(self) -> Held:
-        """Begin to keep a task's rows. Raises Fatal where the task can't reach the database."""
+    def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
+        """Begin to keep a task's rows; `form` is what the driver has said. Raises Fatal for a database out of reach."""
 
     @abstractmethod
     def last_marker(self, job: str, sink: str) -> Marker | None:
@@ -175,6 +216,20 @@ class Database(ABC):
     @abstractmethod
     def listed(self, job: str, sink: str) -> list[InDoubt]:
         """List the votes of direct writes that are kept. Changes nothing."""
+
+    def writing(self) -> list[InDoubt]:
+        """List the tasks of the sink that can be seen to write. Changes nothing."""
+        return []
+
+    def end(self, participants: Sequence[str]) -> None:  # noqa: B027  # no other task's connection is known
+        """End what still writes for these."""
+
+    def blocks(self, participant: str) -> Sequence[str]:
+        """Return what one that is in doubt holds up, a sentence each."""
+        return ()
+
+    def trim_marks(self) -> None:  # noqa: B027
+        """Take away markers that later ones have followed; nothing where these took their place."""
 
     def put_birth(self, birth: Marker) -> Marker:
         """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""
@@ -189,25 +244,37 @@ class Database(ABC):
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
 
-    @abstractmethod
+    def questions(self) -> AbstractContextManager[Questions]:
+        """Return the answers to all questions about the table, as long as a connection is there."""
+        raise NotImplementedError(f"{type(self).__name__} answers no questions")
+
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Find what keeps such rows from being upserted, or without a schema rows of any columns. Changes nothing."""
+        with self.questions() as asked:
+            yield from asked.findings(schema)
 
     @abstractmethod
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         """Return which value of a batch no table of this database could hold as it is; None when all can be held."""
+
+    def missing_keys(self, column: pa.Array) -> int:
+        """Count what no upsert would ever meet again in a key's column: NULL, and the NaN that is stored as such."""
+        return int(pc.sum(pc.is_null(plain(column), nan_is_null=True)).as_py() or 0)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         """Return what the table's columns take, for tasks to check; nothing where it is not there."""
         return {}
 
     def form(self, schema: pa.Schema) -> tuple[str, ...]:
-        """Return statements that make a copy of the table for `trial`; none where tasks need not try their rows."""
+        """Return what else tasks need: statements that make a copy of the table for `trial`, or what `hold` takes."""
         return ()
 
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
         """Make what a task tries its rows on; `names` are their columns."""
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of what was opened."""
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""

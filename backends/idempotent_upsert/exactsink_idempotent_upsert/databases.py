@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exactsink.contract import JobContext
 from exactsink_idempotent_upsert.database import Database
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import Table
@@ -10,8 +11,13 @@ from exactsink_idempotent_upsert.urls import MYSQL
 __all__ = ["database_of"]
 
 
-def database_of(options: UpsertOptions, table: Table) -> Database:
-    """Return the database's side of a sink."""
+def database_of(options: UpsertOptions, table: Table, ctx: JobContext | None = None) -> Database:
+    """Return the database's side of a sink; `ctx` is a driver's."""
+    if options.product == "postgresql":
+        from exactsink_idempotent_upsert.postgres.database import PostgresDatabase
+
+        url, wait = options.url.get_secret_value(), options.busy_timeout_seconds
+        return PostgresDatabase(url, options.address, table, ctx, wait, options.staging_schema)
     if options.product in MYSQL:
         from exactsink_idempotent_upsert.mysql.database import MysqlDatabase
 

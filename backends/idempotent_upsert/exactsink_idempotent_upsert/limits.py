@@ -110,26 +110,13 @@ class Ticket:
 
 
 class CheckedWriter(Writer):
-    """Hold each batch against the table's limits, and try it, before another writer gets it."""
+    """Check each batch, and try it, before another writer gets it."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        table: str,
-        limits: Mapping[str, Limit],
-        trial: Trial | None = None,
-        check: Callable[[pa.RecordBatch], None] = lambda batch: None,
-    ) -> None:
-        self._writer = writer
-        self._check = check
-        self._table = table
-        self._limits = limits
-        self._trial = trial
+    def __init__(self, writer: Writer, check: Callable[[pa.RecordBatch], None], trial: Trial | None) -> None:
+        self._writer, self._check, self._trial = writer, check, trial
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._check(batch)
-        if self._limits:
-            check_limits(self._table, self._limits, batch)
         if self._trial is not None:
             self._trial.check(batch)
         self._writer.write(batch)
@@ -181,27 +168,19 @@ def check_order(table: Table, batch: pa.RecordBatch) -> None:
 
 
 class TableValidator(BatchValidator):
-    """Judges rows by `check_row`, by what the table's columns take, and on its copy."""
+    """Judges rows by `check`, and on a copy of the table."""
 
-    def __init__(
-        self,
-        check_row: Callable[[pa.RecordBatch], None],
-        table: str,
-        limits: Mapping[str, Limit],
-        trial: Trial | None,
-        schema: pa.Schema,
-    ) -> None:
+    def __init__(self, check: Callable[[pa.RecordBatch], None], trial: Trial | None, schema: pa.Schema) -> None:
         self._trial = trial
 
-        def check(batch: pa.RecordBatch) -> str | None:
+        def refusal(batch: pa.RecordBatch) -> str | None:
             try:
-                check_row(batch)
-                check_limits(table, limits, batch)
-            except Fatal as refusal:
-                return refusal.what
+                check(batch)
+            except Fatal as refused:
+                return refused.what
             return None if trial is None else trial.refusal(batch)
 
-        super().__init__(check, schema)
+        super().__init__(refusal, schema)
 
     def close(self) -> None:
         if self._trial is not None:

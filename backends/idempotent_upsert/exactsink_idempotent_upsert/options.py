@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -78,6 +78,9 @@ class UpsertOptions(BackendOptions):
 
     @property
     def name(self) -> TableName:
+        """The table's name, as PostgreSQL folds it there."""
+        if self.product == "postgresql":
+            return TableName.parse(self.table.strip(), ascii_lower)
         return TableName.parse(self.table)
 
     @field_validator("url")
@@ -103,9 +106,8 @@ class UpsertOptions(BackendOptions):
 
     @model_validator(mode="after")
     def _agree(self) -> UpsertOptions:
-        for senseless, why in _SENSELESS:
-            if senseless(self):
-                raise ValueError(why)
+        for why in (*self._senseless(), *self._unknown_there()):
+            raise ValueError(why)
         for option, names in (("keys", self.keys), ("update_columns", self.update_columns or ()), ("set", self.set)):
             self._refuse_both("exclude", self.exclude, option, names)
         for option in ("update_columns", "set"):
@@ -114,6 +116,38 @@ class UpsertOptions(BackendOptions):
             for option in ("keys", "set", "exclude"):
                 self._refuse_both(option, getattr(self, option), "version", (self.version,))
         return self
+
+    def _senseless(self) -> Iterator[str]:
+        """Explain which options mean nothing together, whatever the database."""
+        direct, mode = self.strategy == "direct", self.mode
+        if direct and self.delete_when is not None:
+            why = "a deleted row loses the version that guards it, so that an older, late write would bring it back"
+            yield f"strategy direct can't delete: {why}; take strategy staged"
+        if direct and self.set:
+            why = "its tasks write before the decision, and an epoch that is written again would apply `set` again"
+            yield f"strategy direct can't count: {why}; take strategy staged"
+        if mode == "insert_if_absent" and (self.update_columns or self.set or self.version or self.delete_when):
+            fix = "leave out `update_columns`, `set`, `version` and `delete_when`, or take mode upsert"
+            yield f"mode insert_if_absent never changes a row that is there: {fix}"
+        if mode == "replace" and (self.update_columns is not None or self.set):
+            yield "mode replace makes a row what came: leave out `update_columns` and `set`, or take mode upsert"
+        if self.update_columns == () and not self.set:
+            yield "`update_columns` names none, so a row that is there never changes: take mode insert_if_absent"
+        if self.version is not None and self.order_by is not None:
+            yield "`version` orders the rows of an epoch, too: leave out `order_by`"
+
+    def _unknown_there(self) -> Iterator[str]:
+        """Explain which options the database, or its strategy, lacks."""
+        product, known = self.product, self.product in ("sqlite", *MYSQL, "postgresql")
+        if product == "sqlite" and self.name.schema not in (None, "main"):
+            yield "a SQLite file has no schemas: quote a name that has a dot, '\"sales.orders\"'"
+        if self.strategy == "direct" and not known:
+            yield "strategy direct needs a database whose conditional writes are known: take strategy staged"
+        if self.on_schema_change == "add_columns" and not known:
+            yield "columns can't be added to a table that is reached by portable SQL: leave out `on_schema_change`"
+        if self.staging_schema is not None and (product == "sqlite" or self.strategy == "direct"):
+            who = "SQLite" if product == "sqlite" else "strategy direct"
+            yield f"{who} has no staging tables: leave out `staging_schema`"
 
     def _refuse_both(self, one: str, names: Iterable[str], other: str, others: Iterable[str]) -> None:
         if both := frozenset(names) & frozenset(others):
@@ -126,59 +160,3 @@ _WHY_NOT_BOTH = {
     "set": "which `set` sets",
     "version": "which is the version: it goes in as it comes, with the rest of its row",
 }
-
-_SENSELESS: tuple[tuple[Callable[[UpsertOptions], bool], str], ...] = (
-    (
-        lambda o: o.strategy == "direct" and o.delete_when is not None,
-        (
-            "strategy direct can't delete: a deleted row loses the version that guards it, so that an older, late"
-            " write would bring it back; take strategy staged"
-        ),
-    ),
-    (
-        lambda o: o.strategy == "direct" and bool(o.set),
-        (
-            "strategy direct can't count: its tasks write before the decision, and an epoch that is written again would"
-            " apply `set` again; take strategy staged"
-        ),
-    ),
-    (
-        lambda o: o.mode == "insert_if_absent" and bool(o.update_columns or o.set or o.version or o.delete_when),
-        (
-            "mode insert_if_absent never changes a row that is there: leave out `update_columns`, `set`, `version` and"
-            " `delete_when`, or take mode upsert"
-        ),
-    ),
-    (
-        lambda o: o.mode == "replace" and (o.update_columns is not None or bool(o.set)),
-        "mode replace makes a row what came: leave out `update_columns` and `set`, or take mode upsert",
-    ),
-    (
-        lambda o: o.update_columns == () and not o.set,
-        "`update_columns` names none, so a row that is there never changes: take mode insert_if_absent",
-    ),
-    (
-        lambda o: o.version is not None and o.order_by is not None,
-        "`version` orders the rows of an epoch, too: leave out `order_by`",
-    ),
-    (
-        lambda o: o.product == "sqlite" and o.name.schema not in (None, "main"),
-        "a SQLite file has no schemas: quote a name that has a dot, '\"sales.orders\"'",
-    ),
-    (
-        lambda o: o.strategy == "direct" and o.product not in ("sqlite", *MYSQL, "postgresql"),
-        "strategy direct needs a database whose conditional writes are known: take strategy staged",
-    ),
-    (
-        lambda o: o.on_schema_change == "add_columns" and o.product not in ("sqlite", *MYSQL, "postgresql"),
-        "columns can't be added to a table that is reached by portable SQL: leave out `on_schema_change`",
-    ),
-    (
-        lambda o: o.product == "sqlite" and o.staging_schema is not None,
-        "SQLite has no staging tables: leave out `staging_schema`",
-    ),
-    (
-        lambda o: o.strategy == "direct" and o.staging_schema is not None,
-        "strategy direct has no staging tables: leave out `staging_schema`",
-    ),
-)

@@ -7,8 +7,9 @@ has found every vote. Executors import this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from exactsink.contract import (
     Audit,
     Committable,
     Committed,
+    Committer,
     Finding,
     InDoubt,
     JobContext,
@@ -28,29 +30,20 @@ from exactsink.contract import (
     Outcome,
     Prepared,
     Refused,
+    StagedBackend,
     StagedCommitter,
     Standing,
     Txn,
     Undecided,
     Unknown,
+    Validator,
     Writer,
 )
 from exactsink.toolkit.payloads import check_version
-from exactsink_idempotent_upsert.database import (
-    STAGED,
-    UNDECIDED,
-    VOTE_TABLE,
-    VOTES,
-    WRITTEN,
-    Database,
-    Owner,
-)
-from exactsink_idempotent_upsert.limits import Ticket
+from exactsink_idempotent_upsert.database import STAGED, UNBEGUN, UNDECIDED, VOTES, WRITTEN, Database, Owner, Strategy
+from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, Trial, check_limits
 
-__all__ = [
-    *("DirectCommitter", "DirectWriter", "UpsertApplier", "UpsertCommitter"),
-    *("check_owner", "keys_apart", "late"),
-]
+__all__ = ["UpsertApplier", "Upserts"]
 
 
 class UpsertApplier(Applier):
@@ -121,6 +114,37 @@ class UpsertCommitter(StagedCommitter):
         return _audit(self._ctx, self._database, epochs)
 
 
+class Upserts(Strategy):
+    """Staged in files, or direct, as the table says; `backend` checks batches."""
+
+    def __init__(self, backend: StagedBackend, database: Database, shown: str) -> None:
+        self._backend, self._database, self._shown = backend, database, shown
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        had, database = Ticket.loaded(ticket), self._database
+        if database.table.guarded:
+            writer: Writer = DirectWriter(self._backend, database, txn, schema, had)
+        else:
+            writer = StagedBackend.writer(self._backend, txn, schema, had.given.encode())
+        return CheckedWriter(writer, partial(check_limits, self._shown, had.limits), self._trial(had, schema))
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        had = Ticket.loaded(rules)
+
+        def check(batch: pa.RecordBatch) -> None:
+            self._backend.check_batch(batch)
+            check_limits(self._shown, had.limits, batch)
+
+        return TableValidator(check, self._trial(had, schema), schema)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return (DirectCommitter if self._database.table.guarded else UpsertCommitter)(ctx, self._database)
+
+    def _trial(self, had: Ticket, schema: pa.Schema) -> Trial | None:
+        form = () if self._database.table.guarded else had.form
+        return self._database.trial(form, schema.names) if form else None
+
+
 class DirectWriter(Writer):
     """Hold a task's rows, and upsert them at `pre_commit` in one short transaction.
 
@@ -128,17 +152,17 @@ class DirectWriter(Writer):
     none of them: a rival attempt's last row of a key is not overwritten by an earlier one.
     """
 
-    def __init__(self, database: Database, check: Callable[[pa.RecordBatch], None], txn: Txn, lineage: str) -> None:
+    def __init__(self, backend: StagedBackend, database: Database, txn: Txn, schema: pa.Schema, given: Ticket) -> None:
+        self._backend = backend
         self._database = database
-        self._check = check
         self._txn = txn
-        self._lineage = lineage
+        self._lineage = given.given
         self._doing = f"write epoch {txn.epoch} to table {database.table.name}"
         with database.explained(self._doing, UNDECIDED):
-            self._held = database.hold()
+            self._held = database.hold(txn, schema, given.form)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._check(batch)
+        self._backend.check_batch(batch)
         with self._database.explained(self._doing, UNDECIDED):
             self._held.add(batch)
 
@@ -147,20 +171,32 @@ class DirectWriter(Writer):
         with closing(held), self._database.explained(self._doing, UNDECIDED), held.transaction() as session:
             done = session.marker(txn.job, txn.sink)
             if done is not None and done.epoch >= txn.epoch:
-                raise self._late(done.epoch, done.generation)
-            owner = session.owner()
-            check_owner(self._txn, self._lineage, owner, "" if owner is None else self._database.owned_by(owner)[0])
+                raise self._late(f"the mark of epoch {done.epoch}")
+            self._check_owner(session.owner())
             newer = session.write(held, txn.epoch, txn.generation)
             if newer is not None:
-                raise self._late(*newer)
+                raise self._late("epoch {} of generation {}".format(*newer))
             session.votes.add(txn.id)
-        return Committable(txn, held.total, b"", VOTES)
+        return Committable(txn, held.total, held.payload, VOTES)
 
     def abort(self) -> None:
         self._held.close()
 
-    def _late(self, epoch: int, generation: int) -> Refused:
-        return late(self._database.table.name, self._txn, f"epoch {epoch} of generation {generation}")
+    def _check_owner(self, owner: Owner | None) -> None:
+        """Raise Refused where another journal has taken the table since the epoch was opened."""
+        if owner != (self._txn.job, self._txn.sink, self._lineage):
+            what = "the table was set free by hand" if owner is None else self._database.owned_by(owner)[0]
+            raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
+
+    def _late(self, stands: str) -> Refused:
+        """Return the error of a task whose epoch, or a later one, `stands` in the table by another's hand."""
+        txn = self._txn
+        return Refused(
+            f"table {self._database.table.name} holds newer rows than this task's of epoch {txn.epoch}",
+            why=f"{stands} is there, this task is of generation {txn.generation}: an older write never goes over a"
+            " newer one, so none of its rows was kept",
+            next="leave the job to the driver that goes on with it",
+        )
 
 
 class DirectCommitter(MarkerCommitter):
@@ -176,16 +212,22 @@ class DirectCommitter(MarkerCommitter):
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._database.explained("look at the table"):
             found = list(self._database.findings(schema))
-            owner = None if found else self._database.last_owner()
+            refused = any(finding.severity == "error" for finding in found)
+            owner = None if refused else self._database.last_owner()
         table = self._database.table
         if owner is not None and owner[:2] != (self._ctx.job, self._ctx.sink):
             found.append(Finding("error", *self._database.owned_by(owner)))
-        return [*found, *keys_apart(self._ctx, table.keys, participants)]
+        if not (_kept_together(self._ctx.distribution, table.keys) or participants == 1):
+            message = "rows of one key may come from two tasks of an epoch, and then any of them may win"
+            found.append(
+                Finding("warning", message, f'set distribution = "hash({", ".join(table.keys)})" on this sink')
+            )
+        return found
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the tables and take the table for this sink. Idempotent, also from two processes; durable."""
         database, ctx = self._database, self._ctx
-        with database.explained("make the tables"), database.transaction(make=True) as session:
+        with database.explained("make the tables", UNBEGUN), database.transaction(make=True) as session:
             session.make_tables(schema)
             self._marker(epoch).check_new(session.marker(ctx.job, ctx.sink))
             mine = (ctx.job, ctx.sink, ctx.lineage)
@@ -213,32 +255,49 @@ class DirectCommitter(MarkerCommitter):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         kept = _with_votes(committables)
         # Votes first: another driver that takes them away has put the marker, which is read then.
-        there = {vote.ref for vote in self.in_doubt()} if kept else set()
+        there = {vote.ref for vote in self._listed()} if kept else set()
         standing = super().assess(epoch, committables)
         gone = [vote for vote in kept if vote not in there]
         return [self._gone(gone, len(kept))] * len(committables) if gone and Prepared() in standing else standing
 
     def _gone(self, gone: Sequence[str], of: int) -> Lost | Unknown:
         """Return what becomes of a set of which votes are gone, as their rows are; its marker is an earlier epoch's."""
-        evidence = f"of {of} votes {len(gone)} are in table {VOTE_TABLE} no more: {gone[0]}"
+        evidence = f"of {of} votes {len(gone)} are in table {self._database.voted_in} no more: {gone[0]}"
         if not isinstance(self._expected, Marker):
             return Unknown(evidence)
         return Lost(f"{evidence}; the target stands at {self._expected.mark}")
 
     def abort(self, undecided: Undecided) -> None:
-        """Forget votes: what they wrote is overwritten by the replay."""
-        with self._database.explained("forget votes"), self._database.transaction() as session:
-            session.votes.forget(participant.ref for participant in undecided)
+        """End what still writes, and forget votes: what they wrote is overwritten by the replay."""
+        database, refs = self._database, [participant.ref for participant in undecided]
+        with database.explained(f"roll back {len(refs)} undecided participants", UNDECIDED):
+            database.end(refs)
+            with database.transaction() as session:
+                session.votes.forget(refs)
+
+    def blocks(self, participant: InDoubt) -> Sequence[str]:
+        with self._database.explained(f"look what {participant.ref} holds up"):
+            return self._database.blocks(participant.ref)
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         return _audit(self._ctx, self._database, epochs)
 
     def in_doubt(self) -> Iterable[InDoubt]:
+        with self._database.explained("look for tasks that write"):
+            writing = self._database.writing()
+        # In this order: who votes between the two listings is in the second one.
+        return list({participant.ref: participant for participant in [*writing, *self._listed()]}.values())
+
+    def _listed(self) -> Sequence[InDoubt]:
         with self._database.explained("look for votes"):
             return self._database.listed(self._ctx.job, self._ctx.sink)
 
+    def trim_marks(self) -> None:
+        with self._database.explained("trim its marks"):
+            self._database.trim_marks()
+
     def close(self) -> None:
-        """Do nothing: no connection outlives the call that opened it."""
+        self._database.close()
 
 
 def _with_votes(committables: Sequence[Committable]) -> Sequence[str]:
@@ -246,30 +305,6 @@ def _with_votes(committables: Sequence[Committable]) -> Sequence[str]:
     for committable in committables:
         check_version(committable, 1, VOTES)
     return [committable.txn.id for committable in committables if committable.version == VOTES]
-
-
-def late(table: str, txn: Txn, stands: str) -> Refused:
-    """Return the error of a task whose epoch, or a later one, `stands` in the table by another's hand."""
-    return Refused(
-        f"table {table} holds newer rows than this task's of epoch {txn.epoch}",
-        why=f"{stands} is there, this task is of generation {txn.generation}: an older write never goes over a newer"
-        " one, so none of its rows was kept",
-        next="leave the job to the driver that goes on with it",
-    )
-
-
-def check_owner(txn: Txn, lineage: str, owner: Owner | None, owned: str) -> None:
-    """Raise Refused where another journal has taken the table since the epoch was opened; `owned` says who."""
-    if owner != (txn.job, txn.sink, lineage):
-        what = owned or "the table was set free by hand"
-        raise Refused(what, why=f"this task is of lineage {lineage}", next="leave the table to its owner")
-
-
-def keys_apart(ctx: JobContext, keys: Sequence[str], participants: int | None) -> Iterator[Finding]:
-    """Warn where rows of one key may come from two tasks."""
-    if not (_kept_together(ctx.distribution, keys) or participants == 1):
-        message = "rows of one key may come from two tasks of an epoch, and then any of them may win"
-        yield Finding("warning", message, f'set distribution = "hash({", ".join(keys)})" on this sink')
 
 
 def _ticket(given: str, database: Database, schema: pa.Schema) -> bytes:

@@ -16,8 +16,8 @@ two_phase        strategy two_phase: PREPARE TRANSACTION is the vote, COMMIT PRE
 own_tables       exactsink's tables beside the sink's: marks, votes, and rows that wait
 staged           strategy staged: COMMIT into a staging table is the vote, INSERT ... SELECT the commit
 committer        the driver's side of both: the kept session, the mark, COMMIT PREPARED in a pipeline, the sweep
-timeouts         which of the server's end work of ours, where they are set, and what ends them
-errors           what each SQLSTATE means, and what fixes it
+errors           what each SQLSTATE means, what fixes it, and where a timeout that ended work of ours is set
+public           what upserts into Postgres share with these strategies, and may import
 conformance      targets for the conformance kit, and votes that releases have recorded
 """
 

@@ -10,12 +10,10 @@ from exactsink_postgres.server import Session
 
 __all__ = ["held_by"]
 
-_PREPARED = """
-    SELECT extract(epoch FROM clock_timestamp() - prepared)::float8, database, age(transaction),
+_PREPARED = """SELECT extract(epoch FROM clock_timestamp() - prepared)::float8, database, age(transaction),
         current_setting('autovacuum_freeze_max_age')::int, current_setting('max_prepared_transactions')::int,
         (SELECT count(*) FROM pg_prepared_xacts)
-    FROM pg_prepared_xacts WHERE gid = %(ref)s AND database = current_database()
-"""
+    FROM pg_prepared_xacts WHERE gid = %(ref)s AND database = current_database()"""
 _MINE = f"""
     {HOLDERS}, mine AS (
         SELECT locks.* FROM locks JOIN holders ON holders.holder = locks.virtualtransaction

@@ -39,34 +39,25 @@ from exactsink_postgres.tables import Table, chosen_columns, read_table
 from exactsink_postgres.type_mapping import Column
 from exactsink_postgres.validator import RowRules
 
-__all__ = ["END_SECONDS", "Asks", "PostgresCommitter", "check_owners", "finish", "list_prepared"]
+__all__ = ["END_SECONDS", "UNBEGUN", "PostgresCommitter", "SinkSession", "check_owners", "finish", "list_prepared"]
+
+UNBEGUN = "the epoch has not begun"
 
 END_SECONDS = 10
 """How long to wait for the end of a session that was asked to end."""
 
-_SCHEMA = """
-    SELECT pg_is_in_recovery(), coalesce((SELECT space.nspname FROM pg_class AS class JOIN pg_namespace AS space
-        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())
-"""
+_SCHEMA = """SELECT pg_is_in_recovery(), coalesce((SELECT nspname FROM pg_class AS class JOIN pg_namespace AS space
+        ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())"""
 _BEFORE, _AFTER = TAG.split("{}")
-_LIST = """
-    SELECT gid, owner FROM pg_prepared_xacts
-    WHERE gid = ANY (%s) AND database = current_database()
-"""
+_LIST = "SELECT gid, owner FROM pg_prepared_xacts WHERE gid = ANY (%s) AND database = current_database()"
 _WRITING = rf"""
     SELECT split_part(query, ' ', 3) AS ref, pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
-    FROM pg_stat_activity
-    WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
-        AND {SEEN} AND starts_with(query, %(before)s || %(prefix)s)
-"""
-_PREPARED = """
-    SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
-    WHERE database = current_database() AND starts_with(gid, %(prefix)s)
-"""
-_END = f"""
-    SELECT ref, pid, pg_terminate_backend(pid, {END_SECONDS * 1000}) FROM ({_WRITING}) AS writing
-    WHERE ref = ANY (%(refs)s)
-"""
+    FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+        AND {SEEN} AND starts_with(query, %(before)s || %(prefix)s)"""
+_PREPARED = """SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
+    WHERE database = current_database() AND starts_with(gid, %(prefix)s)"""
+_END = f"""SELECT ref, pid, pg_terminate_backend(pid, {END_SECONDS * 1000}) FROM ({_WRITING}) AS writing
+    WHERE ref = ANY (%(refs)s)"""
 _ROLE = "SELECT current_user::text, rolsuper FROM pg_roles WHERE rolname = current_user"
 _STAYS = "{}: prepared transaction {} stays"
 _MAY_BE_LEFT = (
@@ -80,29 +71,100 @@ _NO_PIPELINE = (
 )
 
 
-class PostgresCommitter(Committer):
+class SinkSession:
+    """A driver's session for one sink, kept from call to call, and what it asks there whatever the strategy."""
+
+    def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
+        self._options = options
+        self.ctx = ctx
+        name = f"exactsink {ctx.job}.{ctx.sink} driver"
+        self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
+        self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
+
+    def close(self) -> None:
+        self._session.close()
+
+    def using(self, doing: str, safe: str = "", epoch: int = -1) -> AbstractContextManager[Session]:
+        """Return the kept session for a call; the server's errors become ours, a lock's with its holder.
+
+        `safe` is UNBEGUN where an epoch is opened: who holds the lock may be of this job then.
+        """
+        ctx = self.ctx
+        mine = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1) if safe == UNBEGUN else None
+        return self._session.use(Waiting(f"sink {ctx.sink}: {doing}", safe, self._options.name.sql, mine))
+
+    def schema(self, session: Session) -> str:
+        """Return the schema of the sink's table, also where there is no table yet. Raises Retryable on a standby."""
+        ((standby, schema),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
+        if standby:
+            raise Retryable(
+                f"sink {self.ctx.sink}: the server is a standby",
+                why="it may lag behind, and lists no prepared transaction",
+                next=f"connect to the primary (target_session_attrs=read-write in conninfo), then {AGAIN}",
+            )
+        return str(schema)
+
+    def marks(self, session: Session, schema: str = "") -> Marks:
+        """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
+        ctx = self.ctx
+        return Marks(session, schema or self.schema(session), ctx.job, ctx.sink, ctx.lineage)
+
+    def listed(self, session: Session) -> list[InDoubt]:
+        """List this sink's participants in this database, those still writing too; ages in seconds."""
+        # In this order: who prepares between the two listings is in the second one.
+        rows = [(ref, age) for ref, _, age in session.execute(_WRITING, self._known).fetchall()]
+        rows += session.execute(_PREPARED, self._known).fetchall()
+        known = [(txn, age) for ref, age in rows if (txn := Txn.parse(ref)) is not None]
+        return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in known if self._is_own(txn)]
+
+    def held_by(self, session: Session, ref: str) -> Sequence[str]:
+        """Return what this sink's participant holds up, a sentence each."""
+        writing = {name: pid for name, pid, _ in session.execute(_WRITING, self._known).fetchall()}
+        return held_by(session, ref, writing.get(ref))
+
+    def roll_back(self, session: Session, refs: Sequence[str]) -> None:
+        """End the sessions that write for these participants, then roll back what they had prepared. Idempotent.
+
+        Raises ValueError for a ref that is not this sink's, before anything is done; Retryable when one can't be ended.
+        """
+        for ref in refs:
+            txn = Txn.parse(ref)
+            if txn is None or not self._is_own(txn):
+                raise ValueError(f"{ref!r} is no participant of sink {self.ctx.sink} of job {self.ctx.job}")
+        doing = f"sink {self.ctx.sink}: roll back"
+        asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
+        writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
+        finish(session, "ROLLBACK", list_prepared(session, refs), doing)
+        for ref, pid in writing.items():
+            raise Retryable(
+                f"{doing}: session {pid} still writes for {ref}",
+                why=f"it was asked to end, and did not within {END_SECONDS} s" if asked else "it began only now",
+                next=f"{AGAIN}; or end it: {end_session(pid)}",
+            )
+
+    def _is_own(self, txn: Txn) -> bool:
+        return (txn.job, txn.sink) == (self.ctx.job, self.ctx.sink)
+
+
+class PostgresCommitter(SinkSession, Committer):
     """What the committers of all strategies do alike."""
 
     _overwrites = False
     """Whether later epochs go over rows of earlier ones."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
-        self._options = options
-        self._ctx = ctx
-        name = f"exactsink {ctx.job}.{ctx.sink} driver"
-        self._session = KeptSession(options.server, name, options.lock_timeout_seconds)
-        self._known = {"before": _BEFORE, "prefix": f"{ctx.job}.{ctx.sink}."}
+        super().__init__(options, ctx)
         self._read: tuple[Marks, Mark | None] | None = None  # the mark that was read last, and where
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
         return self.check(None, participants)
 
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
-        with self._using(f"check table {self._options.name}") as session:
+        with self.using(f"check table {self._options.name}") as session:
             asks = self._asks(session, schema)
-            found = list(findings(self._options, self._ctx, session, schema, participants, asks))
+            found = list(findings(self._options, self.ctx, session, schema, participants, asks))
             refused = any(finding.severity == "error" for finding in found)
-            if self._ctx.quarantine is not None and schema is not None and not refused:
+            if self.ctx.quarantine is not None and schema is not None and not refused:
                 found += unjudged(session, self._options, schema, upserts=self._overwrites)
             return found
 
@@ -111,10 +173,10 @@ class PostgresCommitter(Committer):
         return None
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        with self._using("read what its table takes") as session:
+        with self.using("read what its table takes") as session:
             table = read_table(session, self._options.name)
             if table is None:
-                raise Fatal(f"sink {self._ctx.sink}: table {self._options.name} is gone", next="bring it back")
+                raise Fatal(f"sink {self.ctx.sink}: table {self._options.name} is gone", next="bring it back")
             return RowRules(str(table), self._judged(table, schema)).dump()
 
     def _judged(self, table: Table, schema: pa.Schema) -> dict[str, Column]:
@@ -122,37 +184,38 @@ class PostgresCommitter(Committer):
         return dict(zip(schema.names, chosen_columns(table, schema), strict=True))
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        with self._using("list what is in doubt") as session:
-            return list({participant.ref: participant for participant in self._listed(session)}.values())
+        with self.using("list what is in doubt") as session:
+            return list({participant.ref: participant for participant in self.listed(session)}.values())
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
         txn = Txn.parse(participant.ref)
         if txn is None or not self._is_own(txn):
             return []
-        with self._using(f"look what {txn.id} holds up") as session:
-            return self._held_by(session, txn.id)
+        with self.using(f"look what {txn.id} holds up") as session:
+            return self.held_by(session, txn.id)
 
     def abort(self, undecided: Undecided) -> None:
         refs = [participant.ref for participant in undecided]
-        with self._using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
-            self._roll_back(session, refs)
+        with self.using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
+            self.roll_back(session, refs)
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        column, table = self._ctx.epoch_column, self._options.name
+        column, table = self.ctx.epoch_column, self._options.name
         if column is None:
             return {}
-        with self._using(f"count the rows of table {table} by {column}") as session:
+        with self.using(f"count the rows of table {table} by {column}") as session:
             counted = dict(session.run(counted_by(quoted(column), table.sql, min(epochs))).fetchall())
         return Audit.by_column(column, counted, epochs, at_most=self._overwrites)
 
     def mark(self) -> Mark | None:
-        with self._using("read its mark") as session:
-            self._read = self._reading(session)
+        with self.using("read its mark") as session:
+            self._read = None
+            self._read = self._last(session)
             return self._read[1]
 
     def put_birth(self) -> Mark:
-        with self._using("bind its target to this journal") as session:
-            marks = self._marks(session)
+        with self.using("bind its target to this journal") as session:
+            marks = self.marks(session)
             with session.transaction():
                 marks.create()
                 marks.put_birth()
@@ -161,18 +224,15 @@ class PostgresCommitter(Committer):
         return mark
 
     def trim_marks(self) -> None:
-        with self._using("trim its marks") as session:
+        with self.using("trim its marks") as session:
             self._last(session)[0].trim()
-
-    def close(self) -> None:
-        self._session.close()
 
     def _seen(self, session: Session, doing: str) -> tuple[Marks, Mark | None]:
         """Return the mark that this session has read last. Raises Retryable when it may be another server's.
 
         Another session has read it then, or a pooler leads to a server now that has not got so far.
         """
-        what = f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost"
+        what = f"sink {self.ctx.sink}: {doing}: the session that had read the mark is lost"
         if self._read is not None and self._read[0].session is not session:
             why = "a new one may lead to another server, after a failover say: its mark is to be read first"
             raise Retryable(what, why=why, next=AGAIN)
@@ -188,10 +248,10 @@ class PostgresCommitter(Committer):
         """Return whether the epoch is marked. Raises Retryable for another mark than was seen."""
         stands = marks.newest()
         done = stands is not None and stands.epoch is not None and stands.epoch >= epoch
-        if done and stands is not None and stands.lineage == self._ctx.lineage:
+        if done and stands is not None and stands.lineage == self.ctx.lineage:
             return True
         if done or stands != seen:
-            what = f"sink {self._ctx.sink}: the mark is not the one that epoch {epoch} follows"
+            what = f"sink {self.ctx.sink}: the mark is not the one that epoch {epoch} follows"
             raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
         return False
 
@@ -199,38 +259,8 @@ class PostgresCommitter(Committer):
         """Return the mark that this session has read last, with what reads it; one that has not reads it now."""
         if self._read is not None and self._read[0].session is session:
             return self._read
-        return self._reading(session)
-
-    def _reading(self, session: Session) -> tuple[Marks, Mark | None]:
-        marks = self._marks(session)
+        marks = self.marks(session)
         return marks, marks.newest()
-
-    def _marks(self, session: Session, schema: str = "") -> Marks:
-        """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
-        ctx = self._ctx
-        return Marks(session, schema or self._schema(session), ctx.job, ctx.sink, ctx.lineage)
-
-    def _schema(self, session: Session) -> str:
-        """Return the schema of the sink's table, also where there is no table yet. Raises Retryable on a standby."""
-        ((standby, schema),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
-        if standby:
-            raise Retryable(
-                f"sink {self._ctx.sink}: the server is a standby",
-                why="it may lag behind, and lists no prepared transaction",
-                next=f"connect to the primary (target_session_attrs=read-write in conninfo), then {AGAIN}",
-            )
-        return str(schema)
-
-    def _using(self, doing: str, safe: str = "", mine: Txn | None = None) -> AbstractContextManager[Session]:
-        """Return the kept session for a call; the server's errors become ours, a lock's with its holder."""
-        waiting = Waiting(f"sink {self._ctx.sink}: {doing}", safe, self._options.name.sql, mine)
-        return self._session.use(waiting)
-
-    def _opening(self, epoch: int) -> AbstractContextManager[Session]:
-        """Return the kept session for opening an epoch."""
-        ctx = self._ctx
-        driver = Txn(ctx.job, epoch, ctx.sink, ctx.generation, "", -1, -1)
-        return self._using(f"prepare table {self._options.name} for epoch {epoch}", "the epoch has not begun", driver)
 
     def _fed_by(self, session: Session) -> str | None:
         """Return the journal whose mark stands; make the table of marks where none does, or an earlier release's."""
@@ -239,42 +269,6 @@ class PostgresCommitter(Committer):
             with session.transaction():
                 marks.create()
         return None if mark is None else mark.lineage
-
-    def _listed(self, session: Session) -> list[InDoubt]:
-        """List this sink's participants in this database, those still writing too; ages in seconds."""
-        # In this order: who prepares between the two listings is in the second one.
-        rows = [(ref, age) for ref, _, age in session.execute(_WRITING, self._known).fetchall()]
-        rows += session.execute(_PREPARED, self._known).fetchall()
-        own = [(txn, age) for ref, age in rows if (txn := Txn.parse(ref)) is not None and self._is_own(txn)]
-        return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in own]
-
-    def _held_by(self, session: Session, ref: str) -> Sequence[str]:
-        """Return what this sink's participant holds up, a sentence each."""
-        writing = {name: pid for name, pid, _ in session.execute(_WRITING, self._known).fetchall()}
-        return held_by(session, ref, writing.get(ref))
-
-    def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
-        """End the sessions that write for these participants, then roll back what they had prepared. Idempotent.
-
-        Raises ValueError for a ref that is not this sink's, before anything is done; Retryable when one can't be ended.
-        """
-        for ref in refs:
-            txn = Txn.parse(ref)
-            if txn is None or not self._is_own(txn):
-                raise ValueError(f"{ref!r} is no participant of sink {self._ctx.sink} of job {self._ctx.job}")
-        doing = f"sink {self._ctx.sink}: roll back"
-        asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
-        writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
-        finish(session, "ROLLBACK", list_prepared(session, refs), doing)
-        for ref, pid in writing.items():
-            raise Retryable(
-                f"{doing}: session {pid} still writes for {ref}",
-                why=f"it was asked to end, and did not within {END_SECONDS} s" if asked else "it began only now",
-                next=f"{AGAIN}; or end it: {end_session(pid)}",
-            )
-
-    def _is_own(self, txn: Txn) -> bool:
-        return (txn.job, txn.sink) == (self._ctx.job, self._ctx.sink)
 
 
 def _epoch(mark: Mark) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ import psycopg
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
+from exactsink.contract import Committable, ExactsinkError, Fatal, Retryable, Txn, Writer
 from exactsink.toolkit.payloads import check_version
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.encoder import RowEncoder
@@ -29,7 +30,7 @@ from exactsink_postgres.type_mapping import Column
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["UNMARKED", "LoadingWriter", "Ticket", "payload_of"]
+__all__ = ["UNMARKED", "Load", "LoadingWriter", "Ticket", "payload_of"]
 
 UNMARKED = 1
 """The version of payloads of release 0.1, whose participants left no marks."""
@@ -72,13 +73,8 @@ class _Left(Exception):
     """The COPY is not to be ended well."""
 
 
-class LoadingWriter(Writer):
-    """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session.
-
-    A strategy adds its vote, whose payload is of `payload_version`.
-    """
-
-    payload_version: ClassVar[int] = 2
+class Load:
+    """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session."""
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
         if Txn.parse(txn.id) != txn:
@@ -106,18 +102,6 @@ class LoadingWriter(Writer):
         with self.explained():
             self._copy.write(data)
         self._rows += batch.num_rows
-
-    def pre_commit(self) -> Committable:
-        try:
-            rows = self.finish()
-            payload = self.vote(rows)
-        finally:
-            self.abort()
-        return Committable(self._txn, rows, json.dumps(payload).encode(), self.payload_version)
-
-    @abstractmethod
-    def vote(self, rows: int) -> dict[str, Any]:
-        """Make the rows durable, and end the transaction; return what the driver needs to commit them."""
 
     def abort(self) -> None:
         """End the session, and with it whatever it had not prepared or committed. Idempotent."""
@@ -168,9 +152,21 @@ class LoadingWriter(Writer):
                 next="see the server's log; where a connection pooler is in between, connect past it",
             )
 
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn the server's errors into ours; a lock that did not come is reported with its holder."""
-        return self.session.explained(self._waiting)
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn the server's errors into ours, of the table that the user knows; a lock's with its holder."""
+        try:
+            with self.session.explained(self._waiting):
+                yield
+        except ExactsinkError as error:
+            if error.__cause__ is None:
+                raise
+            what, why, fix = map(self.renamed, (error.what, error.why, error.next))
+            raise type(error)(what, why=why, next=fix) from error.__cause__
+
+    def renamed(self, text: str) -> str:
+        """Name the sink's table in a message, where another one gets the rows first."""
+        return text
 
     def _begin(self) -> None:
         self.session.begin(self.tag)
@@ -182,6 +178,24 @@ class LoadingWriter(Writer):
         self._copy = copying.__enter__()
         self._copying = copying
         self._copy.write(self._encoder.header())
+
+
+class LoadingWriter(Load, Writer):
+    """Load rows, and vote: a strategy adds its vote, whose payload is of `payload_version`."""
+
+    payload_version: ClassVar[int] = 2
+
+    def pre_commit(self) -> Committable:
+        try:
+            rows = self.finish()
+            payload = self.vote(rows)
+        finally:
+            self.abort()
+        return Committable(self._txn, rows, json.dumps(payload).encode(), self.payload_version)
+
+    @abstractmethod
+    def vote(self, rows: int) -> dict[str, Any]:
+        """Make the rows durable, and end the transaction; return what the driver needs to commit them."""
 
 
 def payload_of(committable: Committable, writer: type[LoadingWriter]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import psycopg
 from psycopg import sql
 
 from exactsink.contract import ExactsinkError, Fatal, Retryable, Txn
-from exactsink_postgres.errors import AGAIN
-from exactsink_postgres.timeouts import advice
+from exactsink_postgres.errors import AGAIN, advice
 
 __all__ = ["BLOCKS", "HOLDERS", "SEEN", "TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 

@@ -192,11 +192,11 @@ class Registry(OwnTable):
         statement = "DELETE FROM {} WHERE participant = ANY (%s) RETURNING rows_table"
         return {rows_table for (rows_table,) in self._asked(statement, list(participants))}
 
-    def in_doubt(self, job: str, sink: str) -> Iterator[InDoubt]:
-        """List the participants of one sink whose rows are staged and neither applied nor dropped."""
+    def in_doubt(self, job: str, sink: str, *, keep: bool = False) -> Iterator[InDoubt]:
+        """List the participants of one sink whose rows are staged and neither applied nor dropped; `keep` as above."""
         query = "SELECT participant, extract(epoch FROM clock_timestamp() - staged_at)::float8 FROM {} "
         query += "WHERE starts_with(participant, %s) ORDER BY participant"
-        for participant, age in self._asked(query, f"{job}.{sink}."):
+        for participant, age in self._asked(query + " FOR UPDATE" * keep, f"{job}.{sink}."):
             txn = Txn.parse(participant)
             if txn is not None:
                 yield InDoubt.of(txn, age_seconds=age)

@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from exactsink.contract import Finding, JobContext, Txn
 from exactsink.toolkit.sql import quoted
-from exactsink_postgres.errors import ours, shown
+from exactsink_postgres.errors import origin, ours, shown, unset
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight_table import table_findings
 from exactsink_postgres.server import Session, ask
 from exactsink_postgres.tables import too_old
-from exactsink_postgres.timeouts import origin, unset
 
 __all__ = ["Asks", "findings", "set_on_server", "settings"]
 

@@ -28,14 +28,14 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink.toolkit.sql import quoted
-from exactsink_postgres.committer import PostgresCommitter
+from exactsink_postgres.committer import UNBEGUN, PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
-from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTable, UniqueKey, clear, make_schema, twice
-from exactsink_postgres.tables import chosen_columns, ensure_table
+from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTable, clear, make_schema, twice
+from exactsink_postgres.tables import UniqueIndex, chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
 __all__ = ["ATTEMPT_COLUMN", "Doubt", "Gone", "Place", "StagedTicket", "StagingCommitter", "StagingWriter"]
@@ -54,7 +54,7 @@ class StagedTicket(Ticket):
 
     target: str
     staging: StagingTable
-    keys: tuple[UniqueKey, ...]
+    keys: tuple[UniqueIndex, ...]
 
 
 class StagingWriter(LoadingWriter):
@@ -100,18 +100,14 @@ class StagingWriter(LoadingWriter):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Return the server's errors of the table that the user knows."""
         try:
             with super().explained():
                 yield
         except ExactsinkError as error:
             cause = error.__cause__
-            if cause is None:
-                raise
             if isinstance(cause, psycopg.errors.UndefinedTable) and self._staged.staging.name in str(cause):
                 raise self._taken() from cause
-            what, why, fix = map(self._renamed, (error.what, error.why, error.next))
-            raise type(error)(what, why=why, next=fix) from cause
+            raise
 
     def _taken(self) -> Retryable:
         what = f"{self._doing}: its staging table {self._staged.staging.name} is gone, or another epoch's"
@@ -119,7 +115,7 @@ class StagingWriter(LoadingWriter):
         fix = f"{AGAIN}, unless its new driver runs already"
         return Retryable(what, why=f"{why}; or somebody dropped it", next=fix)
 
-    def _check_key(self, key: UniqueKey) -> None:
+    def _check_key(self, key: UniqueIndex) -> None:
         """Look whether one of this attempt's rows has a key that stands in the sink's table already.
 
         An aggregate, not LIMIT 1: no row is found as a rule, so the plan is to be good for all of them.
@@ -139,10 +135,10 @@ class StagingWriter(LoadingWriter):
                 next=f"drop such rows before this sink, or take them out of the table, then {AGAIN}",
             )
 
-    def _named(self, key: UniqueKey) -> str:
-        return f"table {self._staged.schema}.{self._staged.target}, constraint {key.constraint}"
+    def _named(self, key: UniqueIndex) -> str:
+        return f"table {self._staged.schema}.{self._staged.target}, constraint {key.name}"
 
-    def _renamed(self, text: str) -> str:
+    def renamed(self, text: str) -> str:
         staging, own = self._staged.staging, self._staged
         text = text.replace(f"{staging.schema}.{staging.name}", f"{own.schema}.{own.target}")
         return text.replace(f"{ATTEMPT}, ", "").replace(staging.name, own.target)
@@ -170,12 +166,12 @@ class StagingCommitter(PostgresCommitter):
         super().__init__(options, ctx)
         self._sink = f"{ctx.job}.{ctx.sink}"
         self._swept = False
-        self._keys: tuple[UniqueKey, ...] = ()  # of the table, as the epoch was opened
+        self._keys: tuple[UniqueIndex, ...] = ()  # of the table, as the epoch was opened
         self._left: set[StagingTable] = set()  # those that could not be set free: reported once
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        ctx, options = self._ctx, self._options
-        with self._opening(epoch) as session:
+        ctx, options = self.ctx, self._options
+        with self.using(f"prepare table {self._options.name} for epoch {epoch}", UNBEGUN, epoch) as session:
             form, columns = self.form(session, schema)
             table = form.like
             fed_by = self._fed_by(session)
@@ -195,7 +191,7 @@ class StagingCommitter(PostgresCommitter):
 
     def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
         """Return what the staging table is made like, and the columns of it that the rows of a task go into."""
-        table = ensure_table(session, self._options, self._ctx.sink, schema)
+        table = ensure_table(session, self._options, self.ctx.sink, schema)
         columns = chosen_columns(table, schema)
         names = tuple(column.name for column in columns)
         return Form(table, names, unlogged=self._options.staging == "unlogged"), (ATTEMPT_COLUMN, *columns)
@@ -206,17 +202,17 @@ class StagingCommitter(PostgresCommitter):
         schema = payload_of(committables[0], StagingWriter)["schema"]
         if not self._keys:
             return
-        with self._using(doing, UNDECIDED) as session, session.transaction():
+        with self.using(doing, UNDECIDED) as session, session.transaction():
             session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
             for key in self._keys:
                 for place, given in _by_place(committables).items():
                     if (found := twice(session, place.relation, key, given)) is not None:
-                        where = f"sink {self._ctx.sink}, table {schema}.{self._options.name.name}"
+                        where = f"sink {self.ctx.sink}, table {schema}.{self._options.name.name}"
                         raise _doubled(where, key, *found)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         doing = f"commit epoch {epoch} to table {self._options.name}"
-        with self._using(doing, _DECIDED) as session:
+        with self.using(doing, _DECIDED) as session:
             _, seen = self._seen(session, doing)
             try:
                 outcome: Outcome = self._apply(session, seen, epoch, committables)
@@ -229,7 +225,7 @@ class StagingCommitter(PostgresCommitter):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         doing = f"look how epoch {epoch} stands for table {self._options.name}"
         standing: Standing = Prepared()
-        with self._using(doing) as session:
+        with self.using(doing) as session:
             _, seen = self._seen(session, doing)
             try:
                 check_staged(session, _waiting(session, committables, keep=False))
@@ -238,36 +234,36 @@ class StagingCommitter(PostgresCommitter):
             except psycopg.errors.UndefinedTable as error:
                 standing = _undefined(error, epoch).judged(seen)
             # In this order: what another driver applies and takes away meanwhile is marked by now.
-            if self._is_marked(self._marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
+            if self._is_marked(self.marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
                 standing = AlreadyCommitted()
         return [standing for _ in committables]
 
-    def _roll_back(self, session: Session, refs: Sequence[str]) -> None:
-        super()._roll_back(session, refs)
+    def roll_back(self, session: Session, refs: Sequence[str]) -> None:
+        super().roll_back(session, refs)
         emptied = {name for registry in self._registries(session) for name in registry.forget(refs)}
-        self._clear(session, self._options.staging_schema, self._schema(session), emptied=emptied)
+        self._clear(session, self._options.staging_schema, self.schema(session), emptied=emptied)
 
-    def _listed(self, session: Session) -> list[InDoubt]:
+    def listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
-        found = super()._listed(session)
+        found = super().listed(session)
         for registry in self._registries(session):
-            found += registry.in_doubt(self._ctx.job, self._ctx.sink)
+            found += registry.in_doubt(self.ctx.job, self.ctx.sink)
         return found
 
-    def _held_by(self, session: Session, ref: str) -> Sequence[str]:
+    def held_by(self, session: Session, ref: str) -> Sequence[str]:
         waits = [one for registry in self._registries(session) for one in registry.held_by(ref)]
-        return [*super()._held_by(session, ref), *waits]
+        return [*super().held_by(session, ref), *waits]
 
     def _registries(self, session: Session) -> list[Registry]:
         """Return where this sink's participants may be registered; in the table's own schema by an earlier release."""
-        schema, earlier = self._options.staging_schema, self._schema(session)
+        schema, earlier = self._options.staging_schema, self.schema(session)
         found = [Registry(session, schema), Registry(session, schema, unlogged=True)]
         return found if earlier == schema else [*found, Registry(session, earlier)]
 
     def _apply(self, session: Session, seen: Mark | None, epoch: int, given: Sequence[Committable]) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
         schema = payload_of(given[0], StagingWriter)["schema"]
-        marks = self._marks(session, schema)
+        marks = self.marks(session, schema)
         with session.transaction():
             session.run(_IN_ORDER)
             if any(committable.version == UNMARKED for committable in given):
@@ -294,8 +290,8 @@ class StagingCommitter(PostgresCommitter):
         """Set free the sink's staging tables that nobody will fill or read any more: of older claims, and of applied
         epochs; those in `emptied`, whose participants are gone, too, when no other participant is left in them.
         """
-        ctx = self._ctx
-        mark = self._marks(session).newest()
+        ctx = self.ctx
+        mark = self.marks(session).newest()
         done = -1 if mark is None or mark.epoch is None or mark.lineage != ctx.lineage else mark.epoch
         idle = []
         for table in (table for schema in set(schemas) for table in StagingTable.find(session, schema, self._sink)):
@@ -348,13 +344,13 @@ def _by_place(committables: Sequence[Committable]) -> dict[Place, list[Committab
     return found
 
 
-def _doubled(where: str, key: UniqueKey, found: str, partitions: Sequence[int]) -> Fatal:
+def _doubled(where: str, key: UniqueIndex, found: str, partitions: Sequence[int]) -> Fatal:
     fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
     why = f"partition {partitions[0]} of this epoch has the key twice"
     if len(partitions) > 1:
         why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
         fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-    what = f"{where}, constraint {key.constraint}: key ({', '.join(key.columns)})={found} comes twice"
+    what = f"{where}, constraint {key.name}: key ({', '.join(key.columns)})={found} comes twice"
     return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
 

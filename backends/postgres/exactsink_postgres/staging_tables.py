@@ -20,31 +20,23 @@ from exactsink.contract import Committable
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
-from exactsink_postgres.tables import CREATE_LOCK, Table
+from exactsink_postgres.tables import CREATE_LOCK, Table, UniqueIndex
 
-__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "UniqueKey", "clear", "make_schema", "twice"]
+__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "clear", "make_schema", "twice"]
 
 ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: whose rows they are."""
 
 _LOG = logging.getLogger("exactsink")
 _COMMENT = re.compile(r"(?:g(\d+)-(\S*)\.e(\d+)|free)(?: (\w+) (\d+))?")
-_LIST = r"""
-    SELECT relname, relpersistence = 'u', obj_description(oid, 'pg_class') FROM pg_class
+_LIST = r"""SELECT relname, relpersistence = 'u', obj_description(oid, 'pg_class') FROM pg_class
     WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND relname LIKE 'exactsink\_rows\_%%'
         AND starts_with(obj_description(oid, 'pg_class'), %s)
-    ORDER BY relname
-"""
-_COLUMNS = """
-    SELECT attname FROM pg_attribute
-    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-"""
-_GIVEN_BY_THE_TABLE = """
-    AND attgenerated = '' AND attname <> ALL (%s)
-    AND (attidentity <> '' OR NOT has_column_privilege(attrelid, attnum, 'INSERT'))
-"""
-_FORM = """
-    SELECT left(md5(concat_ws(' ', %s::text,
+    ORDER BY relname"""
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+_GIVEN_BY_THE_TABLE = """ AND attgenerated = '' AND attname <> ALL (%s)
+    AND (attidentity <> '' OR NOT has_column_privilege(attrelid, attnum, 'INSERT'))"""
+_FORM = """SELECT left(md5(concat_ws(' ', %s::text,
         (SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attcollation, attnotnull, attgenerated,
                 attidentity, has_column_privilege(attrelid, attnum, 'INSERT'), adbin), ',' ORDER BY attnum)
             FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
@@ -53,8 +45,7 @@ _FORM = """
             WHERE conrelid = target AND contype = 'c'),
         (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index
             WHERE indrelid = target AND indisunique))), 16)
-    FROM (SELECT %s::oid AS target) AS one
-"""
+    FROM (SELECT %s::oid AS target) AS one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +58,6 @@ class Opened:
 
     def __str__(self) -> str:
         return f"g{self.generation}-{self.lineage}.e{self.epoch}"
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
-    """A unique index of the sink's table."""
-
-    constraint: str
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +151,10 @@ class StagingTable:
         session.run(f"COMMENT ON TABLE {table.relation} IS {sql.quote(table.comment)}")
         return table
 
-    def keys(self, session: Session, like: Table) -> tuple[UniqueKey, ...]:
+    def keys(self, session: Session, like: Table) -> tuple[UniqueIndex, ...]:
         """Return the unique keys of the sink's table whose columns are all here."""
         there = {name for (name,) in session.run(_COLUMNS, self.relation)}
-        plain = [index for index in like.unique if index.plain and there.issuperset(index.columns)]
-        return tuple(UniqueKey(index.name, index.columns) for index in plain)
+        return tuple(index for index in like.unique if index.plain and there.issuperset(index.columns))
 
     def is_standing(self, session: Session, tag: str = "") -> bool:
         """Return whether the table is there, and is still whose it was. `tag` begins the statement."""
@@ -182,7 +164,7 @@ class StagingTable:
     @staticmethod
     def columns(session: Session, relation: str, beside: Sequence[str]) -> list[str]:
         """Name the columns of a staging table (quoted) that go over; none when it is not there."""
-        query = _COLUMNS + "AND attgenerated = '' AND attname <> ALL (%s) ORDER BY attnum"
+        query = _COLUMNS + " AND attgenerated = '' AND attname <> ALL (%s) ORDER BY attnum"
         return [name for (name,) in session.run(query, relation, list(beside))]
 
     @staticmethod
@@ -215,7 +197,7 @@ def make_schema(session: Session, schema: str) -> None:
 
 
 def twice(
-    session: Session, relation: str, key: UniqueKey, given: Sequence[Committable]
+    session: Session, relation: str, key: UniqueIndex, given: Sequence[Committable]
 ) -> tuple[str, list[int]] | None:
     """Find a key that comes twice in these participants' rows, and in which partitions it comes."""
     columns = in_query(", ".join(map(quoted, key.columns)))

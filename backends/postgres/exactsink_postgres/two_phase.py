@@ -24,7 +24,7 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink_postgres.committer import PostgresCommitter, check_owners, finish, list_prepared
+from exactsink_postgres.committer import UNBEGUN, PostgresCommitter, check_owners, finish, list_prepared
 from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
@@ -35,13 +35,11 @@ __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
 _SLOTS = {"max_prepared_transactions": 64}
-_STATUS = """
-    SELECT gid, pg_xact_status((vote ->> 'xid')::xid8) FROM jsonb_each(%s::text::jsonb) AS voted(gid, vote)
+_STATUS = """SELECT gid, pg_xact_status((vote ->> 'xid')::xid8) FROM jsonb_each(%s::text::jsonb) AS voted(gid, vote)
     WHERE (vote ->> 'system', vote ->> 'database', (vote ->> 'timeline')::int) = (SELECT system_identifier::text,
         pg_database.oid::text, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
         FROM pg_control_system(), pg_database WHERE datname = current_database())
-        AND (vote ->> 'xid')::xid8 < pg_snapshot_xmax(pg_current_snapshot())
-"""
+        AND (vote ->> 'xid')::xid8 < pg_snapshot_xmax(pg_current_snapshot())"""
 
 
 class TwoPhaseWriter(LoadingWriter):
@@ -75,18 +73,18 @@ class TwoPhaseCommitter(PostgresCommitter):
     """Commit what tasks prepared, by name; whose name is gone is resolved by the mark that it left."""
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        with self._opening(epoch) as session:
-            table = ensure_table(session, self._options, self._ctx.sink, schema)
+        with self.using(f"prepare table {self._options.name} for epoch {epoch}", UNBEGUN, epoch) as session:
+            table = ensure_table(session, self._options, self.ctx.sink, schema)
             where = str(table), table.sql, chosen_columns(table, schema)
-            return Ticket(*where, table.schema, self._ctx.lineage, self._fed_by(session)).dump()
+            return Ticket(*where, table.schema, self.ctx.lineage, self._fed_by(session)).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         gids, unmarked = _read(committables)
         doing = f"commit epoch {epoch} in table {self._options.name}"
-        with self._using(doing, _DECIDED) as session:
+        with self.using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing)
             # In this order, in two statements: one that is committed between them is found by the second.
-            done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self._ctx.sink}: {doing}")
+            done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self.ctx.sink}: {doing}")
             session.await_standbys()
             statuses = _statuses(session, unmarked)
             if left := {gid for gid in unmarked if gid in done or statuses[gid] == "committed"}:
@@ -104,14 +102,14 @@ class TwoPhaseCommitter(PostgresCommitter):
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         gids, unmarked = _read(committables)
         doing = f"look how epoch {epoch} stands in table {self._options.name}"
-        with self._using(doing) as session:
+        with self.using(doing) as session:
             marks, seen = self._seen(session, doing)
             held = list_prepared(session, gids)  # in this order, as in `commit`
             statuses = _statuses(session, unmarked)
             proven = marks.proven(epoch, gids) if held.keys() != set(gids) else set()
             if held.keys() | proven != set(gids):
                 self._seen(session, doing)
-            check_owners(session, held, f"sink {self._ctx.sink}: {doing}")
+            check_owners(session, held, f"sink {self.ctx.sink}: {doing}")
         seen = self._proof(epoch, seen)
         return [Prepared() if gid in held else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
 
@@ -120,7 +118,7 @@ class TwoPhaseCommitter(PostgresCommitter):
 
         Of an epoch that no mark is expected of, one participant's COMMIT may have put the mark which another one lacks.
         """
-        return None if epoch == self._ctx.unbound_epoch else seen
+        return None if epoch == self.ctx.unbound_epoch else seen
 
 
 def _read(committables: Sequence[Committable]) -> tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]:

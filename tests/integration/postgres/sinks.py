@@ -13,10 +13,9 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Committable, Committer, InDoubt, JobContext, Mark, Outcome, Txn
+from exactsink.contract import Committable, Committer, InDoubt, JobContext, Mark, Outcome, Txn, Writer
 from exactsink.testing import Session
 from exactsink_postgres.backend import PostgresBackend, PostgresOptions
-from exactsink_postgres.load import LoadingWriter
 from tests.assessed import commit_assessed
 
 __all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "new_sink", "rows"]
@@ -97,10 +96,9 @@ class _Sink:
                 cursor = session.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def writer(self, txn: Txn, ticket: bytes, *given: Sequence[Any], schema: pa.Schema = ROWS) -> LoadingWriter:
+    def writer(self, txn: Txn, ticket: bytes, *given: Sequence[Any], schema: pa.Schema = ROWS) -> Writer:
         """Return a task that has taken its rows, and has not yet voted."""
         writer = self.backend.writer(txn, schema, ticket)
-        assert isinstance(writer, LoadingWriter)
         try:
             if given:
                 writer.write(batch(schema, given))
@@ -129,7 +127,7 @@ class Branches(_Sink):
     def txn(self, partition: int, attempt: int = 0, epoch: int = 0) -> Txn:
         return self.session.txn(epoch, partition, attempt)
 
-    def writing(self, partition: int, *ids: int, attempt: int = 0, epoch: int = 0) -> LoadingWriter:
+    def writing(self, partition: int, *ids: int, attempt: int = 0, epoch: int = 0) -> Writer:
         """Return a task that has taken its rows, and has not yet voted."""
         return self.writer(self.txn(partition, attempt, epoch), self.ticket(epoch), *((n, f"k{n}") for n in ids))
 
@@ -198,7 +196,7 @@ class Staged(_Sink):
     def open(self, epoch: int) -> bytes:
         return self.session.open(epoch, SCHEMA)
 
-    def task(self, ticket: bytes, txn: Txn, *given: Sequence[Any]) -> LoadingWriter:
+    def task(self, ticket: bytes, txn: Txn, *given: Sequence[Any]) -> Writer:
         """Return a task that has taken its rows, and has not yet voted."""
         return self.writer(txn, ticket, *given, schema=SCHEMA)
 

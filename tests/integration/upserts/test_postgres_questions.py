@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,8 +29,9 @@ _GUARD = f"ALTER TABLE {TABLE} ADD exactsink_epoch bigint, ADD exactsink_generat
 @pytest.fixture(scope="module")
 def url(postgres: Postgres) -> str:
     """A database with a role that owns nothing in it."""
-    postgres.execute("CREATE ROLE asker LOGIN; CREATE ROLE asked; GRANT asked TO asker")
-    return postgres.create_database("questions")
+    made = "CREATE ROLE asker LOGIN; CREATE ROLE asked; GRANT asked TO asker"
+    postgres.execute(f"DO $$ BEGIN {made}; EXCEPTION WHEN duplicate_object THEN NULL; END $$")  # by another worker
+    return postgres.create_database(f"questions_{os.getpid()}")
 
 
 @pytest.fixture
@@ -214,7 +216,7 @@ def test_check_asks_for_the_privileges_of_each_statement(sink: Sink, given: dict
     sink.run(f"{_TABLE}; ALTER TABLE t ADD other int, ADD id serial; {_GUARD if 'strategy' in given else ''}")
     sink.run(f"GRANT UPDATE (k) ON t TO asker; {_GRANTED.format(sink.schema)}; CREATE SCHEMA x{sink.schema}")
     sink.run(f"GRANT USAGE, CREATE ON SCHEMA x{sink.schema} TO asked; GRANT USAGE ON SEQUENCE t_id_seq TO asker")
-    sink.run("REVOKE TEMPORARY ON DATABASE questions FROM PUBLIC, asker")
+    sink.run(f"REVOKE TEMPORARY ON DATABASE questions_{os.getpid()} FROM PUBLIC, asker")
     staging = {} if "strategy" in given else {"staging_schema": f"x{sink.schema}"}
     errors = [one for one in _check(sink, "asker", **given, **staging).values() if one.severity == "error"]
     granted = [fix for fix in fixes if any(fix in one.fix for one in errors)]

@@ -6,7 +6,7 @@ second of them finds it changed and rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, Txn
 from exactsink.toolkit.local_paths import other_owner
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_declared, columns_of, takes
@@ -36,6 +36,7 @@ class GenericDatabase(Database):
     url: str
     address: str
     table: Table
+    knows_rows = False
 
     @property
     def place(self) -> str:
@@ -58,7 +59,7 @@ class GenericDatabase(Database):
             fix = f"fix table {self.table.name}, then start the job again"
             raise Fatal(what, why=safe or "the database refuses", next=fix) from error
 
-    def hold(self) -> Held:
+    def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         raise NotImplementedError("strategy direct")
 
     def last_marker(self, job: str, sink: str) -> Marker | None:

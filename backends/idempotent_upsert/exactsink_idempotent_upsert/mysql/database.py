@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, Txn
 from exactsink.toolkit.sql import counted_by
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
@@ -129,7 +129,7 @@ class MysqlDatabase(Database):
     def explained(self, doing: str, safe: str = "") -> Any:
         return explained(self, doing, safe)
 
-    def hold(self) -> Held:
+    def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         self.connect().close()
         return Spool(self)
 

@@ -11,7 +11,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.table import GUARD
 from exactsink_postgres import bench
-from exactsink_postgres.options import PostgresOptions
+from exactsink_postgres.public import PostgresOptions
 
 __all__ = ["UpsertedTable", "targets_of"]
 

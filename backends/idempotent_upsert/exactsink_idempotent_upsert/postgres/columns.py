@@ -4,42 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import ConfigError, Fatal
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
 from exactsink_idempotent_upsert.questions import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.tables import Table as Found
-from exactsink_postgres.tables import chosen_columns, ensure_table
-from exactsink_postgres.type_mapping import Column, column_type, matches
+from exactsink_postgres import public as pg
 
-__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered"]
+__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered", "ordered_in", "own_options"]
 
-ROW_COLUMN = Column(ROW, "bigint", "int8", not_null=True, optional=False)
-_DELETED_COLUMN = Column(DELETED, "boolean", "bool", not_null=True, optional=False)
+ROW_COLUMN = pg.Column(ROW, "bigint", "int8", not_null=True, optional=False)
+_DELETED_COLUMN = pg.Column(DELETED, "boolean", "bool", not_null=True, optional=False)
+
+
+class DirectOptions(pg.PostgresOptions):
+    """The options as the parts of the `postgres` backend take them, of a strategy that it lacks itself."""
+
+    strategy: Literal["direct"] = "direct"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The table that was found or made, and the column for each of the rows' that is held, those `beside` it, too."""
 
-    table: Found
-    columns: Mapping[str, Column]
-    beside: Sequence[Column]
+    table: pg.Table
+    columns: Mapping[str, pg.Column]
+    beside: Sequence[pg.Column]
 
 
-def choose(session: psycopg.Connection, options: PostgresOptions, sink: str, table: Table, schema: pa.Schema) -> Chosen:
+def own_options(url: str, table: Table, wait_seconds: float, staging_schema: str | None) -> pg.PostgresOptions:
+    """Return the options as the `postgres` backend has them."""
+    name = quoted(table.schema, table.name) if table.schema else quoted(table.name)
+    change = "add_columns" if table.add_columns else "fail"
+    given: dict[str, Any] = {"conninfo": url, "table": name, "create": table.create, "on_schema_change": change}
+    given |= {"lock_timeout_seconds": max(wait_seconds, 0.001)}
+    given |= {} if staging_schema is None else {"staging_schema": staging_schema}
+    return DirectOptions(**given) if table.guarded else pg.PostgresOptions(strategy="staged", **given)
+
+
+def choose(
+    session: psycopg.Connection, options: pg.PostgresOptions, sink: str, table: Table, schema: pa.Schema
+) -> Chosen:
     """Make or widen the table as the options say, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
     for finding in named_findings(table, schema):
         raise Fatal(f"sink {sink}: {finding.message}", next=finding.fix)
     held = held_in(table, schema)
-    found = ensure_table(session, options, sink, held, table.keys)
-    columns = dict(zip(held.names, chosen_columns(found, held), strict=True))
+    found = pg.ensure_table(session, options, sink, held, table.keys)
+    columns = dict(zip(held.names, pg.chosen_columns(found, held), strict=True))
     beside = []
     for field in schema:
         if field.name == DELETED and table.deletes:
@@ -60,12 +77,12 @@ def held_in(table: Table, schema: pa.Schema) -> pa.Schema:
 
 def as_named(table: Table, columns: Sequence[str]) -> Table:
     """Return the same with the names that the columns have in the table."""
-    as_columns = [Column(name, "", "") for name in columns]
+    as_columns = [pg.Column(name, "", "") for name in columns]
 
     def named(names: Iterable[str]) -> tuple[str, ...]:
         given = list(names)
         return tuple(
-            found[0].name if found else name for name, found in zip(given, matches(given, as_columns), strict=True)
+            found[0].name if found else name for name, found in zip(given, pg.matches(given, as_columns), strict=True)
         )
 
     expressions = dict(table.expressions)
@@ -79,14 +96,22 @@ def as_named(table: Table, columns: Sequence[str]) -> Table:
     )
 
 
+def ordered_in(schema: pa.Schema, table: Table, columns: Sequence[pg.Column]) -> pa.Schema:
+    """Return the rows' schema with ORDER for what `order_by` names, where the table has no such column."""
+    if ORDER not in {column.name for column in columns}:
+        return schema
+    place = schema.get_field_index(table.order_by)
+    return schema.set(place, schema.field(place).with_name(ORDER))
+
+
 def numbered(before: int, count: int) -> pa.Array:
     """Return the numbers of so many rows of a task: a key may come more than once in an epoch."""
     return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=pa.scalar(before, pa.int64()))
 
 
-def _order_column(field: pa.Field) -> Column:
-    kind = column_type(field.type)
+def _order_column(field: pa.Field) -> pg.Column:
+    kind = pg.column_type(field.type)
     if kind is None:
         what = f"`order_by` names column {field.name}, whose type {field.type} has no order in PostgreSQL"
         raise ConfigError(what, next="cast it in the frame, or take another column")
-    return Column(ORDER, kind, kind)
+    return pg.Column(ORDER, kind, kind)

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from exactsink_idempotent_upsert.postgres import backend as postgres  # noqa: F401 - the same
+from exactsink_idempotent_upsert.postgres import database as postgres  # noqa: F401 - the same
 from exactsink_postgres.conformance import StagedTarget
 
 __all__ = ["DirectTarget", "UpsertTarget", "targets_on"]

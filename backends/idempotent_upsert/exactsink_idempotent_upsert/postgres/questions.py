@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,15 +17,9 @@ from exactsink_idempotent_upsert.postgres.columns import as_named, held_in
 from exactsink_idempotent_upsert.postgres.statements import RESET, Statements
 from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, named_findings
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.preflight import settings
-from exactsink_postgres.preflight_table import deferred_findings, grant, table_findings, unusable
-from exactsink_postgres.server import ask
-from exactsink_postgres.tables import Table as Found
-from exactsink_postgres.tables import create_table, read_table
-from exactsink_postgres.type_mapping import Column, family, matches
+from exactsink_postgres import public as pg
 
-__all__ = ["PostgresQuestions", "asks"]
+__all__ = ["PostgresQuestions"]
 
 _RIGHTS = """
     SELECT current_user AS role, current_database() AS database,
@@ -78,14 +72,6 @@ _ORS = ("; or staging = ", f"; else {_TWO_PHASE}")
 _STOPS = "stops the job after the decision"
 
 
-def asks(
-    connection: psycopg.Connection, options: PostgresOptions, ctx: JobContext, table: Table, schema: pa.Schema | None
-) -> Mapping[str, Callable[[], Iterator[Finding]]]:
-    """Return the questions, by the words for what is asked of the server."""
-    questions = PostgresQuestions(connection, options, ctx, table)
-    return {f"the {name} of table {options.name}": partial(getattr(questions, name), schema) for name in QUESTIONS}
-
-
 def _reworded(finding: Finding) -> Finding:
     """Return a finding of the `postgres` backend without the ways out that only it has."""
     if finding.fix.startswith(_TWO_PHASE):
@@ -99,8 +85,16 @@ def _reworded(finding: Finding) -> Finding:
 class PostgresQuestions(Questions):
     """The answers of the server that a session leads to. All raise psycopg's errors."""
 
-    def __init__(self, connection: psycopg.Connection, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
+    def __init__(self, connection: pg.Session, options: pg.PostgresOptions, ctx: JobContext, table: Table) -> None:
         self._connection, self._options, self._ctx, self._table = connection, options, ctx, table
+
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Ask of the server, too; what it refuses to report is a warning. Raises Retryable."""
+        return pg.findings(self._options, self._ctx, self._connection, schema, None, self.asks(schema))
+
+    def asks(self, schema: pa.Schema | None) -> pg.Asks:
+        """Return the questions, by the words for what is asked of the server."""
+        return {f"the {name} of table {self._options.name}": partial(getattr(self, name), schema) for name in QUESTIONS}
 
     def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Beside that: what an INSERT needs of table, types and role, in one look."""
@@ -111,14 +105,14 @@ class PostgresQuestions(Questions):
         if schema is not None:
             yield from named_findings(self._table, schema)
         stored = None if schema is None else held_in(self._table, schema)
-        found = table_findings(self._options, self._ctx, self._connection, stored, late=False)
+        found = pg.table_findings(self._options, self._ctx, self._connection, stored, late=False)
         yield from map(_reworded, found)
         if self._table.expressions and self._keyed:
             yield from self._tried(schema)
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table, there = self._table, self._there
-        found = ask(self._connection, _COLLATED, oid=there and there.oid)
+        found = pg.ask(self._connection, _COLLATED, oid=there and there.oid)
         exact = {one["name"]: one["exact"] for one in found}
         bytewise = {one["name"]: one["bytewise"] and (found[0]["bytewise"] or not table.guarded) for one in found}
         for column in self._named(table.keys):
@@ -134,8 +128,8 @@ class PostgresQuestions(Questions):
                 yield self._unordered(column.name, f"{self._altered(column.name)} or ")
         if there is None and table.create and schema is not None and table.version in schema.names:
             version = schema.field(schema.names.index(table.version))
-            if family(version.type) == "text" and not found[0]["bytewise"]:
-                made = create_table(self._options.name, held_in(table, schema), table.keys)
+            if pg.family(version.type) == "text" and not found[0]["bytewise"]:
+                made = pg.create_table(self._options.name, held_in(table, schema), table.keys)
                 yield self._unordered(version.name, f"{made}; {self._altered(version.name)} or ")
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -149,33 +143,33 @@ class PostgresQuestions(Questions):
         table, there = self._table, self._there
         names = [OWNER_TABLE, "exactsink_staged"] if table.guarded else ["exactsink_rounds"]
         space = there.schema if there else self._options.name.schema
-        own = ask(self._connection, _OWN, space=space, names=names)
+        own = pg.ask(self._connection, _OWN, space=space, names=names)
         role = quoted(own[0]["role"])
         if not own[0]["may_hold"] and (table.guarded or Statements(table, "", (), (), None, ()).in_rounds):
-            fix = grant("TEMPORARY", f"DATABASE {quoted(own[0]['database'])}", role)
+            fix = pg.grant("TEMPORARY", f"DATABASE {quoted(own[0]['database'])}", role)
             yield Finding("error", f"role {role} may not make temporary tables, which hold rows of a transaction", fix)
         for one in own if table.guarded else ():
             if one["oid"] is None and not one["may_make"]:
                 message = f"role {role} may not make table {one['space']}.{one['name']}, which strategy direct keeps"
-                yield Finding("error", message, grant("CREATE", f"SCHEMA {quoted(one['space'])}", role))
+                yield Finding("error", message, pg.grant("CREATE", f"SCHEMA {quoted(one['space'])}", role))
         if table.guarded:
-            yield from unusable(self._ctx, self._connection, own[0]["space"], role, *names)
+            yield from pg.unusable(self._ctx, self._connection, own[0]["space"], role, *names)
         if there is not None:
             yield from self._rights(there, schema)
 
     def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Whatever the role or database has, each session of the sink sets synchronous_commit itself."""
-        return settings(self._connection)
+        return pg.settings(self._connection)
 
     def triggers(self, schema: pa.Schema | None) -> Iterator[Finding]:
         yield from self._late("trigger ", "constraint trigger ")
         there = self._there
         events = ["3", *("4" * self._table.deletes)]
-        for rule in ask(self._connection, _RULES, oid=there.oid, events=events) if there else ():
+        for rule in pg.ask(self._connection, _RULES, oid=there.oid, events=events) if there else ():
             message = f"table {there}: rule {rule['name']}: the server takes no upsert for a table with such a rule"
             yield Finding("error", message, f"DROP RULE {rule['name']} ON {there.sql};" if there else "")
         updates = there and (self._table.guarded or self._table.mode != "insert_if_absent")
-        for one in ask(self._connection, _SUPPRESSED, oid=there.oid) if there and updates else ():
+        for one in pg.ask(self._connection, _SUPPRESSED, oid=there.oid) if there and updates else ():
             message = (
                 f"table {there}: trigger {one['name']} drops updates that change nothing, and an epoch of which a "
             )
@@ -196,7 +190,7 @@ class PostgresQuestions(Questions):
         if schema is None or table.mode == "insert_if_absent":
             return
         changed, computed = set(self._set(there, schema)), set(dict(table.expressions))
-        for check in ask(self._connection, _CHECKS, oid=there.oid):
+        for check in pg.ask(self._connection, _CHECKS, oid=there.oid):
             read = set(check["columns"])
             if read & changed and not read <= (changed | keys) - computed:
                 message = (
@@ -210,7 +204,7 @@ class PostgresQuestions(Questions):
         yield from self._late("foreign key ")
         there, table = self._there, self._table
         changed = set(self._set(there, schema)) if there and schema is not None else set()
-        for key in ask(self._connection, _REFERENCES, oid=there.oid) if there else ():
+        for key in pg.ask(self._connection, _REFERENCES, oid=there.oid) if there else ():
             name, parent, child = key["name"], key["parent"], key["child"]
             if key["own"] and table.guarded:
                 message = (
@@ -234,8 +228,8 @@ class PostgresQuestions(Questions):
         return self._late("whether ", "what its own ")
 
     @cached_property
-    def _there(self) -> Found | None:
-        found = read_table(self._connection, self._options.name)
+    def _there(self) -> pg.Table | None:
+        found = pg.read_table(self._connection, self._options.name)
         return found if found is not None and found.kind in ("r", "p") else None
 
     @cached_property
@@ -243,17 +237,17 @@ class PostgresQuestions(Questions):
         table, there = self._table, self._there
         if there is None or table.guarded:  # tasks that write directly meet it before the decision
             return {}
-        return deferred_findings(
+        return pg.deferred_findings(
             self._connection, there, 4 | 16 * (table.mode != "insert_if_absent") | 8 * table.deletes
         )
 
     def _late(self, *kinds: str) -> Iterator[Finding]:
         return (_reworded(finding) for name, finding in self._deferred.items() if name.startswith(kinds))
 
-    def _named(self, names: Any) -> list[Column]:
+    def _named(self, names: Any) -> list[pg.Column]:
         """Return the table's columns of these names, as far as it has them."""
         there = self._there
-        return [found[0] for found in matches(list(names), there.columns) if found] if there else []
+        return [found[0] for found in pg.matches(list(names), there.columns) if found] if there else []
 
     @property
     def _keyed(self) -> bool:
@@ -261,7 +255,7 @@ class PostgresQuestions(Questions):
         there = self._there
         return there is not None and any(index.plain and set(index.columns) == keys for index in there.unique)
 
-    def _set(self, there: Found, schema: pa.Schema) -> list[str]:
+    def _set(self, there: pg.Table, schema: pa.Schema) -> list[str]:
         """Name the columns that a row of the sink sets in one that stands."""
         brought = [column.name for column in self._named(held_in(self._table, schema).names)]
         if self._table.mode == "replace":
@@ -269,23 +263,23 @@ class PostgresQuestions(Questions):
         table = as_named(self._table, [column.name for column in there.columns])
         return [*table.updated(brought), *dict(table.expressions)]
 
-    def _rights(self, there: Found, schema: pa.Schema | None) -> Iterator[Finding]:
+    def _rights(self, there: pg.Table, schema: pa.Schema | None) -> Iterator[Finding]:
         table = self._table
         names = [] if schema is None else self._set(there, schema)
         if table.deletes and not names:  # rows that are deleted are locked first
             names = [column.name for column in self._named(table.keys)]
-        [may] = ask(self._connection, _RIGHTS, oid=there.oid, names=names)
+        [may] = pg.ask(self._connection, _RIGHTS, oid=there.oid, names=names)
         role = quoted(may["role"])
         if may["closed"] or (schema is None and table.mode != "insert_if_absent" and not may["may_update"]):
             columns = f" ({', '.join(map(quoted, may['closed']))})" if may["may_update"] else ""
             message = f"role {role} may not update table {there.sql}{columns}"
-            yield Finding("error", message, grant(f"UPDATE{columns}", there.sql, role))
+            yield Finding("error", message, pg.grant(f"UPDATE{columns}", there.sql, role))
         if table.guarded and not may["may_read"]:
             message = f"role {role} may not read table {there.sql}: an upsert looks for the row there"
-            yield Finding("error", message, grant("SELECT", there.sql, role))
+            yield Finding("error", message, pg.grant("SELECT", there.sql, role))
         if table.deletes and not may["may_delete"]:
             message = f"role {role} may not delete from table {there.sql}"
-            yield Finding("error", message, grant("DELETE", there.sql, role))
+            yield Finding("error", message, pg.grant("DELETE", there.sql, role))
         if table.version is not None and table.deletes:
             message = (
                 "a row that `delete_when` deletes forgets its version: an older one that comes later brings it back"

@@ -12,91 +12,110 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from exactsink.contract import Committable, JobContext
+from exactsink.contract import Committable, Committer, JobContext, Txn, Validator, Writer
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered
-from exactsink_idempotent_upsert.postgres.questions import asks
+from exactsink_idempotent_upsert.database import Strategy
+from exactsink_idempotent_upsert.limits import check_order
+from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered, ordered_in
+from exactsink_idempotent_upsert.postgres.questions import PostgresQuestions
 from exactsink_idempotent_upsert.postgres.statements import DROPS, ORDER, RESET, ROW, Source, Statements, take_rounds
 from exactsink_idempotent_upsert.table import DELETED, Table
-from exactsink_postgres.committer import Asks
-from exactsink_postgres.load import payload_of
-from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.server import Session
-from exactsink_postgres.staged import ATTEMPT_COLUMN, Doubt, Gone, Place, StagingCommitter, StagingWriter, check_staged
-from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
-from exactsink_postgres.tables import Table as Found
-from exactsink_postgres.type_mapping import Column, matches
+from exactsink_postgres import public as pg
 
-__all__ = ["UpsertStagingCommitter", "UpsertStagingWriter"]
+__all__ = ["StagingTables"]
 
 _READ_THROUGH = 2
 """A table with so many times an epoch's rows is read through, by its index: from four times on looking up is faster."""
 
 
-class UpsertStagingWriter(StagingWriter):
+class StagingTables(Strategy):
+    """Strategy staged: rows wait in staging tables of the database itself."""
+
+    def __init__(self, options: pg.PostgresOptions, table: Table) -> None:
+        self._options, self._table = options, table
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return _UpsertWriter(self._options, self._table, txn, schema, ticket)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return pg.TableValidator(pg.RowRules.load(rules), schema)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return _UpsertCommitter(self._options, ctx, self._table)
+
+
+class _UpsertWriter(pg.StagingWriter):
     """Numbers a task's rows, as a key may come more than once in an epoch."""
 
-    own_columns = (ATTEMPT_COLUMN, ROW_COLUMN)
+    own_columns = (pg.ATTEMPT_COLUMN, ROW_COLUMN)
+
+    def __init__(self, options: pg.PostgresOptions, table: Table, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
+        self._table = table
+        super().__init__(options, txn, ordered_in(schema, table, pg.StagedTicket.load(ticket).columns), ticket)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        check_order(self._table, batch)
+        super().write(batch)
 
     def own_values(self, count: int) -> list[pa.Array]:
         return [*super().own_values(count), numbered(self._rows, count)]
 
     def vote(self, rows: int) -> dict[str, Any]:
-        own = {ATTEMPT, ROW, DELETED, ORDER}
+        own = {pg.ATTEMPT, ROW, DELETED, ORDER}
         brought = [column.name for column in self._staged.columns if column.name not in own]
         return {**super().vote(rows), "columns": brought}
 
 
-class UpsertStagingCommitter(StagingCommitter):
+class _UpsertCommitter(pg.StagingCommitter):
     """Applies an epoch by INSERT .. ON CONFLICT, each key's rows in their order, keys in theirs."""
 
     _overwrites = True
 
-    def __init__(self, options: PostgresOptions, ctx: JobContext, table: Table) -> None:
+    def __init__(self, options: pg.PostgresOptions, ctx: JobContext, table: Table) -> None:
         super().__init__(options, ctx)
         self._table = table
 
-    def _asks(self, session: Session, schema: pa.Schema | None) -> Asks:
-        return asks(session, self._options, self._ctx, self._table, schema)
+    def _asks(self, session: pg.Session, schema: pa.Schema | None) -> pg.Asks:
+        return PostgresQuestions(session, self._options, self.ctx, self._table).asks(schema)
 
-    def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
-        chosen = choose(session, self._options, self._ctx.sink, self._table, schema)
-        columns = (ATTEMPT_COLUMN, ROW_COLUMN, *(chosen.columns[name] for name in schema.names))
-        own = (ATTEMPT_COLUMN, ROW_COLUMN, *chosen.beside)
+    def form(self, session: pg.Session, schema: pa.Schema) -> tuple[pg.Form, tuple[pg.Column, ...]]:
+        chosen = choose(session, self._options, self.ctx.sink, self._table, schema)
+        columns = (pg.ATTEMPT_COLUMN, ROW_COLUMN, *(chosen.columns[name] for name in schema.names))
+        own = (pg.ATTEMPT_COLUMN, ROW_COLUMN, *chosen.beside)
         declared = ", ".join(f"{quoted(one.name)} {one.type}{' NOT NULL' * one.not_null}" for one in own)
-        keys = tuple(found[0].name for found in matches(self._table.keys, chosen.table.columns) if found)
+        keys = tuple(found[0].name for found in pg.matches(self._table.keys, chosen.table.columns) if found)
         names = tuple(column.name for column in chosen.columns.values() if column not in chosen.beside)
-        return Form(chosen.table, names, declared, unique=False, required=keys), columns
+        return pg.Form(chosen.table, names, declared, unique=False, required=keys), columns
 
-    def _judged(self, table: Found, schema: pa.Schema) -> dict[str, Column]:
+    def _judged(self, table: pg.Table, schema: pa.Schema) -> dict[str, pg.Column]:
         columns = super()._judged(table, held_in(self._table, schema))
         return {
             name: replace(column, not_null=column.not_null or name in self._table.keys)
             for name, column in columns.items()
         }
 
-    def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
+    def apply_rows(self, session: pg.Session, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
         voted = sum(committable.rows for committables in waiting.values() for committable in committables)
         if statements.in_rounds:
-            check_staged(session, waiting)
+            pg.check_staged(session, waiting)
             _, taken, keys = take_rounds(session.run, statements)
         else:
             changed = taken = keys = _merge(session, statements, voted)
             if statements.counted and changed == voted:  # so all rows were there, each of another key
                 return
-            check_staged(session, waiting)
+            pg.check_staged(session, waiting)
             if statements.counted or session.run(DROPS, target).rowcount:
                 ((keys,),) = session.run(statements.keys_count()).fetchall()
                 taken = statements.taken(session.run, changed, keys)
         if taken != keys:
-            raise Doubt(
+            raise pg.Doubt(
                 f"table {target} took {taken} of {keys} rows: a trigger or rule of it drops or adds rows; nothing of "
                 "the epoch was applied"
             )
 
 
-def _merge(session: Session, statements: Statements, voted: int) -> int:
+def _merge(session: pg.Session, statements: Statements, voted: int) -> int:
     """Change the table, in the order of keys; return how many rows were changed."""
     try:
         with session.transaction():
@@ -109,7 +128,7 @@ def _merge(session: Session, statements: Statements, voted: int) -> int:
         return session.run(statements.at_once()).rowcount
 
 
-def _reads_through(session: Session, target: str, voted: int) -> bool:
+def _reads_through(session: pg.Session, target: str, voted: int) -> bool:
     """Return whether the table is small beside the epoch. The planner knows its size, and not that of the staged rows.
 
     Never with triggers: what they ask would be planned so, too.
@@ -121,16 +140,16 @@ def _reads_through(session: Session, target: str, voted: int) -> bool:
 
 
 def _statements(
-    session: Session, table: Table, target: str, waiting: Mapping[Place, Sequence[Committable]]
+    session: pg.Session, table: Table, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]
 ) -> Statements:
     """Return an epoch's statements, for rows that wait in one staging table, or in two of one form."""
-    forms = {tuple(StagingTable.columns(session, place.relation, [])) for place in waiting}
+    forms = {tuple(pg.StagingTable.columns(session, place.relation, [])) for place in waiting}
     if len(forms) > 1 or () in forms:
-        raise Gone("the epoch's staging tables are gone, or are not alike any more")
+        raise pg.Gone("the epoch's staging tables are gone, or are not alike any more")
     (held,) = forms
-    columns = tuple(name for name in held if name not in (ATTEMPT, ROW, DELETED, ORDER))
+    columns = tuple(name for name in held if name not in (pg.ATTEMPT, ROW, DELETED, ORDER))
     first = next(iter(waiting.values()))[0]
-    brought = tuple(payload_of(first, StagingWriter)["columns"])
+    brought = tuple(pg.payload_of(first, pg.StagingWriter)["columns"])
     if table.mode == "replace":
         brought += tuple(name for (name,) in session.run(RESET, target, list(brought)) if name in columns)
     sources = tuple(

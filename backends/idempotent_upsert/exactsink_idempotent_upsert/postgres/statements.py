@@ -60,25 +60,16 @@ class Source:
 
         `alone` says that no other source's rows are beside them.
         """
-        attempts, partitions = (f"'{{{','.join(map(str, numbers))}}}'::bigint[]" for numbers in self._voted)
-        if alone and self._counts_up:
+        voted = self.attempts, self.partitions
+        attempts, partitions = (f"'{{{','.join(map(str, numbers))}}}'::bigint[]" for numbers in voted)
+        # Without retries a later partition has a later attempt: attempts order the rows then.
+        if alone and [attempt for _, attempt in sorted(zip(*reversed(voted), strict=True))] == sorted(self.attempts):
             rows = f"SELECT {columns}, exactsink_attempt AS {_PLACE}, {ROW} FROM {self.relation}"
             return f"{rows} WHERE exactsink_attempt = ANY ({attempts})"
         return (
             f"SELECT {columns}, {_PLACE}, {ROW} FROM {self.relation} "
             f"JOIN unnest({attempts}, {partitions}) AS voted (attempt, {_PLACE}) ON attempt = exactsink_attempt"
         )
-
-    @property
-    def _counts_up(self) -> bool:
-        """Whether a later partition has a later attempt, as it is without retries: attempts order the rows then."""
-        return [attempt for _, attempt in sorted(zip(self.partitions, self.attempts, strict=True))] == sorted(
-            self.attempts
-        )
-
-    @property
-    def _voted(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self.attempts, self.partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from exactsink_postgres.server import pinned
+from exactsink_postgres.public import pinned
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL

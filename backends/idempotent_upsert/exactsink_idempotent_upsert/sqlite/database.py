@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, create_file
+from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, Txn, create_file
 from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
@@ -101,7 +101,7 @@ class SqliteDatabase(Database):
                 fix = f"bring back the database that the epoch was opened on, or run: {_marker_table()};"
             raise Fatal(what, why=safe or "SQLite refuses", next=fix) from error
 
-    def hold(self) -> Held:
+    def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         if not self.path.exists():
             what = f"{self.path} is not there on this executor"
             raise Fatal(what, why="the driver opened it", next="put it where every executor can write to it")
