@@ -45,7 +45,7 @@ class GenericDatabase(Database):
             yield _Session(connection, self)
 
     @contextmanager
-    def explained(self, doing: str, safe: str = "") -> Iterator[None]:
+    def answered(self, doing: str, safe: str) -> Iterator[None]:
         try:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:

@@ -6,7 +6,7 @@ Executors import this module: the driver and SQLAlchemy only where it connects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from exactsink_idempotent_upsert.database import (
 )
 from exactsink_idempotent_upsert.generic.spool import Spool, in_order
 from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.mysql.errors import explained, is_refusal
+from exactsink_idempotent_upsert.mysql.errors import answered, is_refusal
 from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
@@ -126,8 +126,8 @@ class MysqlDatabase(Database):
         finally:
             connection.close()  # without a COMMIT the server rolls back
 
-    def explained(self, doing: str, safe: str = "") -> Any:
-        return explained(self, doing, safe)
+    def answered(self, doing: str, safe: str) -> AbstractContextManager[None]:
+        return answered(self, doing, safe)
 
     def hold(self) -> Held:
         self.connect().close()
