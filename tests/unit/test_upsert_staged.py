@@ -269,7 +269,7 @@ def test_an_error_that_nobody_foresaw_leaves_a_decided_epoch_as_it_is(
     bug = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "planted")
     with monkeypatch.context() as patch:
         patch.setattr(Table, "stored", Mock(side_effect=bug))
-        with pytest.raises(Fatal, match="epoch 1 .* planted.* decided and its rows are staged.*\n.* start the") as seen:
+        with pytest.raises(Fatal, match=r"epoch 1 .* planted.* decided .* staged.*\n.* start the job") as seen:
             sink.commit(1, votes)
     assert seen.value.__cause__ is bug
     assert sink.commit(1, votes) == [Committed()]

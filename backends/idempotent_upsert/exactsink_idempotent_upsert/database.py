@@ -158,7 +158,7 @@ class Database(ABC):
 
     @contextmanager
     def explained(self, doing: str, safe: str = "") -> Iterator[None]:
-        """Turn errors into ours: the database's; of a decided epoch any other one, too, so that none is a bug's exit."""
+        """Turn errors into ours: the database's, and of a decided epoch any other one, too: no bug ends it unexplained."""
         try:
             with self.answered(doing, safe):
                 yield

@@ -17,9 +17,9 @@ from sqlalchemy.pool import NullPool
 from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_declared, columns_of, takes
-from exactsink_idempotent_upsert.generic.spool import in_order
 from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.questions import frame_findings, keys_there
+from exactsink_idempotent_upsert.setwise import in_order
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]

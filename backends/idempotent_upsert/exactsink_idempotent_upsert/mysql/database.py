@@ -24,12 +24,12 @@ from exactsink_idempotent_upsert.database import (
     Session,
     Votes,
 )
-from exactsink_idempotent_upsert.generic.spool import Spool, in_order
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.mysql.errors import answered, is_refusal
 from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
-from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
+from exactsink_idempotent_upsert.setwise import ROWS, Spool, in_order, numbered
+from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
     import pymysql
@@ -160,7 +160,8 @@ class MysqlDatabase(Database):
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:
-            return _catalog(connection, self.table).limits(self.table.stored(schema.names))
+            table = self.table
+            return _catalog(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch)
@@ -218,13 +219,25 @@ class _Session(Session):
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         statements = None
-        for batch in in_order(self._database, self._table, batches):
+        ordered = in_order(self._database, self._table, batches)
+        if self._table.deletes:
+            self._apply_at_once(ordered)
+            return
+        for batch in ordered:
             statements = statements or self._statements(batch.schema.names)
-            for deletes, run in _runs(batch, self._table):
-                if deletes:
-                    self._delete(statements, run)
-                else:
-                    self._upsert(statements, run)
+            self._upsert(statements, batch)
+
+    def _apply_at_once(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Apply rows some of which delete: out of a temporary table, which is gone with the connection."""
+        catalog, statements, names = _catalog(self._connection, self._table), None, list[str]()
+        for batch in numbered(self._table, batches):
+            if statements is None:
+                statements, names = self._statements(batch.schema.names), self._table.stored(batch.schema.names[1:])
+                self._connection.query(statements.rows({name: catalog.declared(name) for name in names}))
+            for pack in packed(rows_of(batch, batch.schema.names), _STATEMENT_BYTES):
+                self._connection.query(f"INSERT INTO {ROWS} VALUES ".encode() + pack)
+        for statement in statements.applied(names) if statements else ():
+            self._connection.query(statement)
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         from pymysql.err import MySQLError
@@ -274,20 +287,6 @@ class _Session(Session):
         for pack in packed(rows, _STATEMENT_BYTES):
             self._connection.query(before + pack + after)
 
-    def _delete(self, statements: Statements, batch: pa.RecordBatch) -> None:
-        version = self._table.version
-        keys = rows_of(batch, self._table.keys)
-        if version is None:
-            for pack in packed(keys, _STATEMENT_BYTES):
-                self._connection.query(
-                    statements.delete().encode() + statements.is_one_of().encode() + b"(" + pack + b")"
-                )
-            return
-        for key, literal in zip(keys.to_pylist(), rows_of(batch, [version]).to_pylist(), strict=True):
-            one = key if len(self._table.keys) > 1 else key[1:-1]
-            where = f"{statements.delete()}{statements.is_one_of().removesuffix(' IN ')} = ".encode() + one
-            self._connection.query(where + f" AND {statements.not_above()}".encode() + literal + b")")
-
     def _statements(self, names: Iterable[str]) -> Statements:
         catalog = _catalog(self._connection, self._table)
         rest = catalog.defaulted(self._table.stored(names)) if self._table.mode == "replace" else ()
@@ -312,16 +311,3 @@ def _catalog(connection: pymysql.Connection[Any], table: Table) -> Catalog:
     from exactsink_idempotent_upsert.mysql.catalog import Catalog
 
     return Catalog.read(connection, table)
-
-
-def _runs(batch: pa.RecordBatch, table: Table) -> Iterator[tuple[bool, pa.RecordBatch]]:
-    """Cut a batch where it turns from rows to deletions, or back."""
-    if not table.deletes:
-        yield False, batch
-        return
-    first = 0
-    flags = batch.column(DELETED).to_pylist()
-    for at in range(1, len(flags) + 1):
-        if at == len(flags) or flags[at] != flags[first]:
-            yield bool(flags[first]), batch.slice(first, at - first)
-            first = at
