@@ -158,7 +158,7 @@ class Database(ABC):
 
     @contextmanager
     def explained(self, doing: str, safe: str = "") -> Iterator[None]:
-        """Turn errors into ours: the database's, and of a decided epoch any other one, too: no bug ends it unexplained."""
+        """Turn errors into ours: the database's, and once the epoch is decided any other one, too."""
         try:
             with self.answered(doing, safe):
                 yield

@@ -15,7 +15,7 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
 from exactsink_idempotent_upsert.mysql import database as mysql
-from exactsink_idempotent_upsert.table import DELETED
+from exactsink_idempotent_upsert.table import DELETED, GUARD
 from tests.integration.upserts.meaning import (
     COLUMNS,
     TABLE,
@@ -31,6 +31,7 @@ from tests.servers.mariadb import MariaDB
 from tests.unit.test_upsert_direct import task
 from tests.unit.upsert_sink import Sink, upsert
 
+_GUARD = [f"{name} BIGINT" for name in GUARD]
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 
 
@@ -214,6 +215,29 @@ def test_rows_that_turn_between_deletes_and_upserts_take_few_statements(
     assert sink.commit(1, votes) == [Committed()]
     assert query.call_count < 200
     assert here.sql("SELECT id, v, o FROM t") == [("key 99", "a", 1998)]
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@pytest.mark.parametrize(
+    "sid",
+    [
+        "BIGINT AUTO_INCREMENT PRIMARY KEY",
+        "UUID DEFAULT uuid() PRIMARY KEY",
+        "INT AUTO_INCREMENT, INDEX (sid)",
+        "INT DEFAULT nextval(s)",
+    ],
+)
+def test_replace_never_gives_a_row_another_name(here: Here, tmp_path: Path, sid: str, strategy: str) -> None:
+    here.sql(
+        "CREATE SEQUENCE s",
+        f"CREATE TABLE t (id BIGINT UNIQUE, v TEXT, o BIGINT, d INT DEFAULT 7, {', '.join(_GUARD)}, sid {sid})",
+        "INSERT INTO t (id, v, o, d) VALUES (1, 'a', 1, 1), (2, 'b', 2, 2)",
+    )
+    before = here.sql("SELECT id, sid FROM t ORDER BY id")
+    sink = here.sink(tmp_path, create=False, mode="replace", strategy=strategy)
+    assert sink.run(1, [(1, "c", 3), (2, "d", 4), (3, "e", 5)]) == [Committed()]
+    assert here.sql("SELECT id, sid FROM t WHERE id < 3 ORDER BY id") == before
+    assert here.sql("SELECT v, o, d FROM t ORDER BY id") == [("c", 3, 7), ("d", 4, 7), ("e", 5, 7)]
 
 
 def test_columns_that_the_table_lacks_are_added_when_an_epoch_is_opened(here: Here, tmp_path: Path) -> None:
