@@ -30,14 +30,6 @@ _TABLE = """
     SELECT TABLE_TYPE, ENGINE, (SELECT TRANSACTIONS FROM information_schema.ENGINES AS e WHERE e.ENGINE = t.ENGINE)
     FROM information_schema.TABLES AS t WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s
 """
-_CONSTRAINTS = """
-    SELECT CONSTRAINT_TYPE, CONSTRAINT_NAME FROM information_schema.TABLE_CONSTRAINTS
-    WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s AND CONSTRAINT_TYPE IN ('CHECK', 'FOREIGN KEY')
-"""
-_TRIGGERS = """
-    SELECT 'trigger', TRIGGER_NAME FROM information_schema.TRIGGERS
-    WHERE EVENT_OBJECT_SCHEMA = COALESCE(%s, DATABASE()) AND EVENT_OBJECT_TABLE = %s
-"""
 _WHOLE = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _TIMES = ("datetime", "timestamp", "time")
 _LAST_TIMESTAMP = 2**31 - 1
@@ -107,7 +99,6 @@ class Catalog:
     columns: dict[str, Column]
     unique: dict[str, dict[str, int | None]]
     engine: tuple[str, str | None, str | None] | None
-    constraints: Sequence[tuple[str, str]]
     packet: int
     exact_collation: str
     """Of texts that are equal byte by byte only, trailing spaces included."""
@@ -124,11 +115,11 @@ class Catalog:
             unique: dict[str, dict[str, int | None]] = {}
             for index, name, part in rows(_INDEXES):
                 unique.setdefault(index, {})[str(name).lower()] = part
-            engine, constraints = rows(_TABLE), (*rows(_CONSTRAINTS), *rows(_TRIGGERS))
+            engine = rows(_TABLE)
             cursor.execute("SELECT @@max_allowed_packet, VERSION()")
             [(packet, version)] = cursor.fetchall()
         exact = "utf8mb4_nopad_bin" if "mariadb" in version.lower() else "utf8mb4_0900_bin"
-        return cls(columns, unique, engine[0] if engine else None, constraints, packet, exact)
+        return cls(columns, unique, engine[0] if engine else None, packet, exact)
 
     def declared(self, name: str) -> str:
         """Return a column's type, with what decides which of its texts are equal."""

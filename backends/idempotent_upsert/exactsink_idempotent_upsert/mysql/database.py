@@ -153,10 +153,10 @@ class MysqlDatabase(Database):
             return dict(cursor.fetchall())
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        from exactsink_idempotent_upsert.mysql.preflight import table_findings
+        from exactsink_idempotent_upsert.mysql.questions import MysqlQuestions
 
         with closing(self.connect()) as connection:
-            yield from table_findings(self.table, schema, _catalog(connection, self.table))
+            yield from MysqlQuestions(connection, self.table).findings(schema)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:
