@@ -23,6 +23,11 @@ def test_no_question_is_left_out() -> None:
 @pytest.mark.parametrize("database", _ANSWERED)
 def test_every_database_answers_every_question(database: str, question: str) -> None:
     module = import_module(f"exactsink_idempotent_upsert.{database}.questions")
-    [answers] = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__base__ is Questions]
-    source = inspect.getsource(vars(answers)[question])
-    assert "return iter(())" not in source or "#" in source, "no answer needs a reason"
+    [answers] = [
+        kind
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__ and issubclass(kind, Questions)
+    ]
+    assert not inspect.isabstract(answers)
+    answer = inspect.getsource(getattr(answers, question))
+    assert "return iter(())" not in answer or "  # " in answer, "why there is no answer"
