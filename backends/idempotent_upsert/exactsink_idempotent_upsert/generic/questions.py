@@ -72,11 +72,9 @@ class GenericQuestions(SchemaQuestions):
 
     def children(self) -> Iterator[tuple[str, str, Sequence[str]]]:
         own = {name: columns for name, columns in self.keyed.items() if (name, "FOREIGN KEY") not in self.listed}
-        query = (
-            "SELECT c.constraint_name, c.table_name, r.unique_constraint_name"
-            " FROM information_schema.table_constraints c JOIN information_schema.referential_constraints r ON c.constraint_name = r.constraint_name"
-            " AND c.constraint_schema = r.constraint_schema"
-        )
+        both = "information_schema.table_constraints c JOIN information_schema.referential_constraints r"
+        same = "c.constraint_name = r.constraint_name AND c.constraint_schema = r.constraint_schema"
+        query = f"SELECT c.constraint_name, c.table_name, r.unique_constraint_name FROM {both} ON {same}"
         yield from ((name, child, own[unique]) for name, child, unique in self.rows(query) if unique in own)
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
