@@ -11,7 +11,8 @@ The way of a row, and then of its vote:
 - `sqlite`, `mysql`, `generic`: a database's side each, with its statements, values and preflight. `sqlite.trial` is the
   copy of a table on which tasks try rows that it might refuse.
 - `postgres`: upserts by way of the postgres backend's COPY, staging tables, marks and sweep, beside the seam.
-- `questions`: what `check` and a start find out about a table before the first row.
+- `setwise`: an epoch's rows in their order, and which of them count, where they go by way of a temporary table.
+- `questions`: what `check` and a start find out about a table before the first row, partly by its information schema.
 - `conformance`: targets for the conformance kit.
 """
 

@@ -39,11 +39,15 @@ class Chosen:
 
     def gone(self) -> str:
         """Return a query for each key's last delete."""
-        return f"SELECT * FROM ({self._marked}) AS marked WHERE {POSITION} = {_GONE}"
+        return f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} = {_GONE}"
 
     def left(self) -> str:
         """Return a query for the rows that no later delete of their key makes void."""
-        return f"SELECT * FROM ({self._marked}) AS marked WHERE {POSITION} > {_GONE}" if self.deletes else self._all
+        return (
+            f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} > {_GONE}"
+            if self.deletes
+            else self._all
+        )
 
     @property
     def _all(self) -> str:

@@ -28,7 +28,7 @@ from tests.integration.upserts.meaning import (
     few_cases,
     later_columns,
 )
-from tests.unit.upsert_sink import upsert
+from tests.unit.upsert_sink import SCHEMA, upsert
 
 
 def target_of(folder: Path) -> Target:
@@ -136,3 +136,34 @@ def test_a_key_that_comes_often_takes_no_more_statements(
     assert taken[0] == taken[1]
     with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
         assert connection.execute("SELECT * FROM t").fetchall() == [(5, "a", 602 if "set" in given else 1)]
+
+
+def test_a_table_that_has_a_key_twice_is_refused(tmp_path: Path) -> None:
+    """DuckDB's indexes compare bytes, its `=` compares as the column's collation does."""
+    with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
+        connection.execute("CREATE TABLE t (id BIGINT, v VARCHAR COLLATE NOCASE PRIMARY KEY, o BIGINT)")
+        connection.execute("INSERT INTO t VALUES (1, 'a', 1), (2, 'A', 2)")
+    given = {"url": f"duckdb:///{tmp_path / 'shop.duckdb'}", "create": False, "keys": ("v",)}
+    found = upsert(tmp_path, **given).check()
+    assert [one.severity for one in found if "more than one row of a key" in one.message] == ["error"]
+    ordered = upsert(tmp_path, **{**given, "keys": ("id",)}, version="v").check()
+    assert [one.severity for one in ordered if "otherwise than by its bytes" in one.message] == ["error"]
+
+
+def test_what_may_end_a_decided_epoch_is_named(tmp_path: Path) -> None:
+    with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
+        connection.execute("CREATE TABLE p (id BIGINT PRIMARY KEY)")
+        connection.execute(
+            "CREATE TABLE t (id BIGINT UNIQUE, v VARCHAR UNIQUE, o BIGINT REFERENCES p (id), CHECK (o > 0))"
+        )
+        connection.execute("CREATE TABLE c (id BIGINT REFERENCES t (id))")
+    sink = upsert(tmp_path, url=f"duckdb:///{tmp_path / 'shop.duckdb'}", create=False, delete_when="x")
+    found = sink.check(SCHEMA.append(pa.field(DELETED, pa.bool_())))
+    assert {one.severity for one in found} == {"warning"}
+    said = (
+        "unique index t_v_key",
+        "CHECK t_",
+        "FOREIGN KEY t_o_id_fkey of table t",
+        "of table c to t may refuse a delete",
+    )
+    assert [sum(words in one.message for one in found) for words in said] == [1, 1, 1, 1], found

@@ -217,6 +217,21 @@ def test_rows_that_turn_between_deletes_and_upserts_take_few_statements(
     assert here.sql("SELECT id, v, o FROM t") == [("key 99", "a", 1998)]
 
 
+def test_rows_delete_in_a_table_of_another_database_and_of_any_name(here: Here, tmp_path: Path) -> None:
+    other, name = here.server.new_database("other"), "se`lect gone.came"
+    there = f"{other}.`{name.replace('`', '``')}`"
+    here.sql(
+        f"CREATE TABLE {there} (id BIGINT PRIMARY KEY, v TEXT, o BIGINT)", f"INSERT INTO {there} VALUES (1, 'a', 1)"
+    )
+    sink = here.sink(tmp_path, create=False, table=f'{other}."{name}"', delete_when="x", version="o")
+    rows = pa.table(
+        {"id": [1, 2, 3, 1], "v": ["b", "c", "d", "e"], "o": [2, 3, 4, 5], DELETED: [True, False, True, False]}
+    )
+    assert [found for found in sink.check(rows.schema) if found.severity == "error"] == []
+    assert sink.run(1, rows) == [Committed()]
+    assert here.sql(f"SELECT * FROM {there} ORDER BY id") == [(1, "e", 5), (2, "c", 3)]
+
+
 @pytest.mark.parametrize("strategy", ["staged", "direct"])
 @pytest.mark.parametrize(
     "sid",

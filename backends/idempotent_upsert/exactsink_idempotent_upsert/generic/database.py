@@ -18,8 +18,8 @@ from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.questions import GenericQuestions
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type
-from exactsink_idempotent_upsert.mysql.values import unstorable
 from exactsink_idempotent_upsert.setwise import in_order, numbered
+from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]
@@ -88,7 +88,7 @@ class GenericDatabase(Database):
             yield GenericQuestions(connection, self.table, self.address, _Session(connection, self).tried)
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
-        return unstorable(batch, "this database")
+        return unstorable(batch, "this database", lambda kind: str(column_type(kind) or "") or None, inexact)
 
     def _engine(self) -> sa.Engine:
         return sa.create_engine(self.url, poolclass=NullPool)

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type, columns_of, takes
-from exactsink_idempotent_upsert.questions import frame_findings
-from exactsink_idempotent_upsert.questions_schema import SchemaQuestions, text
+from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericQuestions"]
@@ -99,7 +98,14 @@ class GenericQuestions(SchemaQuestions):
             self._connection.rollback()
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """A warning only: the standard has no view of indexes, and the statements need none."""
+        """Find keys that stand there twice. Else a warning: the standard has no view of indexes, and none is needed."""
+        names: list[sa.ColumnClause[Any]] = list(map(sa.column, self._table.keys))
+        rows = sa.select(*names).select_from(sa.table(self._table.name, *names, schema=self._table.schema))
+        doubled = rows.group_by(*names).having(sa.func.count() > 1).limit(1)
+        if self.fits(schema) and self._connection.execute(doubled).first():
+            keys = ", ".join(self._table.keys)
+            message = f"table {self._table.name} has more than one row of a key, as it compares {keys}"
+            yield Finding("error", message, "leave one row of each key in the table")
         if self.listed and not any(map(self.is_over_the_keys, self.keyed)):
             message = f"table {self._table.name} has no PRIMARY KEY or UNIQUE constraint over exactly the keys"
             fix = f"make a UNIQUE constraint or index over {', '.join(self._table.keys)}"

@@ -46,6 +46,7 @@ def column_type(type: pa.DataType, *, key: bool = False) -> sa.types.TypeEngine[
         (_is.is_large_string, sa.String(255) if key else sa.Text()),
         (_is.is_binary, sa.LargeBinary()),
         (_is.is_large_binary, sa.LargeBinary()),
+        (_is.is_fixed_size_binary, sa.LargeBinary()),
         (_is.is_timestamp, sa.DateTime(timezone=bool(getattr(type, "tz", None)))),
         (_is.is_date, sa.Date()),
         (_is.is_time, sa.Time()),
@@ -122,8 +123,8 @@ class EpochRows:
         else:
             way = "" if table.mode == "insert_if_absent" else " DESC"
             turn = f"row_number() OVER (PARTITION BY {self._keys} ORDER BY {POSITION}{way})"
-            turns = f"SELECT came.*, {turn} AS {_TURN} FROM ({chosen.left()}) AS came"
-            self._keep(_CHOSEN, f"SELECT * FROM ({turns}) AS turns WHERE {_TURN} = 1")
+            turns = f"SELECT exactsink_came.*, {turn} AS {_TURN} FROM ({chosen.left()}) AS exactsink_came"
+            self._keep(_CHOSEN, f"SELECT * FROM ({turns}) AS exactsink_numbered WHERE {_TURN} = 1")
             self._update([f"{self._quoted(name)} = DEFAULT" for name in self._rest])
             absent = f"NOT EXISTS (SELECT 1 FROM {self._name} WHERE {same})"
             self._run(f"{self._insert} FROM {_CHOSEN} AS excluded WHERE {absent}")

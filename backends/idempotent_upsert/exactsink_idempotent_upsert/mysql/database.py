@@ -27,8 +27,9 @@ from exactsink_idempotent_upsert.database import (
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.mysql.errors import answered, is_refusal
 from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
-from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
+from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of
 from exactsink_idempotent_upsert.setwise import ROWS, Spool, in_order, numbered
+from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
     "NO_AUTO_VALUE_ON_ZERO"
 )
+_PRODUCT = "MariaDB and MySQL"
 _STATEMENT_BYTES = 256 * 1024
 _TEXT = "VARCHAR(255) NOT NULL"
 _OPTIONS = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -164,7 +166,7 @@ class MysqlDatabase(Database):
             return _catalog(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
-        return unstorable(batch)
+        return unstorable(batch, _PRODUCT, column_type, inexact)
 
     def quoted(self, name: str) -> str:
         return quoted(name)

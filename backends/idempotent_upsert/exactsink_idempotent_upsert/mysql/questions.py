@@ -15,8 +15,7 @@ from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
 from exactsink_idempotent_upsert.mysql.errors import code_of
 from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type
-from exactsink_idempotent_upsert.questions import frame_findings
-from exactsink_idempotent_upsert.questions_schema import SchemaQuestions, text
+from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:

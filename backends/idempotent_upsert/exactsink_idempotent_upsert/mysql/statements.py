@@ -12,6 +12,8 @@ from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
 __all__ = ["Statements", "quoted"]
 
+_LAST = "exactsink_last"  # like no table's name
+
 # What SQL holds beside words, so that no `excluded` within a text or a name is taken for the row that comes.
 _PARTS = re.compile(
     r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*`
@@ -99,17 +101,17 @@ class Statements:
         own = {name.lower(): _own(at) for at, name in enumerate(columns)}
         keys = [own[key.lower()] for key in self.table.keys]
         chosen = Chosen(", ".join(keys), deletes=True)
-        same = [f"{self._held(key)} = gone.{own[key.lower()]}" for key in self.table.keys]
+        same = [f"{self._held(key)} = {_LAST}.{own[key.lower()]}" for key in self.table.keys]
         if self.table.version is not None:
             held = self._held(self.table.version)
-            same.append(f"({held} IS NULL OR {held} <= gone.{own[self.table.version.lower()]})")
+            same.append(f"({held} IS NULL OR {held} <= {_LAST}.{own[self.table.version.lower()]})")
         there = quoted(self.table.name)
         yield (
-            f"DELETE {there} FROM ({chosen.gone()}) AS gone"
+            f"DELETE {there} FROM ({chosen.gone()}) AS {_LAST}"
             f" STRAIGHT_JOIN {self.name} AS {there} ON {' AND '.join(same)}"
         )
         into = f"INSERT INTO {self.name} ({_listed(columns)}) SELECT {', '.join(own.values())}"
-        yield f"{into} FROM ({chosen.left()}) AS came ORDER BY {POSITION}{self.on_duplicate(columns)}"
+        yield f"{into} FROM ({chosen.left()}) AS {_LAST} ORDER BY {POSITION}{self.on_duplicate(columns)}"
 
     def newer_than(self, epoch: int, generation: int) -> str:
         """Return the SELECT of the guard of rows that a later epoch or generation wrote."""
