@@ -17,15 +17,7 @@ from tests.servers.postgres import Postgres
 pytest_plugins = ["tests.servers.fixtures"]
 
 
-_KNOWN = "portable SQL resets a surrogate key in mode replace, and takes NOCASE keys for two: not done yet"
-
-
-@pytest.fixture(
-    params=[
-        *("sqlite", "postgres", "mariadb"),
-        pytest.param("duckdb", marks=pytest.mark.xfail(raises=PlayError, strict=True, reason=_KNOWN)),
-    ]
-)
+@pytest.fixture(params=["sqlite", "postgres", "mariadb", "duckdb"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "postgres":
         server: Postgres = request.getfixturevalue("postgres")

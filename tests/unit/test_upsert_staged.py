@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, ObjectPath, Retryable, Txn, Unknown
 from exactsink.contract.staging import damage_of, voted
 from exactsink_idempotent_upsert.sqlite import rows as sqlite_rows
+from exactsink_idempotent_upsert.table import Table
 
 MARKERS = "SELECT * FROM exactsink_epochs"
 
@@ -256,6 +258,21 @@ def test_what_the_database_refuses_stops_with_nothing_applied_and_nothing_lost(
     sink.sql(f"DROP TRIGGER IF EXISTS no; {REMADE.format('TEXT')}")
     assert sink.commit(1, votes) == [Committed()] * 2
     assert sink.rows() == [(1, "a"), (2, None)]
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/shop.db", "duckdb:///{}/shop.duckdb"])
+def test_an_error_that_nobody_foresaw_leaves_a_decided_epoch_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    sink = upsert(tmp_path, url=url.format(tmp_path))
+    votes = sink.vote(1, [(1, "a")])
+    bug = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "planted")
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "stored", Mock(side_effect=bug))
+        with pytest.raises(Fatal, match=r"epoch 1 .* planted.* decided .* staged.*\n.* start the job") as seen:
+            sink.commit(1, votes)
+    assert seen.value.__cause__ is bug
+    assert sink.commit(1, votes) == [Committed()]
 
 
 @pytest.mark.parametrize("gone", ["t", "exactsink_epochs"])

@@ -11,7 +11,8 @@ The way of a row, and then of its vote:
 - `sqlite`, `mysql`, `generic`, `postgres`: a database's side each, with its statements, values and preflight.
   `sqlite.trial` is the copy of a table on which tasks try rows that it might refuse. `postgres` shares COPY, staging
   tables, marks and sweep with the postgres backend (`exactsink_postgres.public`), and keeps staged rows in tables.
-- `questions`: what `check` and a start find out about a table before the first row.
+- `setwise`: an epoch's rows in their order, and which of them count, where they go by way of a temporary table.
+- `questions`: what `check` and a start find out about a table before the first row, partly by its information schema.
 
 A module imports from those below it only: `plugin`, `backend`, `strategies`, `databases`, `options`, `urls`, a
 database's folder, `database`, then the rest. An import rule refuses all else.

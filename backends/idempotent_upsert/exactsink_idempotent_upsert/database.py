@@ -9,13 +9,25 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Committer, Finding, InDoubt, JobContext, Marker, Traits, Txn, Validator, Writer
+from exactsink.contract import (
+    Committer,
+    ExactsinkError,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Marker,
+    Traits,
+    Txn,
+    Validator,
+    Writer,
+)
 from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.questions import Questions
@@ -194,8 +206,25 @@ class Database(ABC):
         """Where it is, without secrets."""
 
     @abstractmethod
-    def explained(self, doing: str, safe: str = "") -> AbstractContextManager[None]:
+    def answered(self, doing: str, safe: str) -> AbstractContextManager[None]:
         """Turn the database's errors into ours; `safe` says why nothing is lost by them."""
+
+    @contextmanager
+    def explained(self, doing: str, safe: str = "") -> Iterator[None]:
+        """Turn errors into ours: the database's, and once the epoch is decided any other one, too."""
+        try:
+            with self.answered(doing, safe):
+                yield
+        except (ExactsinkError, OSError):  # the latter may be a full disk
+            raise
+        except Exception as error:
+            if safe not in (STAGED, WRITTEN):
+                raise
+            raise Fatal(
+                f"could not {doing} in {self.place}: {type(error).__name__}: {error}",
+                why=f"{safe}; but exactsink did not expect this error",
+                next="report it with its traceback, then start the job again with a release that has the fix",
+            ) from error
 
     @abstractmethod
     def transaction(self, *, make: bool = False) -> AbstractContextManager[Session]:

@@ -18,7 +18,10 @@ from exactsink.contract import BatchValidator, Committable, Fatal, Writer
 from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["CheckedWriter", "Limit", "TableValidator", "Ticket", "Trial", "check_limits", "check_order"]
+__all__ = [
+    *("CheckedWriter", "Limit", "TableValidator", "Ticket", "Trial"),
+    *("check_limits", "check_order", "without_views"),
+]
 
 _WIDE = r"[\x{10000}-\x{10FFFF}]"
 _LITTLE = 100_000
@@ -31,7 +34,7 @@ class Limit:
 
     `least` and `greatest` bound numbers, and timestamps in seconds since 1970; `digits` are a decimal's before and
     after its point; `tick` is the least part of a time, in microseconds, that is kept; `narrow` text has characters of
-    three bytes at most.
+    three bytes at most. `deletes`: rows that delete are held against it, too, as the column finds their key's row.
     """
 
     required: bool = False
@@ -42,6 +45,7 @@ class Limit:
     digits: tuple[int, int] | None = None
     tick: int | None = None
     narrow: bool = False
+    deletes: bool = False
 
     def broken_by(self, column: pa.Array) -> Iterator[str]:
         """Return what a batch's column has that this one does not take."""
@@ -143,8 +147,8 @@ def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch)
     stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
     for name in filter(limits.__contains__, batch.schema.names):
         column = plain(batch.column(name))
-        if stays is not None:  # of a row that deletes, only the keys are ever used
-            column = _without_views(column).filter(stays)
+        if stays is not None and not limits[name].deletes:  # of a row that deletes, only the keys are ever used
+            column = without_views(column).filter(stays)
         broken = next(limits[name].broken_by(column), None)
         if broken is not None:
             raise Fatal(
@@ -187,7 +191,7 @@ class TableValidator(BatchValidator):
             self._trial.close()
 
 
-def _without_views(column: pa.Array) -> pa.Array:
+def without_views(column: pa.Array) -> pa.Array:
     """Return text and bytes of a layout that Arrow can filter."""
     if pa.types.is_string_view(column.type):
         return column.cast(pa.large_string())

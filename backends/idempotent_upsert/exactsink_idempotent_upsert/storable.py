@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
 
-__all__ = ["unstorable"]
+__all__ = ["inexact", "unstorable"]
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
@@ -37,6 +37,18 @@ def unstorable(
             return f"column {name} has {problem}"
         if _outside_years(column):
             return f"column {name} has a value outside the years 1 to 9999"
+    return None
+
+
+def inexact(column: pa.Array) -> str | None:
+    """Return what of a column most databases hold no value of: NaN, infinity, parts of a microsecond."""
+    kind = column.type
+    if pa.types.is_floating(kind) and pc.all(pc.is_finite(column.cast(pa.float64()))).as_py() is False:
+        return "NaN or infinity"
+    if (pa.types.is_timestamp(kind) or pa.types.is_time(kind)) and kind.unit == "ns":
+        whole = column.cast(pa.int64())
+        if pc.any(pc.not_equal(pc.multiply(pc.divide(whole, 1000), 1000), whole)).as_py():
+            return "parts of a microsecond"
     return None
 
 

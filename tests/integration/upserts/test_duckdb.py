@@ -7,13 +7,16 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from exactsink.contract import Committed, Retryable
 from exactsink_idempotent_upsert.generic import database as generic
+from exactsink_idempotent_upsert.table import DELETED
 from tests.integration.upserts.meaning import (
     COLUMNS,
     TABLE,
@@ -25,7 +28,7 @@ from tests.integration.upserts.meaning import (
     few_cases,
     later_columns,
 )
-from tests.unit.upsert_sink import upsert
+from tests.unit.upsert_sink import SCHEMA, upsert
 
 
 def target_of(folder: Path) -> Target:
@@ -55,9 +58,7 @@ def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -
 
 @later_columns
 def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(tmp_path: Path, later: str) -> None:
-    """But for what portable SQL can't ask the database, as `check` warns."""
-    if later != "lacks NOT NULL":
-        check_later(later, target_of(tmp_path))
+    check_later(later, target_of(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,54 @@ def test_check_runs_the_statements_on_no_row(tmp_path: Path) -> None:
     tried = upsert(tmp_path, url=url, set={"o": "t.nosuch + excluded.o"}).check()
     assert [(one.severity, "nosuch" in one.message) for one in tried] == [("error", True), ("warning", False)]
     assert sink.backend._database().last_marker("orders", "table") is not None
+
+
+@pytest.mark.parametrize("given", [{"set": {"o": "t.o + excluded.o"}}, {"delete_when": "x"}, {}], ids=str)
+def test_a_key_that_comes_often_takes_no_more_statements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, Any]
+) -> None:
+    url = f"duckdb:///{tmp_path / 'shop.duckdb'}"
+    sink = upsert(tmp_path, url=url, **given)
+    run = Mock(side_effect=sa.Connection.exec_driver_sql, autospec=True)
+    monkeypatch.setattr(sa.Connection, "exec_driver_sql", lambda *given: run(*given))
+    taken = []
+    for epoch, often in enumerate((2, 600), start=1):
+        flags = {DELETED: [at % 2 == 0 for at in range(often)]} if "delete_when" in given else {}
+        votes = sink.vote(epoch, pa.table({"id": [5] * often, "v": ["a"] * often, "o": [1] * often, **flags}))
+        run.reset_mock()
+        assert sink.commit(epoch, votes) == [Committed()]
+        taken.append(run.call_count)
+    assert taken[0] == taken[1]
+    with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
+        assert connection.execute("SELECT * FROM t").fetchall() == [(5, "a", 602 if "set" in given else 1)]
+
+
+def test_a_table_that_has_a_key_twice_is_refused(tmp_path: Path) -> None:
+    """DuckDB's indexes compare bytes, its `=` compares as the column's collation does."""
+    with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
+        connection.execute("CREATE TABLE t (id BIGINT, v VARCHAR COLLATE NOCASE PRIMARY KEY, o BIGINT)")
+        connection.execute("INSERT INTO t VALUES (1, 'a', 1), (2, 'A', 2)")
+    given = {"url": f"duckdb:///{tmp_path / 'shop.duckdb'}", "create": False, "keys": ("v",)}
+    found = upsert(tmp_path, **given).check()
+    assert [one.severity for one in found if "more than one row of a key" in one.message] == ["error"]
+    ordered = upsert(tmp_path, **{**given, "keys": ("id",)}, version="v").check()
+    assert [one.severity for one in ordered if "otherwise than by its bytes" in one.message] == ["error"]
+
+
+def test_what_may_end_a_decided_epoch_is_named(tmp_path: Path) -> None:
+    with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
+        connection.execute("CREATE TABLE p (id BIGINT PRIMARY KEY)")
+        connection.execute(
+            "CREATE TABLE t (id BIGINT UNIQUE, v VARCHAR UNIQUE, o BIGINT REFERENCES p (id), CHECK (o > 0))"
+        )
+        connection.execute("CREATE TABLE c (id BIGINT REFERENCES t (id))")
+    sink = upsert(tmp_path, url=f"duckdb:///{tmp_path / 'shop.duckdb'}", create=False, delete_when="x")
+    found = sink.check(SCHEMA.append(pa.field(DELETED, pa.bool_())))
+    assert {one.severity for one in found} == {"warning"}
+    said = (
+        "unique index t_v_key",
+        "CHECK t_",
+        "FOREIGN KEY t_o_id_fkey of table t",
+        "of table c to t may refuse a delete",
+    )
+    assert [sum(words in one.message for one in found) for words in said] == [1, 1, 1, 1], found

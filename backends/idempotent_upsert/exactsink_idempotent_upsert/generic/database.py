@@ -6,7 +6,7 @@ second of them finds it changed and rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,13 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, Txn
+from exactsink.contract import Fatal, InDoubt, Marker, Retryable, Txn
 from exactsink.toolkit.local_paths import other_owner
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
-from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_declared, columns_of, takes
-from exactsink_idempotent_upsert.generic.spool import in_order
-from exactsink_idempotent_upsert.mysql.values import unstorable
-from exactsink_idempotent_upsert.questions import frame_findings, keys_there
+from exactsink_idempotent_upsert.generic.questions import GenericQuestions
+from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type
+from exactsink_idempotent_upsert.setwise import in_order, numbered
+from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]
@@ -48,7 +48,7 @@ class GenericDatabase(Database):
             yield _Session(connection, self)
 
     @contextmanager
-    def explained(self, doing: str, safe: str = "") -> Iterator[None]:
+    def answered(self, doing: str, safe: str) -> Iterator[None]:
         try:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
@@ -80,59 +80,14 @@ class GenericDatabase(Database):
         with self._engine().connect() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(name))}
 
-    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        found = list(frame_findings(self.table, schema, "SQL", lambda kind: str(column_type(kind) or "") or None))
-        yield from found
-        if found:
-            return
+    @contextmanager
+    def questions(self) -> Iterator[GenericQuestions]:
+        """Connect, to ask."""
         with self._engine().connect() as connection:
-            look, table = sa.inspect(connection), self.table
-            if not look.has_table(table.name, table.schema):
-                if not table.create:
-                    yield Finding("error", f"table {table.name} does not exist", "make it, or set create = true")
-                return
-            there = {name.lower() for name in columns_of(connection, table)}
-        if schema is None:
-            yield from keys_there(table, there)
-        else:
-            yield from self._fits(schema, there)
-        yield Finding(
-            "warning",
-            f"what columns and constraints of table {table.name} refuse stops the job after the decision:"
-            f" {self.address} is known by its SQL only",
-            "filter or cast such rows before this sink, and give the keys a UNIQUE constraint",
-        )
-
-    def _fits(self, schema: pa.Schema, there: Collection[str]) -> Iterator[Finding]:
-        missing = [name for name in self.table.stored(schema.names) if name.lower() not in there]
-        for name in missing:
-            yield Finding("error", f"table {self.table.name} has no column {name}", "add it to the table")
-        if not missing:
-            yield from self._narrow(schema)
-            yield from self._tried(schema)
-
-    def _narrow(self, schema: pa.Schema) -> Iterator[Finding]:
-        """Find columns that would round, cut or refuse some values, where the database has an information schema."""
-        with self._engine().connect() as connection:
-            declared = columns_declared(connection, self.table)
-        for field in schema:
-            kind = declared.get(field.name.lower(), "")
-            if kind and not takes(kind, field.type):
-                message = f"column {field.name} of table {self.table.name} is {kind}, the rows have {field.type}"
-                fix = f"widen the column, or cast {field.name} in the transform"
-                yield Finding("error", f"{message}: it would be rounded, cut or refused", fix)
-
-    def _tried(self, schema: pa.Schema) -> Iterator[Finding]:
-        """Run the statements of an epoch on no row, and roll back: the database itself has the last word."""
-        try:
-            with self._engine().connect() as connection:
-                Rounds(connection, self.table, schema).apply()
-        except sa.exc.DBAPIError as error:
-            said = " ".join(str(error.orig).split())
-            yield Finding("error", f"table {self.table.name} can't be upserted into: {said}", "fix what it says")
+            yield GenericQuestions(connection, self.table, self.address, _Session(connection, self).tried)
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
-        return unstorable(batch, "this database")
+        return unstorable(batch, "this database", lambda kind: str(column_type(kind) or "") or None, inexact)
 
     def _engine(self) -> sa.Engine:
         file = Path(self.address.partition(":///")[2])
@@ -190,13 +145,22 @@ class _Session(Session):
         if not done:
             raise _raced(marker)
 
+    def tried(self) -> None:
+        """Replace a marker that is not there. Raises what the database refuses the statement with."""
+        if sa.inspect(self._connection).has_table(MARKER_TABLE):
+            self._connection.execute(self._markers.update().where(sa.false()).values(epoch=0))
+
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
-        rounds = None
-        for batch in in_order(self._database, self._table, batches):
-            rounds = rounds or Rounds(self._connection, self._table, batch.schema)
-            rounds.add(batch)
-        if rounds is not None:
-            rounds.apply()
+        rows = None
+        for batch in numbered(self._table, in_order(self._database, self._table, batches)):
+            rows = rows or EpochRows(self._connection, self._table, batch.schema, self._rest(batch.schema))
+            rows.add(batch)
+        if rows is not None:
+            rows.apply()
+
+    def _rest(self, schema: pa.Schema) -> Sequence[str]:
+        with self._database.questions() as questions:  # on a connection of its own: a look that fails rolls back
+            return questions.rest(schema)
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         raise NotImplementedError("strategy direct")

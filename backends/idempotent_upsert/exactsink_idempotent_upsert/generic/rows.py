@@ -1,23 +1,22 @@
-"""How rows go in by portable SQL: a temporary table, then DELETE, UPDATE and INSERT of each key's next row."""
+"""How rows go in by portable SQL: a temporary table, then DELETE, UPDATE and INSERT of what each key comes to."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 
-from exactsink.toolkit.json_columns import plain
+from exactsink_idempotent_upsert.setwise import POSITION, ROWS, Chosen
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Rounds", "column_type", "columns_declared", "columns_of", "takes"]
+__all__ = ["EpochRows", "column_type", "columns_of", "takes"]
 
-_ROWS = "exactsink_rows"
-_POSITION = "exactsink_position"
+_TURN = "exactsink_turn"
+_TURNS, _STATES, _CHOSEN = "exactsink_turns", "exactsink_states", "exactsink_chosen"
 _AT_ONCE = 1000
-_DECLARED = ("table_schema", "table_name", "column_name", "data_type")
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "INT": 32, "BIGINT": 64, "HUGEINT": 128}
 _SHORT = ("REAL", "FLOAT")
 _DIGITS = re.compile(r"^(?:DECIMAL|NUMERIC)\((\d+), ?(\d+)\)$")
@@ -47,6 +46,7 @@ def column_type(type: pa.DataType, *, key: bool = False) -> sa.types.TypeEngine[
         (_is.is_large_string, sa.String(255) if key else sa.Text()),
         (_is.is_binary, sa.LargeBinary()),
         (_is.is_large_binary, sa.LargeBinary()),
+        (_is.is_fixed_size_binary, sa.LargeBinary()),
         (_is.is_timestamp, sa.DateTime(timezone=bool(getattr(type, "tz", None)))),
         (_is.is_date, sa.Date()),
         (_is.is_time, sa.Time()),
@@ -58,21 +58,6 @@ def columns_of(connection: sa.Connection, table: Table) -> list[str]:
     """Name the table's columns: the dialects' reflection is not always up to its database."""
     named = sa.table(table.name, schema=table.schema)
     return list(connection.execute(sa.select(sa.text("*")).select_from(named).where(sa.text("1 = 0"))).keys())
-
-
-def columns_declared(connection: sa.Connection, table: Table) -> dict[str, str]:
-    """Return the columns' types by name in lower case, as the standard's information schema has them, if there is one.
-
-    The dialects' reflection is not always up to its database: DuckDB's fails.
-    """
-    named = sa.table("columns", *map(sa.column, _DECLARED), schema="information_schema").c
-    query = sa.select(named.column_name, named.data_type).where(named.table_name == table.name)
-    if table.schema is not None:
-        query = query.where(named.table_schema == table.schema)
-    try:
-        return {row[0].lower(): row[1].upper() for row in connection.execute(query)}
-    except sa.exc.DBAPIError:
-        return {}
 
 
 def takes(declared: str, kind: pa.DataType) -> bool:
@@ -97,86 +82,139 @@ def takes(declared: str, kind: pa.DataType) -> bool:
     return bits is None and digits is None
 
 
-class Rounds:
-    """An epoch's rows in a temporary table. A round applies one row of each key, by the database's own equality.
+class EpochRows:
+    """An epoch's rows in a temporary table, and the statements by which they go in: as many for each epoch.
 
-    Where rows of a key go over each other whole, one round is enough: the last row's, or the first one's.
+    `rest` are the columns that mode replace sets to their default.
     """
 
-    def __init__(self, connection: sa.Connection, table: Table, schema: pa.Schema) -> None:
+    def __init__(self, connection: sa.Connection, table: Table, schema: pa.Schema, rest: Iterable[str] = ()) -> None:
         self._connection = connection
         self._table = table
-        self._names = table.bound(schema.names)
-        self._stored = table.stored(schema.names)
-        columns = [sa.Column(name, column_type(schema.field(name).type)) for name in self._names]
-        position = sa.Column(_POSITION, sa.BigInteger)
-        self._rows = sa.Table(_ROWS, sa.MetaData(), position, *columns, prefixes=["TEMPORARY"])
-        self._total = 0
-        connection.execute(sa.schema.CreateTable(self._rows))
+        self._stored = [name for name in table.stored(schema.names) if name != POSITION]
+        self._rest = list(rest)
+        self._kept: list[str] = []
+        self._there = columns_of(connection, table)
+        self._own = self._quoted(table.name)
+        self._name = f"{self._quoted(table.schema)}.{self._own}" if table.schema else self._own
+        kinds: dict[str, Any] = {name: column_type(schema.field(name).type) for name in self._stored}
+        flag = {DELETED: sa.Boolean()} if table.deletes else {}
+        columns = {POSITION: sa.BigInteger(), **kinds, **flag}
+        self._rows = sa.table(ROWS, *(sa.Column(name, kind) for name, kind in columns.items()))
+        own = [f"CAST(0 AS {self._kind(sa.BigInteger())}) AS {POSITION}", *map(self._quoted, self._stored)]
+        own += [f"CAST(NULL AS {self._kind(kind)}) AS {name}" for name, kind in flag.items()]
+        self._keep(ROWS, f"SELECT {', '.join(own)} FROM {self._name} WHERE 1 = 0")
 
     def add(self, batch: pa.RecordBatch) -> None:
-        columns = [plain(batch.column(name)).to_pylist() for name in self._names]
-        numbers = range(self._total, self._total + batch.num_rows)
-        rows = [dict(zip((_POSITION, *self._names), row, strict=True)) for row in zip(numbers, *columns, strict=True)]
+        """Keep rows that have positions."""
+        names = batch.schema.names
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*batch.to_pydict().values(), strict=True)]
         for first in range(0, len(rows), _AT_ONCE):
             self._connection.execute(self._rows.insert(), rows[first : first + _AT_ONCE])
-        self._total += batch.num_rows
 
     def apply(self) -> None:
-        most, run = 1, self._connection.exec_driver_sql
-        if self._one_after_another:
-            most = run(f"SELECT max(exactsink_round) FROM ({self._numbered()}) AS numbered").scalar() or 1
-        for number in range(1, most + 1):
-            rows = f"(SELECT * FROM ({self._numbered()}) AS numbered WHERE exactsink_round = {number})"
-            for statement in self._statements(rows):
-                run(statement)
-        self._rows.drop(self._connection)
+        """Delete what a key's last delete finds, and let the rows after it go in."""
+        table, same, chosen = self._table, self._same, Chosen(self._keys, self._table.deletes)
+        if table.deletes:
+            takes = f"WHERE {same}{f' AND {self._takes}' if table.version else ''}"
+            self._run(f"DELETE FROM {self._name} WHERE EXISTS (SELECT 1 FROM ({chosen.gone()}) AS excluded {takes})")
+        if table.expressions or table.update_columns is not None:
+            self._fold(chosen.left())
+        else:
+            way = "" if table.mode == "insert_if_absent" else " DESC"
+            turn = f"row_number() OVER (PARTITION BY {self._keys} ORDER BY {POSITION}{way})"
+            turns = f"SELECT exactsink_came.*, {turn} AS {_TURN} FROM ({chosen.left()}) AS exactsink_came"
+            self._keep(_CHOSEN, f"SELECT * FROM ({turns}) AS exactsink_numbered WHERE {_TURN} = 1")
+            self._update([f"{self._quoted(name)} = DEFAULT" for name in self._rest])
+            absent = f"NOT EXISTS (SELECT 1 FROM {self._name} WHERE {same})"
+            self._run(f"{self._insert} FROM {_CHOSEN} AS excluded WHERE {absent}")
+        for name in self._kept:
+            self._run(f"DROP TABLE {name}")
+
+    def orders_bytes(self, name: str) -> bool:
+        """Return whether the table orders a column's texts by their bytes, as rows are taken. Only without rows."""
+        self._connection.execute(self._rows.insert(), {name: "B"})
+        query = sa.select(sa.func.count()).select_from(self._rows).where(self._rows.c[name] < sa.literal("a"))
+        return self._connection.execute(query).scalar() == 1
+
+    def _fold(self, rows: str) -> None:
+        """Take each key's rows in turn, where each one counts, outside of the table: only what they come to goes in.
+
+        A key that is not there yet starts as its first row. What a row makes of the one before it is of the columns'
+        own types, as the query for the first state has them.
+        """
+        same = self._same
+        there = f"EXISTS (SELECT 1 FROM {self._name} WHERE {same})"
+        turn = f"row_number() OVER (PARTITION BY {self._keys} ORDER BY {POSITION})"
+        turn += f" - CASE WHEN {there} THEN 0 ELSE 1 END"
+        self._keep(_TURNS, f"SELECT excluded.*, {turn} AS {_TURN} FROM ({rows}) AS excluded")
+        self._run(f"{self._insert} FROM {_TURNS} AS excluded WHERE {_TURN} = 0")
+        sets = {name.lower(): sql for name, sql in self._sets.items()}
+        values = (self._next(name, sets.get(name.lower())) for name in self._there)
+        follows = f"{same} AND excluded.{_TURN} = {self._own}.{_TURN} + 1"
+        named = ", ".join(map(self._quoted, self._there))
+        self._keep(
+            _CHOSEN,
+            f"WITH RECURSIVE {_STATES} ({_TURN}, {named}) AS ("
+            f"SELECT CAST(0 AS {self._kind(sa.BigInteger())}), {named} FROM {self._name}"
+            f" WHERE EXISTS (SELECT 1 FROM {_TURNS} AS excluded WHERE {same})"
+            f" UNION ALL SELECT excluded.{_TURN}, {', '.join(values)} FROM {_STATES} AS {self._own}"
+            f" JOIN {_TURNS} AS excluded ON {follows}) SELECT {self._own}.* FROM {_STATES} AS {self._own}"
+            f" WHERE NOT EXISTS (SELECT 1 FROM {_TURNS} AS excluded WHERE {follows})",
+        )
+        self._update([])
+
+    def _next(self, name: str, value: str | None) -> str:
+        """Return what a row makes of a column of the state before it."""
+        held = f"{self._own}.{self._quoted(name)}"
+        if value is None or self._table.version is None:
+            return f"({value})" if value else held
+        return f"CASE WHEN {self._takes} THEN {value} ELSE {held} END"
+
+    def _update(self, more: Sequence[str]) -> None:
+        """Set what the chosen rows have, where their keys are there."""
+        took = f"FROM {_CHOSEN} AS excluded WHERE {self._same}"
+        names = self._sets
+        values = [f"{self._quoted(n)} = (SELECT excluded.{self._quoted(n)} {took})" for n in names] + [*more]
+        if values:
+            takes = f" AND {self._takes}" if self._table.version else ""
+            self._run(f"UPDATE {self._name} SET {', '.join(values)} WHERE EXISTS (SELECT 1 {took}{takes})")
 
     @property
-    def _one_after_another(self) -> bool:
+    def _sets(self) -> dict[str, str]:
+        """What is set where the key is there, by column; the row that comes is `excluded`."""
         table = self._table
-        partial = table.update_columns is not None or table.version is not None
-        return bool(table.expressions or table.deletes or partial)
+        brought = {name: f"excluded.{self._quoted(name)}" for name in table.updated(self._stored)}
+        return brought | dict(table.expressions)
 
-    def _numbered(self) -> str:
-        backwards = not self._one_after_another and self._table.mode != "insert_if_absent"
-        order = f"{self._quoted(_POSITION)}{' DESC' if backwards else ''}"
-        keys = ", ".join(map(self._quoted, self._table.keys))
-        return f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {order}) AS exactsink_round FROM {_ROWS}"
+    @property
+    def _insert(self) -> str:
+        names = ", ".join(map(self._quoted, self._stored))
+        return f"INSERT INTO {self._name} ({names}) SELECT {names}"
 
-    def _statements(self, rows: str) -> Iterator[str]:
-        """Return the statements of a round. Its rows are `excluded`, as the expressions call them."""
-        table, quoted = self._table, self._quoted
-        own = quoted(table.name)
-        there = f"{quoted(table.schema)}.{own}" if table.schema else own
-        same = " AND ".join(f"{own}.{quoted(key)} = excluded.{quoted(key)}" for key in table.keys)
-        if table.version is not None:
-            held, given = (f"{row}.{quoted(table.version)}" for row in (own, "excluded"))
-            takes = f"{same} AND ({held} IS NULL OR {held} <= {given})"
-        else:
-            takes = same
-        if table.deletes:
-            yield f"DELETE FROM {there} WHERE EXISTS (SELECT 1 FROM {rows} AS excluded WHERE {DELETED} AND {takes})"
-            rows = f"(SELECT * FROM {rows} AS undeleted WHERE NOT {DELETED})"
-        sets = dict(table.expressions) | {name: f"excluded.{quoted(name)}" for name in table.updated(self._stored)}
-        values = [f"{quoted(n)} = (SELECT {sql} FROM {rows} AS excluded WHERE {same})" for n, sql in sets.items()]
-        values += [f"{quoted(name)} = DEFAULT" for name in self._rest()]
-        if values:
-            yield (
-                f"UPDATE {there} SET {', '.join(values)} WHERE EXISTS (SELECT 1 FROM {rows} AS excluded WHERE {takes})"
-            )
-        names = ", ".join(map(quoted, self._stored))
-        absent = f"NOT EXISTS (SELECT 1 FROM {there} WHERE {same})"
-        yield f"INSERT INTO {there} ({names}) SELECT {names} FROM {rows} AS excluded WHERE {absent}"
+    @property
+    def _keys(self) -> str:
+        return ", ".join(map(self._quoted, self._table.keys))
 
-    def _rest(self) -> list[str]:
-        """Name the columns that mode replace sets to their default."""
-        if self._table.mode != "replace":
-            return []
-        brought = {name.lower() for name in self._stored}
-        there = columns_of(self._connection, self._table)
-        return [name for name in there if name.lower() not in brought]
+    @property
+    def _same(self) -> str:
+        return " AND ".join(f"{self._own}.{key} = excluded.{key}" for key in map(self._quoted, self._table.keys))
+
+    @property
+    def _takes(self) -> str:
+        """The condition that no greater version is held; NULL is the lowest."""
+        held, given = (f"{row}.{self._quoted(self._table.version or '')}" for row in (self._own, "excluded"))
+        return f"({held} IS NULL OR {held} <= {given})"
+
+    def _keep(self, name: str, query: str) -> None:
+        self._run(f"CREATE TEMPORARY TABLE {name} AS {query}")
+        self._kept.append(name)
+
+    def _run(self, statement: str) -> None:
+        self._connection.exec_driver_sql(statement)
+
+    def _kind(self, kind: sa.types.TypeEngine[Any]) -> str:
+        return kind.compile(self._connection.dialect)
 
     def _quoted(self, name: str) -> str:
-        preparer = self._connection.dialect.identifier_preparer
-        return preparer.quote_identifier(name)
+        return self._connection.dialect.identifier_preparer.quote_identifier(name)

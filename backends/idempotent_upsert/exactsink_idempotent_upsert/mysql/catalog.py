@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from exactsink_idempotent_upsert.limits import Limit
@@ -17,7 +17,7 @@ __all__ = ["Catalog", "Column"]
 _COLUMNS = """
     SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE = 'NO', COLUMN_DEFAULT IS NOT NULL, EXTRA,
         CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,
-        CHARACTER_SET_NAME, GENERATION_EXPRESSION
+        CHARACTER_SET_NAME, COLLATION_NAME, GENERATION_EXPRESSION, COLUMN_KEY = 'PRI', COLUMN_DEFAULT LIKE 'nextval(%%'
     FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s
     ORDER BY ORDINAL_POSITION
 """
@@ -29,14 +29,6 @@ _INDEXES = """
 _TABLE = """
     SELECT TABLE_TYPE, ENGINE, (SELECT TRANSACTIONS FROM information_schema.ENGINES AS e WHERE e.ENGINE = t.ENGINE)
     FROM information_schema.TABLES AS t WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s
-"""
-_CONSTRAINTS = """
-    SELECT CONSTRAINT_TYPE, CONSTRAINT_NAME FROM information_schema.TABLE_CONSTRAINTS
-    WHERE TABLE_SCHEMA = COALESCE(%s, DATABASE()) AND TABLE_NAME = %s AND CONSTRAINT_TYPE IN ('CHECK', 'FOREIGN KEY')
-"""
-_TRIGGERS = """
-    SELECT 'trigger', TRIGGER_NAME FROM information_schema.TRIGGERS
-    WHERE EVENT_OBJECT_SCHEMA = COALESCE(%s, DATABASE()) AND EVENT_OBJECT_TABLE = %s
 """
 _WHOLE = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _TIMES = ("datetime", "timestamp", "time")
@@ -60,7 +52,10 @@ class Column:
     scale: int | None
     ticks: int | None
     charset: str | None
+    collation: str | None
     generated: str | None
+    primary: bool
+    counted: bool | None
 
     @property
     def is_filled(self) -> bool:
@@ -70,6 +65,12 @@ class Column:
     @property
     def is_own(self) -> bool:
         return bool(self.generated)
+
+    @property
+    def names_a_row(self) -> bool:
+        """Whether mode replace leaves the column as it is, as another value would be another row's."""
+        counts = "auto_increment" in self.extra.lower() or bool(self.counted)
+        return self.is_own or self.primary or counts
 
     @property
     def unsigned(self) -> bool:
@@ -98,7 +99,6 @@ class Catalog:
     columns: dict[str, Column]
     unique: dict[str, dict[str, int | None]]
     engine: tuple[str, str | None, str | None] | None
-    constraints: Sequence[tuple[str, str]]
     packet: int
     exact_collation: str
     """Of texts that are equal byte by byte only, trailing spaces included."""
@@ -115,23 +115,24 @@ class Catalog:
             unique: dict[str, dict[str, int | None]] = {}
             for index, name, part in rows(_INDEXES):
                 unique.setdefault(index, {})[str(name).lower()] = part
-            engine, constraints = rows(_TABLE), (*rows(_CONSTRAINTS), *rows(_TRIGGERS))
+            engine = rows(_TABLE)
             cursor.execute("SELECT @@max_allowed_packet, VERSION()")
             [(packet, version)] = cursor.fetchall()
         exact = "utf8mb4_nopad_bin" if "mariadb" in version.lower() else "utf8mb4_0900_bin"
-        return cls(columns, unique, engine[0] if engine else None, constraints, packet, exact)
+        return cls(columns, unique, engine[0] if engine else None, packet, exact)
+
+    def declared(self, name: str) -> str:
+        """Return a column's type, with what decides which of its texts are equal."""
+        column = self.columns[name.lower()]
+        return f"{column.declared} COLLATE {column.collation}" if column.collation else column.declared
 
     def missing(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name.lower() not in self.columns]
 
     def defaulted(self, names: Iterable[str]) -> list[str]:
-        """Name the columns that rows of these ones leave to their defaults."""
+        """Name the columns that rows of these ones leave to their defaults: none that names a row."""
         brought = {name.lower() for name in names}
-        return [
-            c.name
-            for key, c in self.columns.items()
-            if key not in brought and not c.is_own and "auto_increment" not in c.extra
-        ]
+        return [column.name for key, column in self.columns.items() if key not in brought and not column.names_a_row]
 
     def meets(self, keys: Iterable[str]) -> bool:
         """Return whether a unique index is over exactly these keys, whole."""
@@ -141,8 +142,10 @@ class Catalog:
         own = {key.lower() for key in keys}
         return [name for name, parts in self.unique.items() if set(parts) != own or any(parts.values())]
 
-    def limits(self, names: Iterable[str]) -> dict[str, Limit]:
+    def limits(self, names: Iterable[str], finds: Iterable[str | None]) -> dict[str, Limit]:
+        """Return what columns of these names take; by those that `finds` names a row that deletes is found."""
         if not self.columns:
             return {}
         found = {name: self.columns[name.lower()].limit() for name in names if name.lower() in self.columns}
+        found |= {name: replace(found[name], deletes=True) for name in finds if name in found}
         return {**found, "": Limit(bytes=max(0, self.packet - _ROOM) // 2)}  # a literal is at most twice as long

@@ -6,13 +6,13 @@ Executors import this module: the driver and SQLAlchemy only where it connects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable, Txn
+from exactsink.contract import Fatal, InDoubt, Marker, Retryable, Txn
 from exactsink.toolkit.sql import counted_by
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
@@ -24,12 +24,14 @@ from exactsink_idempotent_upsert.database import (
     Session,
     Votes,
 )
-from exactsink_idempotent_upsert.generic.spool import Spool, in_order
 from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.mysql.errors import explained, is_refusal
+from exactsink_idempotent_upsert.mysql.errors import answered, is_refusal
 from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
-from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of, unstorable
-from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
+from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of
+from exactsink_idempotent_upsert.questions import Questions
+from exactsink_idempotent_upsert.setwise import ROWS, Spool, in_order, numbered
+from exactsink_idempotent_upsert.storable import inexact, unstorable
+from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
     import pymysql
@@ -42,6 +44,7 @@ _MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
     "NO_AUTO_VALUE_ON_ZERO"
 )
+_PRODUCT = "MariaDB and MySQL"
 _STATEMENT_BYTES = 256 * 1024
 _TEXT = "VARCHAR(255) NOT NULL"
 _OPTIONS = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -126,8 +129,8 @@ class MysqlDatabase(Database):
         finally:
             connection.close()  # without a COMMIT the server rolls back
 
-    def explained(self, doing: str, safe: str = "") -> Any:
-        return explained(self, doing, safe)
+    def answered(self, doing: str, safe: str) -> AbstractContextManager[None]:
+        return answered(self, doing, safe)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         self.connect().close()
@@ -152,18 +155,20 @@ class MysqlDatabase(Database):
             cursor.execute(counted_by(quoted(column), Statements(self.table).name, first))
             return dict(cursor.fetchall())
 
-    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        from exactsink_idempotent_upsert.mysql.preflight import table_findings
+    @contextmanager
+    def questions(self) -> Iterator[Questions]:
+        from exactsink_idempotent_upsert.mysql.questions import MysqlQuestions
 
         with closing(self.connect()) as connection:
-            yield from table_findings(self.table, schema, _catalog(connection, self.table))
+            yield MysqlQuestions(connection, self.table)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:
-            return _catalog(connection, self.table).limits(self.table.stored(schema.names))
+            table = self.table
+            return _catalog(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
-        return unstorable(batch)
+        return unstorable(batch, _PRODUCT, column_type, inexact)
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -218,13 +223,25 @@ class _Session(Session):
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         statements = None
-        for batch in in_order(self._database, self._table, batches):
+        ordered = in_order(self._database, self._table, batches)
+        if self._table.deletes:
+            self._apply_at_once(ordered)
+            return
+        for batch in ordered:
             statements = statements or self._statements(batch.schema.names)
-            for deletes, run in _runs(batch, self._table):
-                if deletes:
-                    self._delete(statements, run)
-                else:
-                    self._upsert(statements, run)
+            self._upsert(statements, batch)
+
+    def _apply_at_once(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Apply rows some of which delete: out of a temporary table, which is gone with the connection."""
+        catalog, statements, names = _catalog(self._connection, self._table), None, list[str]()
+        for batch in numbered(self._table, batches):
+            if statements is None:
+                statements, names = self._statements(batch.schema.names), self._table.stored(batch.schema.names[1:])
+                self._connection.query(statements.rows({name: catalog.declared(name) for name in names}))
+            for pack in packed(rows_of(batch, batch.schema.names), _STATEMENT_BYTES):
+                self._connection.query(f"INSERT INTO {ROWS} VALUES ".encode() + pack)
+        for statement in statements.applied(names) if statements else ():
+            self._connection.query(statement)
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         from pymysql.err import MySQLError
@@ -274,20 +291,6 @@ class _Session(Session):
         for pack in packed(rows, _STATEMENT_BYTES):
             self._connection.query(before + pack + after)
 
-    def _delete(self, statements: Statements, batch: pa.RecordBatch) -> None:
-        version = self._table.version
-        keys = rows_of(batch, self._table.keys)
-        if version is None:
-            for pack in packed(keys, _STATEMENT_BYTES):
-                self._connection.query(
-                    statements.delete().encode() + statements.is_one_of().encode() + b"(" + pack + b")"
-                )
-            return
-        for key, literal in zip(keys.to_pylist(), rows_of(batch, [version]).to_pylist(), strict=True):
-            one = key if len(self._table.keys) > 1 else key[1:-1]
-            where = f"{statements.delete()}{statements.is_one_of().removesuffix(' IN ')} = ".encode() + one
-            self._connection.query(where + f" AND {statements.not_above()}".encode() + literal + b")")
-
     def _statements(self, names: Iterable[str]) -> Statements:
         catalog = _catalog(self._connection, self._table)
         rest = catalog.defaulted(self._table.stored(names)) if self._table.mode == "replace" else ()
@@ -312,16 +315,3 @@ def _catalog(connection: pymysql.Connection[Any], table: Table) -> Catalog:
     from exactsink_idempotent_upsert.mysql.catalog import Catalog
 
     return Catalog.read(connection, table)
-
-
-def _runs(batch: pa.RecordBatch, table: Table) -> Iterator[tuple[bool, pa.RecordBatch]]:
-    """Cut a batch where it turns from rows to deletions, or back."""
-    if not table.deletes:
-        yield False, batch
-        return
-    first = 0
-    flags = batch.column(DELETED).to_pylist()
-    for at in range(1, len(flags) + 1):
-        if at == len(flags) or flags[at] != flags[first]:
-            yield bool(flags[first]), batch.slice(first, at - first)
-            first = at

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from exactsink.contract import Fatal, Retryable
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database
 
-__all__ = ["is_refusal", "explained"]
+__all__ = ["answered", "is_refusal"]
 
 _PASSING = {
     1020: "the row was changed meanwhile",
@@ -62,7 +62,7 @@ def code_of(error: Exception) -> int:
 
 
 @contextmanager
-def explained(database: Database, doing: str, safe: str) -> Iterator[None]:
+def answered(database: Database, doing: str, safe: str) -> Iterator[None]:
     """Turn the driver's errors into ours; `safe` says why nothing is lost by them."""
     from pymysql.err import MySQLError
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.setwise import POSITION, ROWS, Chosen
+from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
 __all__ = ["Statements", "quoted"]
+
+_LAST = "exactsink_last"  # like no table's name
 
 # What SQL holds beside words, so that no `excluded` within a text or a name is taken for the row that comes.
 _PARTS = re.compile(
@@ -81,16 +84,34 @@ class Statements:
             overflow = f"LENGTH({self._held(key)}) * 0 + 9223372036854775807 + 1"
             yield f"{quoted(key)} = IF({same}, {self._held(key)}, {overflow})"
 
-    def delete(self) -> str:
-        return f"DELETE FROM {self.name} WHERE "
+    def rows(self, declared: Mapping[str, str]) -> str:
+        """Return the statement that makes the table of an epoch's rows, of columns as `declared`.
 
-    def is_one_of(self) -> str:
-        return f"({_listed(self.table.keys)}) IN "
+        They have names that no expression of `set` can mean.
+        """
+        columns = [f"{_own(at)} {kind} NULL" for at, kind in enumerate(declared.values())]
+        made = ", ".join([f"{POSITION} BIGINT PRIMARY KEY", *columns, f"{DELETED} BOOLEAN NOT NULL"])
+        return f"CREATE TEMPORARY TABLE {ROWS} ({made}) ENGINE=InnoDB"
 
-    def not_above(self) -> str:
-        """Return the condition that a row's version is not greater than one that follows, with `)`; NULL is lowest."""
-        version = quoted(self.table.version or "")
-        return f"({version} IS NULL OR {version} <= "
+    def applied(self, columns: Sequence[str]) -> Iterator[str]:
+        """Return the statements by which an epoch's rows delete and upsert: the server takes them one after another.
+
+        The rows lead the join, so that each is looked up by its key.
+        """
+        own = {name.lower(): _own(at) for at, name in enumerate(columns)}
+        keys = [own[key.lower()] for key in self.table.keys]
+        chosen = Chosen(", ".join(keys), deletes=True)
+        same = [f"{self._held(key)} = {_LAST}.{own[key.lower()]}" for key in self.table.keys]
+        if self.table.version is not None:
+            held = self._held(self.table.version)
+            same.append(f"({held} IS NULL OR {held} <= {_LAST}.{own[self.table.version.lower()]})")
+        there = quoted(self.table.name)
+        yield (
+            f"DELETE {there} FROM ({chosen.gone()}) AS {_LAST}"
+            f" STRAIGHT_JOIN {self.name} AS {there} ON {' AND '.join(same)}"
+        )
+        into = f"INSERT INTO {self.name} ({_listed(columns)}) SELECT {', '.join(own.values())}"
+        yield f"{into} FROM ({chosen.left()}) AS {_LAST} ORDER BY {POSITION}{self.on_duplicate(columns)}"
 
     def newer_than(self, epoch: int, generation: int) -> str:
         """Return the SELECT of the guard of rows that a later epoch or generation wrote."""
@@ -139,6 +160,10 @@ def quoted(*names: str) -> str:
 def _came(sql: str) -> str:
     """Write `excluded.column` as this database has it."""
     return _PARTS.sub(lambda part: f"VALUES({part['name']})" if part["name"] else part[0], sql)
+
+
+def _own(at: int) -> str:
+    return f"exactsink_{at}"
 
 
 def _listed(names: Iterable[str]) -> str:

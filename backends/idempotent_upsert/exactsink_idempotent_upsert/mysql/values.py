@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
-from exactsink_idempotent_upsert import storable
 
-__all__ = ["column_type", "packed", "rows_of", "unstorable"]
+__all__ = ["column_type", "packed", "rows_of"]
 
 _NUMBERS = {"uint64": "BIGINT UNSIGNED", "bool": "BOOLEAN"}
 _MOST_DIGITS, _MOST_SCALE = 65, 30
@@ -42,11 +41,6 @@ def column_type(type: pa.DataType, *, key: bool = False) -> str | None:
         (_is.is_time, "TIME(6)"),
     )
     return _NUMBERS.get(str(type)) or next((name for fits, name in kinds if fits(type)), None)
-
-
-def unstorable(batch: pa.RecordBatch, product: str = "MariaDB and MySQL") -> str | None:
-    """Return which value of a batch could not be stored as it is; None when all can."""
-    return storable.unstorable(batch, product, column_type, lambda column: _refused(column, product))
 
 
 def rows_of(batch: pa.RecordBatch, names: Sequence[str], more: str = "") -> pa.Array:
@@ -93,17 +87,6 @@ def _joined(*columns: pa.Array | pa.Scalar) -> pa.Array:
 
 def _bytes(text: bytes) -> pa.Scalar:
     return pa.scalar(text, pa.large_binary())
-
-
-def _refused(column: pa.Array, product: str) -> str | None:
-    kind = column.type
-    if _is.is_floating(kind) and pc.all(pc.is_finite(column.cast(pa.float64()))).as_py() is False:
-        return f"NaN or infinity, which {product} can't hold"
-    if (_is.is_timestamp(kind) or _is.is_time(kind)) and kind.unit == "ns":
-        whole = column.cast(pa.int64())
-        if pc.any(pc.not_equal(pc.multiply(pc.divide(whole, 1000), 1000), whole)).as_py():
-            return "parts of a microsecond"
-    return None
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -65,7 +65,7 @@ class PostgresDatabase(Database):
         return None if self.table.guarded else StagingTables(self._own, self.table)
 
     @contextmanager
-    def explained(self, doing: str, safe: str = "") -> Iterator[None]:
+    def answered(self, doing: str, safe: str) -> Iterator[None]:
         if self._ctx is None:  # a task's session explains its own errors
             yield
             return

@@ -88,7 +88,7 @@ class SqliteDatabase(Database):
             yield _Session(connection, self.table, self.place)
 
     @contextmanager
-    def explained(self, doing: str, safe: str = "") -> Iterator[None]:
+    def answered(self, doing: str, safe: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:

@@ -1,6 +1,8 @@
-"""Rows in a file of this process alone, until they apply; read back in the order in which they do.
+"""An epoch's rows as a database applies them at once: in their order, out of a temporary table, each key's by itself.
 
-Executors import this module.
+Of a key's rows only those after its last delete count, as each of them goes by the order that the rows have. With
+`version` that order is the version's, so a delete that a newer row in the table keeps out had no row before it that
+could go in. Executors import this module.
 """
 
 from __future__ import annotations
@@ -8,20 +10,70 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.database import Database, Held, Session
-from exactsink_idempotent_upsert.table import Table
+from exactsink_idempotent_upsert.limits import without_views
+from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Spool", "in_order"]
+__all__ = ["POSITION", "ROWS", "Chosen", "Spool", "in_order", "numbered"]
 
+ROWS = "exactsink_rows"
+"""The temporary table of an epoch's rows. Its columns are of the types and collations of the table's."""
+
+POSITION = "exactsink_position"
+_GONE = "exactsink_gone"
 _AT_ONCE = 10_000  # rows
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Queries for rows of the temporary table, whose keys are the columns `keys`, as SQL names them."""
+
+    keys: str
+    deletes: bool
+
+    def gone(self) -> str:
+        """Return a query for each key's last delete."""
+        return f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} = {_GONE}"
+
+    def left(self) -> str:
+        """Return a query for the rows that no later delete of their key makes void."""
+        return (
+            f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} > {_GONE}"
+            if self.deletes
+            else self._all
+        )
+
+    @property
+    def _all(self) -> str:
+        return f"SELECT * FROM {ROWS}"
+
+    @property
+    def _marked(self) -> str:
+        last = f"max(CASE WHEN {DELETED} THEN {POSITION} ELSE -1 END) OVER (PARTITION BY {self.keys})"
+        return f"SELECT {ROWS}.*, {last} AS {_GONE} FROM {ROWS}"
+
+
+def numbered(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Add rows' positions; and leave of a row that deletes what it is found by, as the rest need fit no column."""
+    total = 0
+    for batch in batches:
+        columns = {name: without_views(plain(batch.column(name))) for name in table.bound(batch.schema.names)}
+        for name in columns if table.deletes else ():
+            if name not in (*table.keys, table.version, DELETED):
+                columns[name] = pc.if_else(columns[DELETED], pa.scalar(None, columns[name].type), columns[name])
+        positions = pa.array(range(total, total + batch.num_rows), pa.int64())
+        yield pa.RecordBatch.from_pydict({POSITION: positions, **columns})
+        total += batch.num_rows
+
+
 class Spool(Held):
-    """Rows in a temporary file."""
+    """Rows in a temporary file of this process alone."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
