@@ -1,6 +1,6 @@
 """A SQLite file: its connections and durable transactions, and the marker and owner tables in it.
 
-Executors import this module for the direct strategy: SQLAlchemy only where the driver calls.
+Executors import this module for the direct strategy.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from exactsink_idempotent_upsert.database import (
     Session,
     Votes,
 )
-from exactsink_idempotent_upsert.limits import Limit, Trial
+from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite import trial
-from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
-from exactsink_idempotent_upsert.sqlite.statements import Statements, create_table
-from exactsink_idempotent_upsert.sqlite.values import column_type, unstorable
+from exactsink_idempotent_upsert.sqlite.questions import SqliteQuestions
+from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows, Trial
+from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, create_table, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteDatabase"]
@@ -41,7 +40,9 @@ _TOKEN = "token"  # a table of the first releases has it not
 _MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"} | {
     _TOKEN: "TEXT"
 }
-_VOTE_COLUMNS = {"participant": "TEXT", "voted_at": "REAL"}
+_MARKERS = create_table(MARKER_TABLE, _MARKER_COLUMNS, ("job", "sink"))
+_VOTES = create_table(VOTE_TABLE, {"participant": "TEXT", "voted_at": "REAL"}, ("participant",))
+_OWNERS = create_table(OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
 _STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)"
 _READ_MARKER = f"SELECT * FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
 _NAMES = "SELECT name FROM pragma_table_xinfo(?)"
@@ -71,12 +72,12 @@ class SqliteDatabase(Database):
     def place(self) -> str:
         return str(self.path)
 
-    def connect(self, mode: str = "rw") -> sqlite3.Connection:
-        """Open the file with autocommit; its place in a URI keeps odd characters harmless.
+    def connect(self) -> sqlite3.Connection:
+        """Open the file with autocommit, and never make it; its place in a URI keeps odd characters harmless.
 
-        Mode rw never creates it. Readers use it too: mode ro can't read what a killed writer left to recover.
+        Readers use mode rw too: mode ro can't read what a killed writer left to recover.
         """
-        uri = f"{self.path.as_uri()}?mode={mode}"
+        uri = f"{self.path.as_uri()}?mode=rw"
         return sqlite3.connect(uri, uri=True, timeout=self.busy_timeout_seconds, isolation_level=None)
 
     @contextmanager
@@ -98,7 +99,10 @@ class SqliteDatabase(Database):
                 raise Retryable(what, why=safe or "the database may answer later", next=look) from error
             fix = f"fix table {self.table.name} in {self.path} (or the file), then start the job again"
             if f"no such table: main.{MARKER_TABLE}" in str(error):
-                fix = f"bring back the database that the epoch was opened on, or run: {_marker_table()};"
+                fix = f"bring back the database that the epoch was opened on, or run: {_MARKERS};"
+            elif str(error) == "integer overflow" and self.table.expressions:
+                names = ", ".join(dict(self.table.expressions))
+                fix = f"change `set` of {names}: a sum leaves 64 bits, and would be rounded; then start the job again"
             raise Fatal(what, why=safe or "SQLite refuses", next=fix) from error
 
     def hold(self) -> Held:
@@ -108,26 +112,22 @@ class SqliteDatabase(Database):
         return _TemporaryTable(self)
 
     def last_marker(self, job: str, sink: str) -> Marker | None:
-        """Read the marker; None also where there is no file. Changes nothing."""
-        if not self.path.exists():
-            return None
-        with closing(self.connect()) as connection:
-            there = _has_table(connection, MARKER_TABLE)
-            return _Session(connection, self.table, self.place).marker(job, sink) if there else None
+        with self._looking() as session:
+            return session.marker(job, sink) if session.has(MARKER_TABLE) else None
 
     def last_owner(self) -> Owner | None:
-        """Read who owns the table. Changes nothing, and never creates the file."""
-        if not self.path.exists():
-            return None
-        with closing(self.connect()) as connection:
-            there = _has_table(connection, OWNER_TABLE)
-            return _Session(connection, self.table, self.place).owner() if there else None
+        with self._looking() as session:
+            return session.owner() if session.has(OWNER_TABLE) else None
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
-        if not self.path.exists():
-            return []
-        with closing(self.connect()) as connection:
-            return _Session(connection, self.table, self.place).listed(job, sink)
+        with self._looking() as session:
+            return session.listed(job, sink)
+
+    @contextmanager
+    def _looking(self) -> Iterator[_Session]:
+        """Look without a lock, at an empty database where there is no file. Never makes it."""
+        with closing(self.connect() if self.path.exists() else sqlite3.connect(":memory:")) as connection:
+            yield _Session(connection, self.table, self.place)
 
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         with closing(self.connect()) as connection:
@@ -135,25 +135,27 @@ class SqliteDatabase(Database):
             return dict(connection.execute(query).fetchall())
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        from exactsink_idempotent_upsert.sqlite.preflight import file_findings
-
-        return file_findings(self.path, self.table, schema, self.connect)
+        with closing(self._asked()) as questions:
+            yield from questions.findings(schema)
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
-        with closing(self.connect()) as connection:
-            return trial.limits_of(connection, self.table, schema)
+        with closing(self._asked()) as questions:
+            return questions.limits(schema)
 
     def form(self, schema: pa.Schema) -> tuple[str, ...]:
         if self.table.guarded:  # its tasks meet the table itself
             return ()
-        with closing(self.connect()) as connection:
-            return trial.form_of(connection, self.table, schema)
+        with closing(self._asked()) as questions:
+            return questions.form(schema)
 
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
-        return trial.Trial(self.table, form, names)
+        return Trial(self.table, form, names)
+
+    def _asked(self) -> SqliteQuestions:
+        return SqliteQuestions(self.path, self.table, self.connect)
 
 
 class _Session(Session):
@@ -164,8 +166,12 @@ class _Session(Session):
         self._table = table
         self._place = place
 
+    def has(self, name: str) -> bool:
+        there = self._connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = ?", (name,))
+        return there.fetchone() is not None
+
     def make_marker_table(self) -> None:
-        self._connection.execute(_marker_table())
+        self._connection.execute(_MARKERS)
 
     def make_tables(self, schema: pa.Schema) -> None:
         self.make_marker_table()
@@ -188,8 +194,7 @@ class _Session(Session):
         return Marker(job, sink, stored["lineage"], stored["epoch"], stored["generation"], stored.get(_TOKEN) or "")
 
     def store(self, marker: Marker) -> None:
-        columns = self._connection.execute(f"PRAGMA main.table_info({MARKER_TABLE})").fetchall()
-        if _TOKEN not in [name for _, name, *_ in columns]:
+        if (_TOKEN,) not in self._connection.execute(_NAMES, (MARKER_TABLE,)).fetchall():
             self._connection.execute(f"ALTER TABLE main.{MARKER_TABLE} ADD COLUMN {_TOKEN} TEXT")
         row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation, marker.token)
         self._connection.execute(_STORE_MARKER, row)
@@ -201,10 +206,9 @@ class _Session(Session):
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         assert isinstance(held, _TemporaryTable)
-        names, rows = held.read(f", {epoch}, {generation}")
-        changes = Changes(self._connection, self._table, self._place, [*names, *GUARD], UNDECIDED)
-        statement = changes.statements.upsert([*names, *GUARD], rows)
-        written = self._connection.execute(statement).rowcount
+        names, rows = [*held.rows.names, *GUARD], held.rows.select(f", {epoch}, {generation}")
+        changes = Changes(self._connection, self._table, self._place, names, UNDECIDED)
+        written = self._connection.execute(changes.statements.upsert(names, rows)).rowcount
         if written == held.total:
             return None
         newer = changes.statements.newer_than(epoch, generation)
@@ -222,13 +226,12 @@ class _Session(Session):
         return Votes(lambda sql, *values: self._connection.execute(sql.replace("%s", "?"), values).fetchall())
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
-        return list(self.votes.of(job, sink)) if _has_table(self._connection, VOTE_TABLE) else []
+        return list(self.votes.of(job, sink)) if self.has(VOTE_TABLE) else []
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         target = self._table.target
-        owners = create_table(OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
-        self._connection.execute(owners)
-        self._connection.execute(create_table(VOTE_TABLE, _VOTE_COLUMNS, ("participant",)))
+        for made in (_OWNERS, _VOTES):
+            self._connection.execute(made)
         self._connection.execute(f"INSERT OR IGNORE INTO main.{OWNER_TABLE} VALUES (?, ?, ?, ?)", (target, *mine))
         owner = self.owner()
         if owner is not None and owner[:2] == mine[:2] and owner[2] in succeeds:
@@ -243,17 +246,13 @@ class _TemporaryTable(Held):
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self._connection = database.connect()
-        self._rows = HeldRows(self._connection, database.table)
+        self.rows = HeldRows(self._connection, database.table)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._connection.execute("BEGIN")  # of the temporary table only
-        self._rows.add(batch)
+        self.rows.add(batch)
         self._connection.execute("COMMIT")
-        self.total = self._rows.total
-
-    def read(self, more: str) -> tuple[list[str], str]:
-        """Return the columns' names, and the SELECT that reads the rows with `more` values each."""
-        return self._rows.names, self._rows.select(more)
+        self.total = self.rows.total
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -270,8 +269,9 @@ def _durably(connection: sqlite3.Connection) -> Iterator[None]:
     with suppress(sqlite3.OperationalError):  # in use just now: right without WAL too, only slower
         connection.execute("PRAGMA journal_mode = WAL")
     # A commit outlives a power cut: NORMAL may lose the last ones in WAL mode. EXTRA is FULL there, and where WAL is
-    # not to be had it syncs the folder as well.
+    # not to be had it syncs the folder as well. On macOS only a full sync reaches the disk.
     connection.execute("PRAGMA synchronous = EXTRA")
+    connection.execute("PRAGMA fullfsync = ON")
     # Of SQLite's own 2 MB, pages of rows that lie apart are written and read again several times in a transaction.
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     connection.execute("BEGIN IMMEDIATE")
@@ -280,11 +280,3 @@ def _durably(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("COMMIT")
     finally:
         connection.rollback()  # does nothing after the commit; closing alone may leave the lock for a while
-
-
-def _has_table(connection: sqlite3.Connection, name: str) -> bool:
-    return connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = ?", (name,)).fetchone() is not None
-
-
-def _marker_table() -> str:
-    return create_table(MARKER_TABLE, _MARKER_COLUMNS, ("job", "sink"))
