@@ -5,6 +5,7 @@ Executors import this module for the direct strategy.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -36,25 +37,18 @@ from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteDatabase"]
 
-_TOKEN = "token"  # a table of the first releases has it not
-_MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"} | {
-    _TOKEN: "TEXT"
-}
+_MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"}
+_MARKER_COLUMNS["token"] = "TEXT"  # in a table of the first releases it is not
 _MARKERS = create_table(MARKER_TABLE, _MARKER_COLUMNS, ("job", "sink"))
 _VOTES = create_table(VOTE_TABLE, {"participant": "TEXT", "voted_at": "REAL"}, ("participant",))
 _OWNERS = create_table(OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
 _STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)"
 _READ_MARKER = f"SELECT * FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
+_GUARD = ", ".join(GUARD)
 _NAMES = "SELECT name FROM pragma_table_xinfo(?)"
 _READ_OWNER = f"SELECT job, sink, lineage FROM main.{OWNER_TABLE} WHERE target = ?"
 
-_PASSING = (
-    "database is locked",
-    "database table is locked",
-    "database or disk is full",
-    "unable to open database",
-    "disk I/O error",
-)
+_PASSING = re.compile("database( table)? is locked|database or disk is full|unable to open database|disk I/O error")
 """What SQLite says when the same statement may go through later; its codes are in Python from 3.11 on only."""
 
 _CACHE_KIB = 64 * 1024
@@ -94,7 +88,7 @@ class SqliteDatabase(Database):
             yield
         except sqlite3.Error as error:
             what = f"could not {doing} in {self.path}: {error}"
-            if str(error).startswith(_PASSING):
+            if _PASSING.match(str(error)):
                 look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
                 raise Retryable(what, why=safe or "the database may answer later", next=look) from error
             fix = f"fix table {self.table.name} in {self.path} (or the file), then start the job again"
@@ -102,7 +96,7 @@ class SqliteDatabase(Database):
                 fix = f"bring back the database that the epoch was opened on, or run: {_MARKERS};"
             elif str(error) == "integer overflow" and self.table.expressions:
                 names = ", ".join(dict(self.table.expressions))
-                fix = f"change `set` of {names}: a sum leaves 64 bits, and would be rounded; then start the job again"
+                fix = f"change `set` of {names}, as a sum leaves 64 bits there, then start the job again"
             raise Fatal(what, why=safe or "SQLite refuses", next=fix) from error
 
     def hold(self) -> Held:
@@ -191,11 +185,11 @@ class _Session(Session):
         if row is None:
             return None
         stored = dict(zip((column[0] for column in found.description), row, strict=True))
-        return Marker(job, sink, stored["lineage"], stored["epoch"], stored["generation"], stored.get(_TOKEN) or "")
+        return Marker(job, sink, stored["lineage"], stored["epoch"], stored["generation"], stored.get("token") or "")
 
     def store(self, marker: Marker) -> None:
-        if (_TOKEN,) not in self._connection.execute(_NAMES, (MARKER_TABLE,)).fetchall():
-            self._connection.execute(f"ALTER TABLE main.{MARKER_TABLE} ADD COLUMN {_TOKEN} TEXT")
+        if ("token",) not in self._connection.execute(_NAMES, (MARKER_TABLE,)).fetchall():  # as in the first releases
+            self._connection.execute(f"ALTER TABLE main.{MARKER_TABLE} ADD COLUMN token TEXT")
         row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation, marker.token)
         self._connection.execute(_STORE_MARKER, row)
 
@@ -211,7 +205,7 @@ class _Session(Session):
         written = self._connection.execute(changes.statements.upsert(names, rows)).rowcount
         if written == held.total:
             return None
-        newer = changes.statements.newer_than(epoch, generation)
+        newer = f"SELECT {_GUARD} FROM main.{quoted(self._table.name)} WHERE ({_GUARD}) > ({epoch}, {generation})"
         found: tuple[int, int] | None = self._connection.execute(newer).fetchone()
         if found is None:
             changes.check_kept(written, held.total, lambda: self._connection.execute(rows))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -26,7 +24,7 @@ from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteQuestions"]
 
-_COLUMNS = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid'
+_COLUMNS = 'SELECT name, type, "notnull", dflt_value AS value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid'
 _MADE = "SELECT type, name, tbl_name, sql FROM main.sqlite_master WHERE sql IS NOT NULL"
 _PARENTS = 'SELECT DISTINCT "table" FROM pragma_foreign_key_list(?) ORDER BY 1'
 _CHILDREN = """
@@ -50,15 +48,6 @@ _FIRES, _LACKING = "-- TRIGGER ", "columns are lacking"
 _MOUNTS, _REMOTE = Path("/proc/self/mounts"), re.compile("nfs|cifs|smb|9p|ceph|lustre|gluster|beegfs|afs|sshfs")
 _STOPS = "the job would stop after the decision, when a row breaks it"
 _UNHELD = "SQLite leaves that to each connection, and this sink's don't check it"
-
-
-class _Column(NamedTuple):
-    name: str
-    declared: str
-    notnull: int
-    default: str | None
-    pk: int
-    hidden: int
 
 
 class SqliteQuestions(Questions):
@@ -92,10 +81,14 @@ class SqliteQuestions(Questions):
             yield Finding("error", message, " ".join(statements.with_column(name, "BIGINT") for name in unguarded))
         given = set(map(ascii_lower, [*table.stored(schema.names), *self._guard]))
         for folded, one in columns.items():
-            drawn = one.default is not None or one.hidden or (one.pk and one.declared.upper() == "INTEGER")
-            if one.notnull and not drawn and folded not in given:
-                message = f"column {one.name} of table {table.name} is NOT NULL without a default, and the rows lack it"
-                yield Finding("error", message, f"select {one.name} into this sink, or give it a DEFAULT in the table")
+            drawn = one["value"] is not None or one["hidden"] or (one["pk"] and one["type"].upper() == "INTEGER")
+            if one["notnull"] and not drawn and folded not in given:
+                message = (
+                    f"column {one['name']} of table {table.name} is NOT NULL without a default, and the rows lack it"
+                )
+                yield Finding(
+                    "error", message, f"select {one['name']} into this sink, or give it a DEFAULT in the table"
+                )
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table = self._table
@@ -107,7 +100,7 @@ class SqliteQuestions(Questions):
         yield from self._sums_of_texts(schema)
         for field in map(schema.field, table.stored(schema.names)):
             there = self._columns.get(ascii_lower(field.name))
-            declared = there.declared if there else column_type(field.type) or ""
+            declared = there["type"] if there else column_type(field.type) or ""
             yield from _lost(table, field, declared)
             if field.name in table.keys and there:
                 yield from self._spelt(field, _affinity(declared))
@@ -145,11 +138,8 @@ class SqliteQuestions(Questions):
     def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """The sink's connections set `synchronous` and WAL themselves; OFF and MEMORY are a connection's own."""
         if _REMOTE.search(kind := _file_system(self._path)):
-            message = (
-                f"{self._path} is on a file system of a network, {kind}: its locks and syncs may not hold, and WAL"
-            )
-            fix = f"put {self._path.name} on a disk of the host that writes it"
-            yield Finding("warning", f"{message} is for the programs of one host", fix)
+            message = f"{self._path} is on a network file system ({kind}), whose locks and syncs may not hold"
+            yield Finding("warning", message, f"put {self._path.name} on a disk of the host that writes it")
 
     def triggers(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Find those that SQLite's own programs for an epoch's statements fire, by way of others, too."""
@@ -178,17 +168,17 @@ class SqliteQuestions(Questions):
         for of in silent:
             message = f"UNIQUE ({of}) has ON CONFLICT REPLACE or IGNORE: rows of other keys, or these, would vanish"
             yield Finding("error", message, f"make table {table.name} anew without that, or key the sink by {of}")
-        brought = [self._columns[ascii_lower(name)] for name in names]
-        for one in (one for one in brought if one.name in filled):
-            message = f"column {one.name} of table {table.name} is NOT NULL ON CONFLICT REPLACE: of NULL SQLite would"
-            fix = f"coalesce({one.name}, ...) in the transform, or make table {table.name} anew without that clause"
-            yield Finding("warning", f"{message} store {one.default}, unreported", fix)
+        for name, default in (tuple(self._columns[ascii_lower(name)])[:4:3] for name in names):
+            if name in filled:
+                message = f"column {name} of table {table.name} is NOT NULL ON CONFLICT REPLACE: of a NULL SQLite"
+                fix = f"coalesce({name}, ...) in the transform, or make table {table.name} anew without that clause"
+                yield Finding("warning", f"{message} would store {default}, unreported", fix)
         if table.guarded:  # tasks meet the others before the decision
             return
         for of in map(", ".join, other_unique(self._connection, table, names)):
             message = f"UNIQUE ({of}) of table {table.name} can't be checked against rows there and of other tasks"
             yield Finding("warning", f"{message}: {_STOPS}", f"make {of} unique before this sink, or drop the rule")
-        kept = len(names) < sum(not one.hidden for one in self._columns.values())
+        kept = len(names) < sum(not one["hidden"] for one in self._columns.values())
         partly = table.expressions or table.update_columns is not None or (kept and table.mode == "upsert")
         if partly and "CHECK" in self._form[0].upper():
             message = f"table {table.name} has CHECK, and a row there keeps some columns, which tasks can't know"
@@ -222,8 +212,8 @@ class SqliteQuestions(Questions):
         for field in map(schema.field, self._table.stored(schema.names)):
             if (there := self._columns.get(ascii_lower(field.name))) is None:
                 continue
-            required = bool(there.notnull and there.name not in filled and field.name not in self._table.keys)
-            whole = _WHOLE if _affinity(there.declared) == "REAL" and pa.types.is_integer(field.type) else None
+            required = bool(there["notnull"] and there["name"] not in filled and field.name not in self._table.keys)
+            whole = _WHOLE if _affinity(there["type"]) == "REAL" and pa.types.is_integer(field.type) else None
             if required or whole:
                 found[field.name] = Limit(required=required, least=whole and -whole, greatest=whole)
         return found
@@ -244,9 +234,10 @@ class SqliteQuestions(Questions):
         return self._connect() if self._path.exists() else sqlite3.connect(":memory:")
 
     @cached_property
-    def _columns(self) -> dict[str, _Column]:
-        there = map(_Column._make, self._connection.execute(_COLUMNS, (self._table.name,)))
-        return {ascii_lower(column.name): column for column in there}
+    def _columns(self) -> dict[str, sqlite3.Row]:
+        cursor = self._connection.cursor()
+        cursor.row_factory = sqlite3.Row
+        return {ascii_lower(row["name"]): row for row in cursor.execute(_COLUMNS, (self._table.name,))}
 
     @cached_property
     def _made(self) -> list[tuple[str, str, str, str]]:
@@ -271,7 +262,7 @@ class SqliteQuestions(Questions):
     def _names(self, schema: pa.Schema | None) -> list[str]:
         """Name the columns that rows set in the table as it is; without a schema all may be."""
         if schema is None:
-            return [column.name for column in self._columns.values() if not column.hidden]
+            return [column["name"] for column in self._columns.values() if not column["hidden"]]
         names = [*self._table.stored(schema.names), *self._guard]
         return [name for name in names if ascii_lower(name) in self._columns]
 
@@ -314,10 +305,10 @@ class SqliteQuestions(Questions):
     def _may_not_fit(self, field: pa.Field) -> bool:
         """Return whether a value might be of no type that a column takes, of a STRICT table or a row's number."""
         there, kind = self._columns.get(ascii_lower(field.name)), column_type(field.type) or ""
-        strict, alone = _STRICT.search(self._form[0]), sum(one.pk > 0 for one in self._columns.values()) == 1
-        if there is None or not (strict or (there.pk and alone and there.declared.upper() == "INTEGER")):
+        strict, alone = _STRICT.search(self._form[0]), sum(one["pk"] > 0 for one in self._columns.values()) == 1
+        if there is None or not (strict or (there["pk"] and alone and there["type"].upper() == "INTEGER")):
             return False
-        return there.hidden > 0 or there.declared.upper() not in ("ANY", kind, *_STRICTLY.get(kind, ()))
+        return there["hidden"] > 0 or there["type"].upper() not in ("ANY", kind, *_STRICTLY.get(kind, ()))
 
     def _sums_of_texts(self, schema: pa.Schema) -> Iterator[Finding]:
         """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
@@ -331,16 +322,19 @@ class SqliteQuestions(Questions):
                     yield Finding("error", message, fix)
 
     def _spelt(self, field: pa.Field, affinity: str) -> Iterator[Finding]:
-        """Find a key that the table holds in another spelling than these rows': each such value would be two rows."""
+        """Find a key that the table holds in another spelling than these rows: each such value would be two rows."""
         name, kind, table = quoted(field.name), column_type(field.type) or "", self._table
-        other = _other_spelling(field.type, name)
+        other = [_other_time(field.type, name)] if pa.types.is_temporal(field.type) else []
+        if affinity in ("TEXT", "BLOB") and pa.types.is_decimal(field.type):
+            other.append(_other_decimal(field.type, name))
         if affinity == "BLOB" or (affinity == "TEXT" and kind in _KEPT_AS):
-            other += f" OR typeof({name}) NOT IN ({_KEPT_AS.get(kind, _NUMBERS)})"
-        query = f"SELECT {name} FROM main.{quoted(table.name)} WHERE {name} IS NOT NULL AND ({other}) LIMIT 1"
+            other.append(f"typeof({name}) NOT IN ({_KEPT_AS.get(kind, _NUMBERS)})")
+        condition = f"{name} IS NOT NULL AND ({' OR '.join(other) or 'false'})"
+        query = f"SELECT {name} FROM main.{quoted(table.name)} WHERE {condition} LIMIT 1"
         for (held,) in self._connection.execute(query):
-            message = f"key {field.name} of table {table.name} holds {held!r}, and rows of {field.type} spell"
+            message = f"key {field.name} of table {table.name} holds {held!r}, and rows of {field.type} spell it"
             fix = f"cast {field.name} to its earlier type in the transform, or rewrite the column as these rows are"
-            yield Finding("error", f"{message} it otherwise: one value would be two rows", fix)
+            yield Finding("error", f"{message} otherwise: one value would be two rows", fix)
         by = met_by(unique_rules(self._connection, table), table.keys).get(ascii_lower(field.name), "BINARY")
         if by != "BINARY" and kind == "TEXT":
             message = f"key {field.name} of table {table.name} is met by {by}: texts of one key may come from two tasks"
@@ -385,17 +379,17 @@ def _lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
             yield Finding("error", message, fix)
 
 
-def _other_spelling(kind: pa.DataType, name: str) -> str:
-    """Return the condition that a text is no decimal or time as rows of this type write it."""
-    if pa.types.is_temporal(kind):
-        [spelt] = stored_values(pa.array([0], kind))
-        return f"{name} NOT GLOB '{re.sub('[0-9]', '[0-9]', spelt)}'"
-    if not pa.types.is_decimal(kind):
-        return "false"
+def _other_time(kind: pa.DataType, name: str) -> str:
+    """Return the condition that a value is not as times of this type are written."""
     [spelt] = stored_values(pa.array([0], kind))
-    after, body = spelt[1:].replace("0", "[0-9]"), f"ltrim({name}, '-')"
-    right = f"({body} GLOB '[1-9]*{after}' OR {body} GLOB '0{after}') AND {name} <> '-{spelt}'"
-    return f"NOT ({right}) OR {body} GLOB '*[^0-9{spelt[1:2]}]*'"
+    return f"{name} NOT GLOB '{re.sub('[0-9]', '[0-9]', spelt)}'"
+
+
+def _other_decimal(kind: pa.DataType, name: str) -> str:
+    [zero] = stored_values(pa.array([0], kind))
+    after, body = zero[1:].replace("0", "[0-9]"), f"ltrim({name}, '-')"
+    right = f"({body} GLOB '[1-9]*{after}' OR {body} GLOB '0{after}') AND {name} <> '-{zero}'"
+    return f"NOT ({right}) OR {body} GLOB '*[^0-9{zero[1:2]}]*'"
 
 
 def _closed(path: Path) -> Finding | None:
@@ -404,18 +398,10 @@ def _closed(path: Path) -> Finding | None:
     needed = {path.parent: os.W_OK | os.X_OK, **{file: os.R_OK | os.W_OK for file in beside if file.exists()}}
     if (place := next((place for place, mode in needed.items() if not os.access(place, mode)), None)) is None:
         return None
-    (me, owner), written = map(_user, (os.geteuid(), place.stat().st_uid)), shlex.quote(str(place))
-    message = f"{place} is not writable by {me}, and {owner} owns it: SQLite writes the database, and files beside it"
-    as_owner = f"chmod u+rwX {written}"
-    return Finding(
-        "error", message, as_owner if me == owner else f"run the driver as {owner}, or: chown {me} {written}"
-    )
-
-
-def _user(number: int) -> str:
-    with suppress(KeyError):
-        return pwd.getpwuid(number).pw_name
-    return str(number)
+    me, owner, written = os.geteuid(), place.stat().st_uid, shlex.quote(str(place))
+    message = f"{place} is not writable by user {me}, and user {owner} owns it: SQLite writes there, and makes files"
+    fix = f"chmod u+rwX {written}" if me == owner else f"run the driver as user {owner}, or: chown {me} {written}"
+    return Finding("error", message, fix)
 
 
 def _file_system(path: Path) -> str:

@@ -217,22 +217,17 @@ class Trial:
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Try a batch. Raises Fatal with the first row that the table would refuse."""
-        try:
-            self._try(batch, alone=not self._keeps)
-        except sqlite3.Error as error:
+        if refused := self._refused(batch, alone=not self._keeps):
             for number in range(batch.num_rows if batch.num_rows > 1 else 0):
                 self.check(batch.slice(number, 1))
-            raise self._refused(batch, error) from error
+            raise refused
 
     def refusal(self, batch: pa.RecordBatch) -> str | None:
         """Return what the table refuses a row with, whatever rows are beside it. Raises Fatal."""
-        try:
-            self._try(batch, alone=True)
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            return self._refused(batch, error).what
-        except sqlite3.Error as error:  # a full disk, say, is no row's fault
-            raise self._refused(batch, error) from error
-        return None
+        refused = self._refused(batch, alone=True)
+        if refused and not isinstance(refused.__cause__, (sqlite3.IntegrityError, sqlite3.DataError)):
+            raise refused  # a full disk, say, is no row's fault
+        return refused.what if refused else None
 
     def close(self) -> None:
         self._copy.close()
@@ -251,16 +246,22 @@ class Trial:
             insert(self._copy, lambda rows: f"{into} {rows}", columns)
             self._copy.execute(f"DELETE FROM {listed([self._table.name])}")
 
-    def _refused(self, batch: pa.RecordBatch, error: sqlite3.Error) -> Fatal:
-        values: list[Any] = []
-        with suppress(IndexError):
-            values = [stored_values(batch.column(key))[0] for key in self._table.keys]
-        keys = ", ".join(f"{key} = {value!r}" for key, value in zip(self._table.keys, values, strict=False))
-        return Fatal(
-            f"table {self._table.name} refuses the row with {keys}: {error}",
-            why=_SAFE,
-            next="filter or change such rows before this sink, or alter the table",
-        )
+    def _refused(self, batch: pa.RecordBatch, *, alone: bool) -> Fatal | None:
+        try:
+            self._try(batch, alone=alone)
+        except sqlite3.Error as error:
+            values = [stored_values(batch.column(key))[:1] for key in self._table.keys]
+            keys = ", ".join(
+                f"{key} = {value[0]!r}" for key, value in zip(self._table.keys, values, strict=True) if value
+            )
+            refused = Fatal(
+                f"table {self._table.name} refuses the row with {keys}: {error}",
+                why=_SAFE,
+                next="filter or change such rows before this sink, or alter the table",
+            )
+            refused.__cause__ = error
+            return refused
+        return None
 
 
 def unique_rules(connection: sqlite3.Connection, table: Table) -> list[dict[str, str]]:
@@ -330,7 +331,7 @@ def _sorted(rows: pa.Table, keys: Sequence[str]) -> list[pa.RecordBatch]:
         with suppress(pa.ArrowException):  # views of text, in pyarrow 26: any order of several keys will do
             order = pc.sort_indices(values, sort_keys=[(name, "ascending") for name in values.column_names])
             rows = rows.combine_chunks().take(order)
-    return rows.to_batches(max_chunksize=_AT_ONCE)
+    return list(rows.to_batches(max_chunksize=_AT_ONCE))
 
 
 def _needs_order(table: Table) -> bool:

@@ -125,11 +125,6 @@ class Statements:
         version = f"{row}{quoted(self.table.version or '')}"
         return f"({version} IS NULL OR {version} <= {given} COLLATE BINARY)"
 
-    def newer_than(self, epoch: int, generation: int) -> str:
-        """Return the SELECT of the guard of rows that a later epoch or generation wrote."""
-        guard = ", ".join(GUARD)
-        return f"SELECT {guard} FROM main.{quoted(self.table.name)} WHERE ({guard}) > ({epoch}, {generation})"
-
     def by_key(self, what: str, collations: Mapping[str, str]) -> str:
         """Return `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
         keys = self.table.keys
