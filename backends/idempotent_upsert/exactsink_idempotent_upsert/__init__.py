@@ -8,7 +8,7 @@ The way of a row, and then of its vote:
 - `table`: what is to be done to a table; `limits`: what its columns take, which tasks check.
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
 - `databases`: which one; `database`: the seam, all that the strategies ask of a database.
-- `sqlite`, `mysql`, `generic`: a database's side each, with its statements, values and preflight. `sqlite.trial` is the
+- `sqlite`, `mysql`, `generic`: a database's side each, with its statements, values and preflight. `sqlite.rows` has the
   copy of a table on which tasks try rows that it might refuse.
 - `postgres`: upserts by way of the postgres backend's COPY, staging tables, marks and sweep, beside the seam.
 - `questions`: what `check` and a start find out about a table before the first row.

@@ -26,6 +26,9 @@ __all__ = ["SqliteQuestions"]
 
 _COLUMNS = 'SELECT name, type, "notnull", dflt_value AS value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid'
 _MADE = "SELECT type, name, tbl_name, sql FROM main.sqlite_master WHERE sql IS NOT NULL"
+_COMPUTED = """
+    SELECT 1 FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS part WHERE list.partial OR part.cid = -2
+"""
 _PARENTS = 'SELECT DISTINCT "table" FROM pragma_foreign_key_list(?) ORDER BY 1'
 _CHILDREN = """
     SELECT child.name, key."to" FROM main.sqlite_master AS child, pragma_foreign_key_list(child.name) AS key
@@ -38,7 +41,6 @@ _DIGITS = 15  # SQLite keeps that many of a number that it turns into text, and 
 _WHOLE = 2**53  # beyond it a float skips whole numbers
 _TAKEN_AS_IT_IS = re.compile(r"(?:\b(?:coalesce|ifnull)\s*\(|[\w\s.,\")])*", re.IGNORECASE)  # names, and no arithmetic
 _CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
-_COMPUTED = re.compile(r"\(.*\(|\bWHERE\b", re.IGNORECASE | re.DOTALL)
 _STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
 _SILENT = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", re.IGNORECASE)
 _REPLACE = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
@@ -164,11 +166,11 @@ class SqliteQuestions(Questions):
         table, names = self._table, self._names(schema)
         if self._error(schema):
             return
-        silent, filled = self._clauses(names)
+        silent, filled = self._clauses(schema)
         for of in silent:
             message = f"UNIQUE ({of}) has ON CONFLICT REPLACE or IGNORE: rows of other keys, or these, would vanish"
             yield Finding("error", message, f"make table {table.name} anew without that, or key the sink by {of}")
-        for name, default in (tuple(self._columns[ascii_lower(name)])[:4:3] for name in names):
+        for name, _, _, default, *_ in map(self._columns.__getitem__, map(ascii_lower, names)):
             if name in filled:
                 message = f"column {name} of table {table.name} is NOT NULL ON CONFLICT REPLACE: of a NULL SQLite"
                 fix = f"coalesce({name}, ...) in the transform, or make table {table.name} anew without that clause"
@@ -208,7 +210,7 @@ class SqliteQuestions(Questions):
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         """Return what columns take: no NULL where they are NOT NULL, and in floats whole numbers that those have."""
-        found, (_, filled) = {}, self._clauses(self._names(schema))
+        found, (_, filled) = {}, self._clauses(schema)
         for field in map(schema.field, self._table.stored(schema.names)):
             if (there := self._columns.get(ascii_lower(field.name))) is None:
                 continue
@@ -220,8 +222,8 @@ class SqliteQuestions(Questions):
 
     def form(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return the statements that make a copy of the table; none where no row can break a constraint."""
-        names, (sql, *indexes) = self._table.stored(schema.names), self._form
-        computed = any(map(_COMPUTED.search, indexes))
+        names, sql = self._table.stored(schema.names), self._form[0]
+        computed = self._connection.execute(_COMPUTED, (self._table.name,)).fetchone()
         other = any(other_unique(self._connection, self._table, names))
         unfit = any(self._may_not_fit(schema.field(name)) for name in names)
         return self._form if sql and (computed or other or unfit or _CONSTRAINED.search(sql)) else ()
@@ -286,21 +288,19 @@ class SqliteQuestions(Questions):
         program = self._connection.execute(f"EXPLAIN {statement}", [None] * len(values)).fetchall()
         return [str(one[5]).removeprefix(_FIRES) for one in program if str(one[5]).startswith(_FIRES)]
 
-    def _clauses(self, names: Sequence[str]) -> tuple[list[str], set[str]]:
+    def _clauses(self, schema: pa.Schema | None) -> tuple[list[str], set[str]]:
         """Return the unique constraints by which the table drops or deletes rows, and the columns whose NULLs it fills:
         what it would refuse without its ON CONFLICT clauses.
         """
-        sql, *indexes = self._form
-        if not _SILENT.search(sql):
+        (sql, *indexes), names, table = self._form, self._names(schema), self._table
+        if not _SILENT.search(sql) or self._error(schema):
             return [], set()
-        statement = (
-            f"EXPLAIN {Statements(self._table).insert(names)} ON CONFLICT ({listed(self._table.keys)}) DO NOTHING"
-        )
+        statement = f"EXPLAIN {Statements(table).insert(names)} ON CONFLICT ({listed(table.keys)}) DO NOTHING"
         (unique, nulls), (loud, _), (_, unfilled) = (
             _refusals([made, *indexes], statement, len(names))
             for made in (sql, *(clause.sub("ON CONFLICT ABORT", sql) for clause in (_SILENT, _REPLACE)))
         )
-        return sorted(loud - unique), {said[len(self._table.name) + 1 :] for said in unfilled - nulls}  # `table.column`
+        return sorted(loud - unique), {said[len(table.name) + 1 :] for said in unfilled - nulls}  # `table.column`
 
     def _may_not_fit(self, field: pa.Field) -> bool:
         """Return whether a value might be of no type that a column takes, of a STRICT table or a row's number."""
