@@ -10,7 +10,7 @@ import pytest
 from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import Committed, Fatal
-from exactsink_idempotent_upsert.sqlite.rows import Trial
+from exactsink_idempotent_upsert.sqlite.trial import Trial
 from exactsink_idempotent_upsert.table import DELETED
 
 GOOD = [(1, "a", 1), (2, "b", 2), (1, "c", 3)]

@@ -31,8 +31,9 @@ from exactsink_idempotent_upsert.database import (
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite.questions import SqliteQuestions
-from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows, Trial
+from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, create_table, unstorable
+from exactsink_idempotent_upsert.sqlite.trial import Catalog, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteDatabase"]
@@ -129,27 +130,22 @@ class SqliteDatabase(Database):
             return dict(connection.execute(query).fetchall())
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        with closing(self._asked()) as questions:
+        with closing(SqliteQuestions(self.path, self.table, self.connect)) as questions:
             yield from questions.findings(schema)
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
-        with closing(self._asked()) as questions:
-            return questions.limits(schema)
+        with closing(self.connect()) as connection:
+            return Catalog(connection, self.table).limits(schema)
 
     def form(self, schema: pa.Schema) -> tuple[str, ...]:
-        if self.table.guarded:  # its tasks meet the table itself
-            return ()
-        with closing(self._asked()) as questions:
-            return questions.form(schema)
+        with closing(self.connect()) as connection:  # of a guarded table, tasks meet the table itself
+            return () if self.table.guarded else Catalog(connection, self.table).tried(schema)
 
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
         return Trial(self.table, form, names)
-
-    def _asked(self) -> SqliteQuestions:
-        return SqliteQuestions(self.path, self.table, self.connect)
 
 
 class _Session(Session):

@@ -7,7 +7,6 @@ import re
 import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -15,37 +14,25 @@ import pyarrow as pa
 
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.questions import Questions, frame_findings, keys_there
 from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
-from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, listed, stored_values
+from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, other_spelling
+from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteQuestions"]
 
-_COLUMNS = 'SELECT name, type, "notnull", dflt_value AS value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid'
-_MADE = "SELECT type, name, tbl_name, sql FROM main.sqlite_master WHERE sql IS NOT NULL"
-_COMPUTED = """
-    SELECT 1 FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS part WHERE list.partial OR part.cid = -2
-"""
+_TRIGGER = "SELECT tbl_name, sql FROM main.sqlite_master WHERE type = 'trigger' AND name = ?"
 _PARENTS = 'SELECT DISTINCT "table" FROM pragma_foreign_key_list(?) ORDER BY 1'
 _CHILDREN = """
     SELECT child.name, key."to" FROM main.sqlite_master AS child, pragma_foreign_key_list(child.name) AS key
     WHERE child.type = 'table' AND lower(key."table") = lower(?) ORDER BY 1
 """
-_AFFINITIES = {"INTEGER": "INT", "TEXT": "CHAR|CLOB|TEXT", "BLOB": "BLOB|^$", "REAL": "REAL|FLOA|DOUB", "NUMERIC": ""}
 _KEPT_AS, _NUMBERS = {"TEXT": "'text'", "BLOB": "'blob'"}, "'integer', 'real'"
-_STRICTLY = {"BIGINT": ("INT", "INTEGER"), "BOOLEAN": ("INT", "INTEGER"), "DOUBLE": ("REAL",)}
 _DIGITS = 15  # SQLite keeps that many of a number that it turns into text, and of a text that it turns into a number
-_WHOLE = 2**53  # beyond it a float skips whole numbers
 _TAKEN_AS_IT_IS = re.compile(r"(?:\b(?:coalesce|ifnull)\s*\(|[\w\s.,\")])*", re.IGNORECASE)  # names, and no arithmetic
-_CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
-_STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
-_SILENT = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", re.IGNORECASE)
-_REPLACE = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _OVERRIDDEN = re.compile(r"\b(INSERT|UPDATE)\s+OR\s+(IGNORE|REPLACE)\b|\bREPLACE\s+INTO\b", re.IGNORECASE)
-_UNIQUE_CODES, _NULL_REFUSED = (1555, 2067, 2579), ("HaltIfNull", 1299)  # a primary key, UNIQUE, a row's number; NULL
 _FIRES, _LACKING = "-- TRIGGER ", "columns are lacking"
 _MOUNTS, _REMOTE = Path("/proc/self/mounts"), re.compile("nfs|cifs|smb|9p|ceph|lustre|gluster|beegfs|afs|sshfs")
 _STOPS = "the job would stop after the decision, when a row breaks it"
@@ -59,8 +46,8 @@ class SqliteQuestions(Questions):
         self._path, self._table, self._connect = path, table, connect
 
     def close(self) -> None:
-        if "_connection" in self.__dict__:
-            self._connection.close()
+        if "_catalog" in self.__dict__:
+            self._catalog.connection.close()
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Ask all; of a frame or a place that no table has, the others would repeat it in other words."""
@@ -69,7 +56,7 @@ class SqliteQuestions(Questions):
 
     def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
         yield from self._frame(schema)
-        table, columns, statements = self._table, self._columns, Statements(self._table)
+        table, columns, statements = self._table, self._catalog.columns, Statements(self._table)
         if not columns and not table.create:
             made = "" if schema is None else f", or run: {statements.created_for(schema)};"
             yield Finding("error", f"table {table.name} does not exist in {self._path}", f"set create = true{made}")
@@ -101,16 +88,16 @@ class SqliteQuestions(Questions):
             return
         yield from self._sums_of_texts(schema)
         for field in map(schema.field, table.stored(schema.names)):
-            there = self._columns.get(ascii_lower(field.name))
+            there = self._catalog.columns.get(ascii_lower(field.name))
             declared = there["type"] if there else column_type(field.type) or ""
             yield from _lost(table, field, declared)
             if field.name in table.keys and there:
-                yield from self._spelt(field, _affinity(declared))
+                yield from self._spelt(field, affinity(declared))
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Ask SQLite itself: it has the last word on a conflict target, a view, a generated column, `set`."""
         table, error = self._table, self._error(schema)
-        if schema is None and self._columns:
+        if schema is None and self._catalog.columns:
             yield from keys_there(table, self._names(None), ascii_lower)
         if error.startswith("ON CONFLICT clause does not match"):
             message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
@@ -131,7 +118,7 @@ class SqliteQuestions(Questions):
             yield closed
         elif path.exists():
             try:
-                self._connection.execute(_MADE).close()
+                self._catalog.connection.execute(_PARENTS, ("",)).close()
             except sqlite3.OperationalError:
                 raise  # busy, say
             except sqlite3.DatabaseError as error:
@@ -153,7 +140,7 @@ class SqliteQuestions(Questions):
         updating = self._fired(f"UPDATE {where} SET {sets}", changed) if sets else []
         deleting = self._fired(f"DELETE FROM {where}", ()) if table.deletes else []
         for name in dict.fromkeys([*updating, *deleting, *self._fired(statements.insert(names), names)]):
-            [(of, sql)] = [(of, sql) for kind, made, of, sql in self._made if (kind, made) == ("trigger", name)]
+            of, sql = self._catalog.connection.execute(_TRIGGER, (name,)).fetchone()
             found = f"trigger {name} of table {of}"
             if name in updating and (clause := _OVERRIDDEN.search(sql)):
                 message = f"{found}: an upsert takes its {clause[0]} for OR ABORT, so a conflict there stops the job"
@@ -166,35 +153,35 @@ class SqliteQuestions(Questions):
         table, names = self._table, self._names(schema)
         if self._error(schema):
             return
-        silent, filled = self._clauses(schema)
+        silent, filled = self._catalog.clauses(names)
         for of in silent:
             message = f"UNIQUE ({of}) has ON CONFLICT REPLACE or IGNORE: rows of other keys, or these, would vanish"
             yield Finding("error", message, f"make table {table.name} anew without that, or key the sink by {of}")
-        for name, _, _, default, *_ in map(self._columns.__getitem__, map(ascii_lower, names)):
+        for name, _, _, default, *_ in map(self._catalog.columns.__getitem__, map(ascii_lower, names)):
             if name in filled:
                 message = f"column {name} of table {table.name} is NOT NULL ON CONFLICT REPLACE: of a NULL SQLite"
                 fix = f"coalesce({name}, ...) in the transform, or make table {table.name} anew without that clause"
                 yield Finding("warning", f"{message} would store {default}, unreported", fix)
         if table.guarded:  # tasks meet the others before the decision
             return
-        for of in map(", ".join, other_unique(self._connection, table, names)):
+        for of in map(", ".join, other_unique(self._catalog.connection, table, names)):
             message = f"UNIQUE ({of}) of table {table.name} can't be checked against rows there and of other tasks"
             yield Finding("warning", f"{message}: {_STOPS}", f"make {of} unique before this sink, or drop the rule")
-        kept = len(names) < sum(not one["hidden"] for one in self._columns.values())
+        kept = len(names) < sum(not one["hidden"] for one in self._catalog.columns.values())
         partly = table.expressions or table.update_columns is not None or (kept and table.mode == "upsert")
-        if partly and "CHECK" in self._form[0].upper():
+        if partly and "CHECK" in self._catalog.form[0].upper():
             message = f"table {table.name} has CHECK, and a row there keeps some columns, which tasks can't know"
             yield Finding("warning", f"{message}; {_STOPS}", "bring all columns that CHECK reads, or drop it")
 
     def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """SQLite holds to foreign keys only in connections that ask for it, and this sink's don't."""
         table = self._table
-        for (parent,) in self._connection.execute(_PARENTS, (table.name,)):
+        for (parent,) in self._catalog.connection.execute(_PARENTS, (table.name,)):
             message = f"table {table.name} has a FOREIGN KEY to {parent}: {_UNHELD}, so rows may show before theirs"
             fix = f'if another sink of this job feeds {parent}, set after = "..." (its name) on this one'
             yield Finding("warning", message, fix + ", or on that one where rows are deleted" * table.deletes)
         changed = set(map(ascii_lower, self._statements(schema).changed(self._names(schema))))
-        children = self._connection.execute(_CHILDREN, (table.name,)).fetchall()
+        children = self._catalog.connection.execute(_CHILDREN, (table.name,)).fetchall()
         for child in dict.fromkeys(child for child, _ in children):
             message = f"table {child} has a FOREIGN KEY to {table.name}: {_UNHELD}, so a"
             if moved := ", ".join(to for of, to in children if of == child and to and ascii_lower(to) in changed):
@@ -208,49 +195,12 @@ class SqliteQuestions(Questions):
         """SQLite has none."""
         return iter(())
 
-    def limits(self, schema: pa.Schema) -> dict[str, Limit]:
-        """Return what columns take: no NULL where they are NOT NULL, and in floats whole numbers that those have."""
-        found, (_, filled) = {}, self._clauses(schema)
-        for field in map(schema.field, self._table.stored(schema.names)):
-            if (there := self._columns.get(ascii_lower(field.name))) is None:
-                continue
-            required = bool(there["notnull"] and there["name"] not in filled and field.name not in self._table.keys)
-            whole = _WHOLE if _affinity(there["type"]) == "REAL" and pa.types.is_integer(field.type) else None
-            if required or whole:
-                found[field.name] = Limit(required=required, least=whole and -whole, greatest=whole)
-        return found
-
-    def form(self, schema: pa.Schema) -> tuple[str, ...]:
-        """Return the statements that make a copy of the table; none where no row can break a constraint."""
-        names, sql = self._table.stored(schema.names), self._form[0]
-        computed = self._connection.execute(_COMPUTED, (self._table.name,)).fetchone()
-        other = any(other_unique(self._connection, self._table, names))
-        unfit = any(self._may_not_fit(schema.field(name)) for name in names)
-        return self._form if sql and (computed or other or unfit or _CONSTRAINED.search(sql)) else ()
-
     def _frame(self, schema: pa.Schema | None) -> Iterator[Finding]:
         return frame_findings(self._table, schema, "SQLite", column_type, ascii_lower)
 
     @cached_property
-    def _connection(self) -> sqlite3.Connection:
-        return self._connect() if self._path.exists() else sqlite3.connect(":memory:")
-
-    @cached_property
-    def _columns(self) -> dict[str, sqlite3.Row]:
-        cursor = self._connection.cursor()
-        cursor.row_factory = sqlite3.Row
-        return {ascii_lower(row["name"]): row for row in cursor.execute(_COLUMNS, (self._table.name,))}
-
-    @cached_property
-    def _made(self) -> list[tuple[str, str, str, str]]:
-        return self._connection.execute(_MADE).fetchall()
-
-    @cached_property
-    def _form(self) -> tuple[str, ...]:
-        """The statements that made the table, and its indexes."""
-        mine = [(kind, sql) for kind, _, of, sql in self._made if ascii_lower(of) == self._table.target]
-        tables, indexes = ([sql for kind, sql in mine if kind == wanted] for wanted in ("table", "index"))
-        return (*(tables or [""]), *indexes)
+    def _catalog(self) -> Catalog:
+        return Catalog(self._connect() if self._path.exists() else sqlite3.connect(":memory:"), self._table)
 
     @property
     def _guard(self) -> Sequence[str]:
@@ -258,22 +208,22 @@ class SqliteQuestions(Questions):
 
     def _lacking(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that the rows bring and the table lacks, but for those that are added."""
-        names = [name for name in self._table.stored(schema.names) if ascii_lower(name) not in self._columns]
+        names = [name for name in self._table.stored(schema.names) if ascii_lower(name) not in self._catalog.columns]
         return [schema.field(name) for name in names if not self._table.add_columns or name in self._table.keys]
 
     def _names(self, schema: pa.Schema | None) -> list[str]:
         """Name the columns that rows set in the table as it is; without a schema all may be."""
         if schema is None:
-            return [column["name"] for column in self._columns.values() if not column["hidden"]]
+            return [column["name"] for column in self._catalog.columns.values() if not column["hidden"]]
         names = [*self._table.stored(schema.names), *self._guard]
-        return [name for name in names if ascii_lower(name) in self._columns]
+        return [name for name in names if ascii_lower(name) in self._catalog.columns]
 
     def _statements(self, schema: pa.Schema | None) -> Statements:
-        return Statements.of(self._connection, self._table, self._names(schema))
+        return Statements.of(self._catalog.connection, self._table, self._names(schema))
 
     def _error(self, schema: pa.Schema | None) -> str:
         """Return what SQLite says to an upsert, or that columns are lacking."""
-        keyed = self._columns.keys() >= {*map(ascii_lower, self._table.keys), *self._guard}
+        keyed = self._catalog.columns.keys() >= {*map(ascii_lower, self._table.keys), *self._guard}
         if not keyed or (schema is not None and self._lacking(schema)):
             return _LACKING
         names = self._names(schema)
@@ -285,30 +235,8 @@ class SqliteQuestions(Questions):
 
     def _fired(self, statement: str, values: Sequence[str]) -> list[str]:
         """Name the triggers whose programs are in that of a statement."""
-        program = self._connection.execute(f"EXPLAIN {statement}", [None] * len(values)).fetchall()
+        program = self._catalog.connection.execute(f"EXPLAIN {statement}", [None] * len(values)).fetchall()
         return [str(one[5]).removeprefix(_FIRES) for one in program if str(one[5]).startswith(_FIRES)]
-
-    def _clauses(self, schema: pa.Schema | None) -> tuple[list[str], set[str]]:
-        """Return the unique constraints by which the table drops or deletes rows, and the columns whose NULLs it fills:
-        what it would refuse without its ON CONFLICT clauses.
-        """
-        (sql, *indexes), names, table = self._form, self._names(schema), self._table
-        if not _SILENT.search(sql) or self._error(schema):
-            return [], set()
-        statement = f"EXPLAIN {Statements(table).insert(names)} ON CONFLICT ({listed(table.keys)}) DO NOTHING"
-        (unique, nulls), (loud, _), (_, unfilled) = (
-            _refusals([made, *indexes], statement, len(names))
-            for made in (sql, *(clause.sub("ON CONFLICT ABORT", sql) for clause in (_SILENT, _REPLACE)))
-        )
-        return sorted(loud - unique), {said[len(table.name) + 1 :] for said in unfilled - nulls}  # `table.column`
-
-    def _may_not_fit(self, field: pa.Field) -> bool:
-        """Return whether a value might be of no type that a column takes, of a STRICT table or a row's number."""
-        there, kind = self._columns.get(ascii_lower(field.name)), column_type(field.type) or ""
-        strict, alone = _STRICT.search(self._form[0]), sum(one["pk"] > 0 for one in self._columns.values()) == 1
-        if there is None or not (strict or (there["pk"] and alone and there["type"].upper() == "INTEGER")):
-            return False
-        return there["hidden"] > 0 or there["type"].upper() not in ("ANY", kind, *_STRICTLY.get(kind, ()))
 
     def _sums_of_texts(self, schema: pa.Schema) -> Iterator[Finding]:
         """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
@@ -321,75 +249,43 @@ class SqliteQuestions(Questions):
                     fix = f"bring it as a whole number in the transform: cast({field.name} * 100 AS BIGINT)"
                     yield Finding("error", message, fix)
 
-    def _spelt(self, field: pa.Field, affinity: str) -> Iterator[Finding]:
+    def _spelt(self, field: pa.Field, to: str) -> Iterator[Finding]:
         """Find a key that the table holds in another spelling than these rows: each such value would be two rows."""
         name, kind, table = quoted(field.name), column_type(field.type) or "", self._table
-        other = [_other_time(field.type, name)] if pa.types.is_temporal(field.type) else []
-        if affinity in ("TEXT", "BLOB") and pa.types.is_decimal(field.type):
-            other.append(_other_decimal(field.type, name))
-        if affinity == "BLOB" or (affinity == "TEXT" and kind in _KEPT_AS):
+        other = [other_spelling(field.type, name)] if pa.types.is_temporal(field.type) or to in ("TEXT", "BLOB") else []
+        if to == "BLOB" or (to == "TEXT" and kind in _KEPT_AS):
             other.append(f"typeof({name}) NOT IN ({_KEPT_AS.get(kind, _NUMBERS)})")
         condition = f"{name} IS NOT NULL AND ({' OR '.join(other) or 'false'})"
         query = f"SELECT {name} FROM main.{quoted(table.name)} WHERE {condition} LIMIT 1"
-        for (held,) in self._connection.execute(query):
+        for (held,) in self._catalog.connection.execute(query):
             message = f"key {field.name} of table {table.name} holds {held!r}, and rows of {field.type} spell it"
             fix = f"cast {field.name} to its earlier type in the transform, or rewrite the column as these rows are"
             yield Finding("error", f"{message} otherwise: one value would be two rows", fix)
-        by = met_by(unique_rules(self._connection, table), table.keys).get(ascii_lower(field.name), "BINARY")
+        by = met_by(unique_rules(self._catalog.connection, table), table.keys).get(ascii_lower(field.name), "BINARY")
         if by != "BINARY" and kind == "TEXT":
             message = f"key {field.name} of table {table.name} is met by {by}: texts of one key may come from two tasks"
             fix = f"lower({field.name}) or the like in the transform, and a column that compares bytes"
             yield Finding("error" if table.guarded else "warning", message, fix)
 
 
-def _refusals(form: Sequence[str], statement: str, values: int) -> tuple[set[str], set[str]]:
-    """Return what SQLite's own program for a statement refuses: columns that must be unique, and that are not NULL."""
-    with closing(sqlite3.connect(":memory:")) as copy:
-        for made in form:
-            copy.execute(made)
-        program = copy.execute(statement, [None] * values).fetchall()
-    filled = {register for _, what, register, *_ in program if what == "NotNull"}
-    unique = {said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES}
-    nulls = [(said, register) for _, what, code, _, register, said, *_ in program if (what, code) == _NULL_REFUSED]
-    return unique, {said for said, register in nulls if register not in filled}
-
-
-def _affinity(declared: str) -> str:
-    """Return what SQLite turns a column's values into, by its rules in their order; BLOB: nothing."""
-    return next(kind for kind, parts in _AFFINITIES.items() if re.search(parts, declared.upper()))
-
-
 def _lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
     """Find what a column would make of values, and a version that it would not keep in its own order."""
-    kind, stored, affinity = field.type, column_type(field.type), _affinity(declared)
+    kind, stored, to = field.type, column_type(field.type), affinity(declared)
     found = f"column {field.name} of table {table.name} is declared {declared}"
-    number = affinity not in ("TEXT", "BLOB")
+    number = to not in ("TEXT", "BLOB")
     digits = kind.precision if pa.types.is_decimal(kind) else 0
-    if (number and digits > _DIGITS) or (affinity == "TEXT" and pa.types.is_floating(kind)):
+    if (number and digits > _DIGITS) or (to == "TEXT" and pa.types.is_floating(kind)):
         fix = f"declare {quoted(field.name)} {stored} in the table"
         yield Finding("error", f"{found}: SQLite would keep {_DIGITS} digits of {kind}", fix)
     elif number and stored == "TEXT" and not digits and not pa.types.is_temporal(kind):
         fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
         yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", fix)
     if field.name == table.version and stored != "BLOB":
-        other = affinity != "BLOB" and (stored == "TEXT") != (affinity == "TEXT")
+        other = to != "BLOB" and (stored == "TEXT") != (to == "TEXT")
         if digits or other:
             message = f"`version` names {field.name}, a {kind}: as {declared} the table keeps it in another order"
             fix = f"cast {field.name} to BIGINT or to a timestamp in the transform, and declare the column so"
             yield Finding("error", message, fix)
-
-
-def _other_time(kind: pa.DataType, name: str) -> str:
-    """Return the condition that a value is not as times of this type are written."""
-    [spelt] = stored_values(pa.array([0], kind))
-    return f"{name} NOT GLOB '{re.sub('[0-9]', '[0-9]', spelt)}'"
-
-
-def _other_decimal(kind: pa.DataType, name: str) -> str:
-    [zero] = stored_values(pa.array([0], kind))
-    after, body = zero[1:].replace("0", "[0-9]"), f"ltrim({name}, '-')"
-    right = f"({body} GLOB '[1-9]*{after}' OR {body} GLOB '0{after}') AND {name} <> '-{zero}'"
-    return f"NOT ({right}) OR {body} GLOB '*[^0-9{zero[1:2]}]*'"
 
 
 def _closed(path: Path) -> Finding | None:

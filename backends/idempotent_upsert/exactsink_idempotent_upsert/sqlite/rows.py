@@ -1,7 +1,6 @@
-"""How rows go into a table of SQLite, several a statement and in the order in which they apply; and how tasks try them.
+"""How rows go into a table of SQLite: several a statement, in the order in which they apply.
 
-Tasks try rows before the decision on an empty copy of the table, where it has constraints that a row may break.
-Executors import this module; they may not reach the file.
+Executors import this module.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +19,10 @@ from exactsink.contract import Fatal
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import STAGED
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite.statements import Statements, bound, listed, sort_values, stored_values
-from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_idempotent_upsert.sqlite.statements import Statements, bound, sort_values, stored_values
+from exactsink_idempotent_upsert.table import Table
 
-__all__ = ["Changes", "HeldRows", "Trial", "insert", "met_by", "other_unique", "unique_rules"]
+__all__ = ["Changes", "HeldRows", "insert", "met_by", "other_unique", "unique_rules"]
 
 _AT_ONCE = 10_000  # rows, as Spark hands them over
 _MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
@@ -42,7 +41,6 @@ _UNIQUE = """
     WHERE pk AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk') ORDER BY 1, 5
 """  # a row's number has no index
 _EXPRESSION, _PARTLY = "an expression", "of some rows"
-_SAFE = "the epoch is not decided yet: SQLite would refuse the row after the decision, when it is too late"
 
 
 class HeldRows:
@@ -192,76 +190,6 @@ class Changes:
     def _may_drop(self) -> bool:
         """Whether the table has triggers, or constraints that ignore rows."""
         return self._connection.execute(_MAY_DROP, {"name": self._table.name}).fetchone() is not None
-
-
-class Trial:
-    """A copy of the table, empty at first, in a database of its own that spills to disk when it grows.
-
-    Each row is inserted as into the table, which finds what it breaks by itself. Two rows of a task that break another
-    unique constraint than the keys' are found, too, where rows are taken as they come and whole: the copy keeps them
-    then. What they do to rows of other tasks, and to those that stand in the table, can't be known here.
-    """
-
-    def __init__(self, table: Table, form: Sequence[str], names: Sequence[str]) -> None:
-        self._table = table
-        self._stored = table.stored(names)
-        self._copy = sqlite3.connect("", isolation_level=None)
-        try:
-            for statement in ("PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF", *form):
-                self._copy.execute(statement).close()
-        except sqlite3.Error as error:
-            what = f"table {table.name} can't be copied on this executor: {error}"
-            raise Fatal(what, why="its SQLite is another than the driver's", next="give both the same") from error
-        whole = table.update_columns is None and not table.expressions and table.mode != "insert_if_absent"
-        self._keeps = whole and table.ordered_by is None and any(other_unique(self._copy, table, self._stored))
-
-    def check(self, batch: pa.RecordBatch) -> None:
-        """Try a batch. Raises Fatal with the first row that the table would refuse."""
-        if refused := self._refused(batch, alone=not self._keeps):
-            for number in range(batch.num_rows if batch.num_rows > 1 else 0):
-                self.check(batch.slice(number, 1))
-            raise refused
-
-    def refusal(self, batch: pa.RecordBatch) -> str | None:
-        """Return what the table refuses a row with, whatever rows are beside it. Raises Fatal."""
-        refused = self._refused(batch, alone=True)
-        if refused and not isinstance(refused.__cause__, (sqlite3.IntegrityError, sqlite3.DataError)):
-            raise refused  # a full disk, say, is no row's fault
-        return refused.what if refused else None
-
-    def close(self) -> None:
-        self._copy.close()
-
-    def _try(self, batch: pa.RecordBatch, *, alone: bool) -> None:
-        with self._copy:  # rolls back, so that row by row it happens again
-            self._copy.execute("BEGIN")
-            if not alone:
-                Changes(self._copy, self._table, "the target", batch.schema.names, _SAFE).apply([batch])
-                return
-            columns = [stored_values(batch.column(name)) for name in self._stored]
-            if self._table.deletes:  # of a row that deletes, only the keys are ever used
-                stays = pc.invert(batch.column(DELETED)).to_pylist()
-                columns = [list(compress(column, stays)) for column in columns]
-            into = f"INSERT OR REPLACE INTO {listed([self._table.name])} ({listed(self._stored)})"
-            insert(self._copy, lambda rows: f"{into} {rows}", columns)
-            self._copy.execute(f"DELETE FROM {listed([self._table.name])}")
-
-    def _refused(self, batch: pa.RecordBatch, *, alone: bool) -> Fatal | None:
-        try:
-            self._try(batch, alone=alone)
-        except sqlite3.Error as error:
-            values = [stored_values(batch.column(key))[:1] for key in self._table.keys]
-            keys = ", ".join(
-                f"{key} = {value[0]!r}" for key, value in zip(self._table.keys, values, strict=True) if value
-            )
-            refused = Fatal(
-                f"table {self._table.name} refuses the row with {keys}: {error}",
-                why=_SAFE,
-                next="filter or change such rows before this sink, or alter the table",
-            )
-            refused.__cause__ = error
-            return refused
-        return None
 
 
 def unique_rules(connection: sqlite3.Connection, table: Table) -> list[dict[str, str]]:

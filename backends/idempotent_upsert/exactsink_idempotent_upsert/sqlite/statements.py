@@ -1,4 +1,4 @@
-"""What SQLite is told: the statements for one table, and Arrow values as they are stored.
+"""The words of SQLite: the statements for one table, and Arrow values as they are stored.
 
 Text keeps order: timestamps and dates are ISO 8601 of a fixed width (UTC where the type has a zone), so that text
 order is time order. Decimals are plain decimal text, of which no digit is lost. SQLite has no NaN: it becomes NULL.
@@ -7,6 +7,7 @@ Executors import this module.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = [
     *("Statements", "bound", "create_table", "listed"),
-    *("column_type", "sort_values", "stored_values", "unstorable"),
+    *("column_type", "other_spelling", "sort_values", "stored_values", "unstorable"),
 ]
 
 _STORED = {
@@ -186,6 +187,18 @@ def sort_values(column: pa.Array) -> list[Any]:
         return values
     digits = kind.precision + max(0, -kind.scale)
     return [None if v is None else f"{int(v.replace('.', '')) + 10**digits:0{digits + 1}d}" for v in values]
+
+
+def other_spelling(kind: pa.DataType, column: str) -> str:
+    """Return the condition that what a column holds is no time or decimal of this type as it is stored."""
+    if not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
+        return "false"
+    [zero] = stored_values(pa.array([0], kind))
+    if pa.types.is_temporal(kind):
+        return f"{column} NOT GLOB '{re.sub('[0-9]', '[0-9]', zero)}'"
+    after, body = zero[1:].replace("0", "[0-9]"), f"ltrim({column}, '-')"
+    right = f"({body} GLOB '[1-9]*{after}' OR {body} GLOB '0{after}') AND {column} <> '-{zero}'"
+    return f"NOT ({right}) OR {body} GLOB '*[^0-9{zero[1:2]}]*'"
 
 
 def unstorable(batch: pa.RecordBatch) -> str | None:
