@@ -69,15 +69,9 @@ class SqliteQuestions(Questions):
             message = f"table {table.name} has no columns for whose write a row is, as strategy direct needs them"
             yield Finding("error", message, " ".join(statements.with_column(name, "BIGINT") for name in unguarded))
         given = set(map(ascii_lower, [*table.stored(schema.names), *self._guard]))
-        for folded, one in columns.items():
-            drawn = one["value"] is not None or one["hidden"] or (one["pk"] and one["type"].upper() == "INTEGER")
-            if one["notnull"] and not drawn and folded not in given:
-                message = (
-                    f"column {one['name']} of table {table.name} is NOT NULL without a default, and the rows lack it"
-                )
-                yield Finding(
-                    "error", message, f"select {one['name']} into this sink, or give it a DEFAULT in the table"
-                )
+        for name in (one["name"] for folded, one in columns.items() if one["required"] and folded not in given):
+            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
+            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table = self._table
@@ -119,9 +113,9 @@ class SqliteQuestions(Questions):
         elif path.exists():
             try:
                 self._catalog.connection.execute(_PARENTS, ("",)).close()
-            except sqlite3.OperationalError:
-                raise  # busy, say
             except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise  # busy, say
                 yield Finding("error", f"{path} is not a SQLite database: {error}", "name another file in `url`")
 
     def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -242,11 +236,11 @@ class SqliteQuestions(Questions):
         """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
         decimals = [field for field in schema if pa.types.is_decimal(field.type)]
         for column, sql in self._table.expressions:
-            words = {column.lower(), *re.findall(r"\w+", sql.lower())}
-            for field in [field for field in decimals if field.name.lower() in words][:1]:
-                if not _TAKEN_AS_IT_IS.fullmatch(sql):
-                    message = f"`set` computes {column} of {field.name}, a {field.type}: SQLite would round it"
-                    fix = f"bring it as a whole number in the transform: cast({field.name} * 100 AS BIGINT)"
+            for one in decimals:
+                read = one.name == column or re.search(rf"\b{re.escape(one.name)}\b", sql, re.IGNORECASE)
+                if read and not _TAKEN_AS_IT_IS.fullmatch(sql):
+                    message = f"`set` computes {column} of {one.name}, a {one.type}: SQLite would round it"
+                    fix = f"bring it as a whole number in the transform: cast({one.name} * 100 AS BIGINT)"
                     yield Finding("error", message, fix)
 
     def _spelt(self, field: pa.Field, to: str) -> Iterator[Finding]:

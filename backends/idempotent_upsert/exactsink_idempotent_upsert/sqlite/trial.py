@@ -25,7 +25,11 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 
 __all__ = ["Catalog", "Trial", "affinity"]
 
-_COLUMNS = 'SELECT name, type, "notnull", dflt_value AS value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid'
+_COLUMNS = """
+    SELECT name, type, "notnull", dflt_value, pk, hidden,
+        "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER') AS required
+    FROM pragma_table_xinfo(?) ORDER BY cid
+"""  # SQLite itself draws an INTEGER primary key
 _FORM = """
     SELECT sql FROM main.sqlite_master
     WHERE type IN ('table', 'index') AND lower(tbl_name) = lower(?) AND sql IS NOT NULL ORDER BY type = 'index'
@@ -74,7 +78,8 @@ class Catalog:
 
     def tried(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return the statements that make a copy of the table; none where no row can break a constraint."""
-        names, unfit = self._table.stored(schema.names), map(self._may_not_fit, schema)
+        names = self._table.stored(schema.names)
+        unfit = map(self._may_not_fit, map(schema.field, names))
         computed = self.connection.execute(_COMPUTED, (self._table.name,)).fetchone()
         constrained = computed or any(other_unique(self.connection, self._table, names)) or any(unfit)
         return self.form if constrained or any(map(_CONSTRAINED.search, self.form[:1])) else ()
@@ -82,10 +87,8 @@ class Catalog:
     def _may_not_fit(self, field: pa.Field) -> bool:
         """Return whether a value might be of no type that a column takes, of a STRICT table or a row's number."""
         there, kind = self.columns.get(ascii_lower(field.name)), column_type(field.type) or ""
-        alone = sum(one["pk"] > 0 for one in self.columns.values()) == 1
-        if there is None or not (
-            _STRICT.search(self.form[0]) or (there["pk"] and alone and there["type"].upper() == "INTEGER")
-        ):
+        drawn = [one["type"].upper() for one in self.columns.values() if one["pk"]] == ["INTEGER"]  # the row's number
+        if there is None or not (_STRICT.search(self.form[0]) or (there["pk"] and drawn)):
             return False
         return there["hidden"] > 0 or there["type"].upper() not in ("ANY", kind, *_STRICTLY.get(kind, ()))
 
@@ -159,15 +162,10 @@ class Trial:
         try:
             self._try(batch, alone=alone)
         except sqlite3.Error as error:
-            values = [stored_values(batch.column(key))[:1] for key in self._table.keys]
-            keys = ", ".join(
-                f"{key} = {value[0]!r}" for key, value in zip(self._table.keys, values, strict=True) if value
-            )
-            refused = Fatal(
-                f"table {self._table.name} refuses the row with {keys}: {error}",
-                why=_SAFE,
-                next="filter or change such rows before this sink, or alter the table",
-            )
+            first = {key: stored_values(batch.column(key)[:1]) for key in self._table.keys}
+            keys = ", ".join(f"{key} = {value!r}" for key, values in first.items() for value in values)
+            what = f"table {self._table.name} refuses the row with {keys}: {error}"
+            refused = Fatal(what, why=_SAFE, next="filter or change such rows before this sink, or alter the table")
             refused.__cause__ = error
             return refused
         return None
@@ -180,12 +178,11 @@ def affinity(declared: str) -> str:
 
 def _refusals(form: Sequence[str], table: Table, names: Sequence[str]) -> tuple[set[str], set[str]]:
     """Return what SQLite's own program for an insert refuses: columns that must be unique, and that are not NULL."""
-    keys = f"({listed(table.keys)})"
     with closing(sqlite3.connect(":memory:")) as copy:
         for made in form:
             copy.execute(made)
-        explain = f"EXPLAIN {Statements(table).insert(names)} ON CONFLICT {keys} DO NOTHING"
-        program = copy.execute(explain, [None] * len(names)).fetchall()
+        conflict = f"ON CONFLICT ({listed(table.keys)}) DO NOTHING"
+        program = copy.execute(f"EXPLAIN {Statements(table).insert(names)} {conflict}", [None] * len(names)).fetchall()
     filled = {register for _, what, register, *_ in program if what == "NotNull"}
     unique = {said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES}
     nulls = [(said, register) for _, what, code, _, register, said, *_ in program if (what, code) == _NULL_REFUSED]
