@@ -169,7 +169,7 @@ class _Session(Session):
         if self._table.create:
             self._connection.execute(statements.created_for(schema))
         if self._table.add_columns:
-            there = {ascii_lower(name) for (name,) in self._connection.execute(_NAMES, (self._table.name,))}
+            there = Catalog(self._connection, self._table).columns
             for name in self._table.stored(schema.names):
                 kind = column_type(schema.field(name).type)  # None: the columns are refused, once the table is there
                 if there and ascii_lower(name) not in there and kind is not None:
@@ -196,7 +196,7 @@ class _Session(Session):
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         assert isinstance(held, _TemporaryTable)
-        names, rows = [*held.rows.names, *GUARD], held.rows.select(f", {epoch}, {generation}")
+        names, rows = [*held.names, *GUARD], held.select(f", {epoch}, {generation}")
         changes = Changes(self._connection, self._table, self._place, names, UNDECIDED)
         written = self._connection.execute(changes.statements.upsert(names, rows)).rowcount
         if written == held.total:
@@ -230,24 +230,22 @@ class _Session(Session):
         return owner or mine
 
 
-class _TemporaryTable(Held):
+class _TemporaryTable(HeldRows, Held):
     """Rows in a temporary table, so that one statement moves them; the file is not locked meanwhile."""
 
     def __init__(self, database: SqliteDatabase) -> None:
-        self._database = database
-        self._connection = database.connect()
-        self.rows = HeldRows(self._connection, database.table)
+        super().__init__(database.connect(), database.table)
+        self._place = database.place
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._connection.execute("BEGIN")  # of the temporary table only
-        self.rows.add(batch)
+        super().add(batch)
         self._connection.execute("COMMIT")
-        self.total = self.rows.total
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         with _durably(self._connection):
-            yield _Session(self._connection, self._database.table, self._database.place)
+            yield _Session(self._connection, self._table, self._place)
 
     def close(self) -> None:
         self._connection.close()

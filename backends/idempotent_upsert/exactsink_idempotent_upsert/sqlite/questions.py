@@ -18,7 +18,7 @@ from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.questions import Questions, frame_findings, keys_there
 from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, other_spelling
-from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity
+from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity, lost
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteQuestions"]
@@ -30,7 +30,6 @@ _CHILDREN = """
     WHERE child.type = 'table' AND lower(key."table") = lower(?) ORDER BY 1
 """
 _KEPT_AS, _NUMBERS = {"TEXT": "'text'", "BLOB": "'blob'"}, "'integer', 'real'"
-_DIGITS = 15  # SQLite keeps that many of a number that it turns into text, and of a text that it turns into a number
 _TAKEN_AS_IT_IS = re.compile(r"(?:\b(?:coalesce|ifnull)\s*\(|[\w\s.,\")])*", re.IGNORECASE)  # names, and no arithmetic
 _OVERRIDDEN = re.compile(r"\b(INSERT|UPDATE)\s+OR\s+(IGNORE|REPLACE)\b|\bREPLACE\s+INTO\b", re.IGNORECASE)
 _FIRES, _LACKING = "-- TRIGGER ", "columns are lacking"
@@ -84,7 +83,7 @@ class SqliteQuestions(Questions):
         for field in map(schema.field, table.stored(schema.names)):
             there = self._catalog.columns.get(ascii_lower(field.name))
             declared = there["type"] if there else column_type(field.type) or ""
-            yield from _lost(table, field, declared)
+            yield from lost(table, field, declared)
             if field.name in table.keys and there:
                 yield from self._spelt(field, affinity(declared))
 
@@ -246,11 +245,11 @@ class SqliteQuestions(Questions):
     def _spelt(self, field: pa.Field, to: str) -> Iterator[Finding]:
         """Find a key that the table holds in another spelling than these rows: each such value would be two rows."""
         name, kind, table = quoted(field.name), column_type(field.type) or "", self._table
-        other = [other_spelling(field.type, name)] if pa.types.is_temporal(field.type) or to in ("TEXT", "BLOB") else []
+        number = to not in ("TEXT", "BLOB") and pa.types.is_decimal(field.type)
+        other = "false" if number else other_spelling(field.type, name)
         if to == "BLOB" or (to == "TEXT" and kind in _KEPT_AS):
-            other.append(f"typeof({name}) NOT IN ({_KEPT_AS.get(kind, _NUMBERS)})")
-        condition = f"{name} IS NOT NULL AND ({' OR '.join(other) or 'false'})"
-        query = f"SELECT {name} FROM main.{quoted(table.name)} WHERE {condition} LIMIT 1"
+            other += f" OR typeof({name}) NOT IN ({_KEPT_AS.get(kind, _NUMBERS)})"
+        query = f"SELECT {name} FROM main.{quoted(table.name)} WHERE {name} IS NOT NULL AND ({other}) LIMIT 1"
         for (held,) in self._catalog.connection.execute(query):
             message = f"key {field.name} of table {table.name} holds {held!r}, and rows of {field.type} spell it"
             fix = f"cast {field.name} to its earlier type in the transform, or rewrite the column as these rows are"
@@ -260,26 +259,6 @@ class SqliteQuestions(Questions):
             message = f"key {field.name} of table {table.name} is met by {by}: texts of one key may come from two tasks"
             fix = f"lower({field.name}) or the like in the transform, and a column that compares bytes"
             yield Finding("error" if table.guarded else "warning", message, fix)
-
-
-def _lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
-    """Find what a column would make of values, and a version that it would not keep in its own order."""
-    kind, stored, to = field.type, column_type(field.type), affinity(declared)
-    found = f"column {field.name} of table {table.name} is declared {declared}"
-    number = to not in ("TEXT", "BLOB")
-    digits = kind.precision if pa.types.is_decimal(kind) else 0
-    if (number and digits > _DIGITS) or (to == "TEXT" and pa.types.is_floating(kind)):
-        fix = f"declare {quoted(field.name)} {stored} in the table"
-        yield Finding("error", f"{found}: SQLite would keep {_DIGITS} digits of {kind}", fix)
-    elif number and stored == "TEXT" and not digits and not pa.types.is_temporal(kind):
-        fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
-        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", fix)
-    if field.name == table.version and stored != "BLOB":
-        other = to != "BLOB" and (stored == "TEXT") != (to == "TEXT")
-        if digits or other:
-            message = f"`version` names {field.name}, a {kind}: as {declared} the table keeps it in another order"
-            fix = f"cast {field.name} to BIGINT or to a timestamp in the transform, and declare the column so"
-            yield Finding("error", message, fix)
 
 
 def _closed(path: Path) -> Finding | None:

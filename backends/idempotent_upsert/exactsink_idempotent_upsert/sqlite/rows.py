@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any
 
@@ -52,26 +52,23 @@ class HeldRows:
     def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
         self._connection = connection
         self._table = table
-        self.names: list[str] = []
-        self.total = 0
+        self.names, self._held, self.total = list[str](), "", 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         if not self.names:
             self.names = self._table.bound(batch.schema.names)
-            held = "".join(f"c{i}, " for i in range(len(self.names)))
-            self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (position INTEGER PRIMARY KEY, {held}rank)")
+            self._held = ", ".join(f"c{i}" for i in range(len(self.names)))
+            self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (n INTEGER PRIMARY KEY, {self._held}, rank)")
         columns = [stored_values(batch.column(name)) for name in self.names]
         order_by = self._table.ordered_by
         columns.append([None] * batch.num_rows if order_by is None else sort_values(batch.column(order_by)))
-        values = f"(NULL, {', '.join('?' * len(columns))})"
-        self._connection.executemany(f"INSERT INTO temp.exactsink_rows VALUES {values}", zip(*columns, strict=True))
+        insert(self._connection, lambda rows: f"INSERT INTO temp.exactsink_rows ({self._held}, rank) {rows}", columns)
         self.total += batch.num_rows
 
     def select(self, more: str = "") -> str:
         """Return the SELECT of rows in their order; the first comes last where it is to go over the others."""
-        held = ", ".join(f"c{i}" for i in range(len(self.names)))
         way = " DESC" if self._table.guarded and self._table.mode == "insert_if_absent" else ""
-        return f"SELECT {held}{more} FROM temp.exactsink_rows WHERE true ORDER BY rank{way}, position{way}"
+        return f"SELECT {self._held}{more} FROM temp.exactsink_rows WHERE true ORDER BY rank{way}, n{way}"
 
 
 class Changes:
@@ -221,35 +218,28 @@ def insert(connection: sqlite3.Connection, statement: Callable[[str], str], colu
 
     `statement` gets VALUES of as many rows as it is to insert: new ones in one take half the time of one in each.
     """
-    width, total = len(columns), len(columns[0])
-    values: list[Any] = [None] * (width * total)  # row after row
+    width = len(columns)
+    values: list[Any] = [None] * (width * len(columns[0]))  # row after row
     for place, column in enumerate(columns):
         values[place::width] = column
-    most, taken = max(1, _MOST_VALUES // width), 0
-    size, full = most * width, total // most * most
-    if full:
-        each = (values[first : first + size] for first in range(0, full * width, size))
-        taken = connection.executemany(statement(_several(width, most)), each).rowcount
-    if full < total:
-        taken += connection.execute(statement(_several(width, total - full)), values[full * width :]).rowcount
+    size, taken = max(1, _MOST_VALUES // width) * width, 0
+    text = cache(lambda rows: statement(f"VALUES {', '.join([bound(width)] * rows)}"))
+    for first in range(0, len(values), size):
+        some = values[first : first + size]
+        taken += connection.execute(text(len(some) // width), some).rowcount
     return taken
-
-
-def _several(width: int, rows: int) -> str:
-    return f"VALUES {', '.join([bound(width)] * rows)}"
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Put rows together, as many as are sorted at a time."""
-    waiting, size = list[pa.RecordBatch](), 0
-    for batch in batches:
-        if waiting and (size >= _SORTED_BYTES or batch.schema != waiting[0].schema):
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-        waiting.append(batch)
+    size = 0
+
+    def chunk(batch: pa.RecordBatch) -> tuple[int, pa.Schema]:
+        nonlocal size
         size += batch.nbytes
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        return size // _SORTED_BYTES, batch.schema
+
+    return (pa.Table.from_batches(list(some)) for _, some in groupby(batches, chunk))
 
 
 def _sorted(rows: pa.Table, keys: Sequence[str]) -> list[pa.RecordBatch]:

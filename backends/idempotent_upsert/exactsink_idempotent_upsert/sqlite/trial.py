@@ -1,14 +1,14 @@
-"""What a table of SQLite refuses: the driver reads it in the file, and tasks try their rows before the decision.
+"""What a table of SQLite refuses, and what it makes of values: the driver reads it in the file, and tasks try rows.
 
-They try them on an empty copy of the table, where it has constraints that a row may break. Executors import this
-module; they may not reach the file.
+They try them before the decision, on an empty copy of the table, where it has constraints that a row may break.
+Executors import this module; they may not reach the file.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import compress
@@ -16,14 +16,15 @@ from itertools import compress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Fatal
+from exactsink.contract import Fatal, Finding
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite.rows import Changes, insert, other_unique
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, listed, stored_values
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Catalog", "Trial", "affinity"]
+__all__ = ["Catalog", "Trial", "affinity", "lost"]
 
 _COLUMNS = """
     SELECT name, type, "notnull", dflt_value, pk, hidden,
@@ -39,6 +40,7 @@ _COMPUTED = """
 """
 _AFFINITIES = {"INTEGER": "INT", "TEXT": "CHAR|CLOB|TEXT", "BLOB": "BLOB|^$", "REAL": "REAL|FLOA|DOUB", "NUMERIC": ""}
 _STRICTLY = {"BIGINT": ("INT", "INTEGER"), "BOOLEAN": ("INT", "INTEGER"), "DOUBLE": ("REAL",)}
+_DIGITS = 15  # SQLite keeps that many of a number that it turns into text, and of a text that it turns into a number
 _WHOLE = 2**53  # beyond it a float skips whole numbers
 _CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
 _STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
@@ -174,6 +176,26 @@ class Trial:
 def affinity(declared: str) -> str:
     """Return what SQLite turns a column's values into, by its rules in their order; BLOB: nothing."""
     return next(kind for kind, parts in _AFFINITIES.items() if re.search(parts, declared.upper()))
+
+
+def lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
+    """Find what a column would make of values, and a version that it would not keep in its own order."""
+    kind, stored, to = field.type, column_type(field.type), affinity(declared)
+    found = f"column {field.name} of table {table.name} is declared {declared}"
+    number = to not in ("TEXT", "BLOB")
+    digits = kind.precision if pa.types.is_decimal(kind) else 0
+    if (number and digits > _DIGITS) or (to == "TEXT" and pa.types.is_floating(kind)):
+        fix = f"declare {quoted(field.name)} {stored} in the table"
+        yield Finding("error", f"{found}: SQLite would keep {_DIGITS} digits of {kind}", fix)
+    elif number and stored == "TEXT" and not digits and not pa.types.is_temporal(kind):
+        fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
+        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", fix)
+    if field.name == table.version and stored != "BLOB":
+        other = to != "BLOB" and (stored == "TEXT") != (to == "TEXT")
+        if digits or other:
+            message = f"`version` names {field.name}, a {kind}: as {declared} the table keeps it in another order"
+            fix = f"cast {field.name} to BIGINT or to a timestamp in the transform, and declare the column so"
+            yield Finding("error", message, fix)
 
 
 def _refusals(form: Sequence[str], table: Table, names: Sequence[str]) -> tuple[set[str], set[str]]:
