@@ -43,6 +43,7 @@ class SqliteQuestions(Questions):
 
     def __init__(self, path: Path, table: Table, connect: Callable[[], sqlite3.Connection]) -> None:
         self._path, self._table, self._connect = path, table, connect
+        self._guard = GUARD if table.guarded else ()
 
     def close(self) -> None:
         if "_catalog" in self.__dict__:
@@ -96,15 +97,14 @@ class SqliteQuestions(Questions):
             message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
             yield Finding("error", message, Statements(table).with_unique_keys())
         elif error not in ("", _LACKING):
-            what = "correct `set`, or " if table.expressions else ""
-            message = f"table {table.name} can't be upserted into: {error}"
-            yield Finding("error", message, f"{what}name another table, or fix {table.name}")
+            fix = "correct `set`, or " * bool(table.expressions) + f"name another table, or fix {table.name}"
+            yield Finding("error", f"table {table.name} can't be upserted into: {error}", fix)
 
     def privileges(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """SQLite has no others than those of the files: it makes some beside the database."""
-        path, folder = self._path, self._path.parent
-        if not folder.is_dir():
-            yield Finding("error", f"folder {folder} of the database does not exist", f"mkdir -p {folder}")
+        path = self._path
+        if not path.parent.is_dir():
+            yield Finding("error", f"folder {path.parent} of the database does not exist", f"mkdir -p {path.parent}")
         elif path.is_dir():
             yield Finding("error", f"{path} is a folder", "name a file in `url`")
         elif (closed := _closed(path)) is not None:
@@ -131,8 +131,8 @@ class SqliteQuestions(Questions):
         where, changed = f"main.{quoted(table.name)}", statements.changed(names)
         sets = ", ".join(f"{quoted(name)} = ?" for name in changed)
         updating = self._fired(f"UPDATE {where} SET {sets}", changed) if sets else []
-        deleting = self._fired(f"DELETE FROM {where}", ()) if table.deletes else []
-        for name in dict.fromkeys([*updating, *deleting, *self._fired(statements.insert(names), names)]):
+        fired = self._fired(statements.insert(names), names) + self._fired(f"DELETE FROM {where}", ()) * table.deletes
+        for name in dict.fromkeys(updating + fired):
             of, sql = self._catalog.connection.execute(_TRIGGER, (name,)).fetchone()
             found = f"trigger {name} of table {of}"
             if name in updating and (clause := _OVERRIDDEN.search(sql)):
@@ -195,10 +195,6 @@ class SqliteQuestions(Questions):
     def _catalog(self) -> Catalog:
         return Catalog(self._connect() if self._path.exists() else sqlite3.connect(":memory:"), self._table)
 
-    @property
-    def _guard(self) -> Sequence[str]:
-        return GUARD if self._table.guarded else ()
-
     def _lacking(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that the rows bring and the table lacks, but for those that are added."""
         names = [name for name in self._table.stored(schema.names) if ascii_lower(name) not in self._catalog.columns]
@@ -219,9 +215,8 @@ class SqliteQuestions(Questions):
         keyed = self._catalog.columns.keys() >= {*map(ascii_lower, self._table.keys), *self._guard}
         if not keyed or (schema is not None and self._lacking(schema)):
             return _LACKING
-        names = self._names(schema)
         try:
-            self._fired(self._statements(schema).upsert(names), names)
+            self._fired(self._statements(schema).upsert(self._names(schema)), self._names(schema))
         except sqlite3.OperationalError as error:
             return str(error)
         return ""
@@ -233,9 +228,8 @@ class SqliteQuestions(Questions):
 
     def _sums_of_texts(self, schema: pa.Schema) -> Iterator[Finding]:
         """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
-        decimals = [field for field in schema if pa.types.is_decimal(field.type)]
         for column, sql in self._table.expressions:
-            for one in decimals:
+            for one in (field for field in schema if pa.types.is_decimal(field.type)):
                 read = one.name == column or re.search(rf"\b{re.escape(one.name)}\b", sql, re.IGNORECASE)
                 if read and not _TAKEN_AS_IT_IS.fullmatch(sql):
                     message = f"`set` computes {column} of {one.name}, a {one.type}: SQLite would round it"

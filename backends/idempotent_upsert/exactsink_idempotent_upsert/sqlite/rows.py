@@ -222,11 +222,11 @@ def insert(connection: sqlite3.Connection, statement: Callable[[str], str], colu
     values: list[Any] = [None] * (width * len(columns[0]))  # row after row
     for place, column in enumerate(columns):
         values[place::width] = column
-    size, taken = max(1, _MOST_VALUES // width) * width, 0
+    run, size, taken = connection.cursor().execute, max(1, _MOST_VALUES // width) * width, 0
     text = cache(lambda rows: statement(f"VALUES {', '.join([bound(width)] * rows)}"))
     for first in range(0, len(values), size):
         some = values[first : first + size]
-        taken += connection.execute(text(len(some) // width), some).rowcount
+        taken += run(text(len(some) // width), some).rowcount
     return taken
 
 
