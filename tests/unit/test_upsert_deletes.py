@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from tests.unit.test_upsert_values import TYPES
 from tests.unit.upsert_sink import SCHEMA, Sink, upsert
 
-from exactsink.contract import AlreadyCommitted, Committed, ConfigError, Fatal
+from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink_idempotent_upsert.table import DELETED
 
 WHEN = "op = 'D'"
@@ -30,25 +28,6 @@ def batch(*ops: Op) -> pa.RecordBatch:
 
 def deleting(folder: Path, **options: Any) -> Sink:
     return upsert(folder, delete_when=WHEN, **options)
-
-
-@pytest.mark.parametrize("order_by", [None, "o"])
-@pytest.mark.parametrize("seed", range(3))
-def test_random_histories_end_as_a_dictionary_does(tmp_path: Path, seed: int, order_by: str | None) -> None:
-    sink, chance, model = deleting(tmp_path, order_by=order_by), random.Random(seed), dict[int, str]()
-    for epoch in range(1, 4):
-        drawn = [(chance.choice("IID"), chance.randrange(12), chance.randrange(9)) for _ in range(60)]
-        ops = [(op, key, f"{epoch}-{n}", order) for n, (op, key, order) in enumerate(drawn)]
-        cuts = [0, *sorted(chance.sample(range(1, 60), 3)), 60]
-        parts = [ops[a:b] for a, b in pairwise(cuts)]
-        votes = sink.vote(epoch, *(pa.Table.from_batches([batch(*part[:5]), batch(*part[5:])]) for part in parts))
-        assert sink.commit(epoch, votes) == [Committed()] * 4
-        assert sink.commit(epoch, votes) == [AlreadyCommitted()] * 4
-        for op, key, v, _ in sorted(ops, key=lambda op: op[3]) if order_by else ops:
-            model.pop(key, None)
-            if op == "I":
-                model[key] = v
-        assert dict(sink.rows()) == model
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "nan"])

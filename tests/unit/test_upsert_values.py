@@ -15,7 +15,7 @@ from tests.unit.upsert_sink import upsert
 
 from exactsink.contract import Committed, Fatal
 from exactsink_idempotent_upsert.sqlite.rows import insert
-from exactsink_idempotent_upsert.sqlite.values import column_type, sort_values, stored_values, unstorable
+from exactsink_idempotent_upsert.sqlite.statements import column_type, sort_values, stored_values, unstorable
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 NAIVE_2026 = UTC_2026.replace(tzinfo=None)

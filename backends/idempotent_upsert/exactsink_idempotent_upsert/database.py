@@ -273,9 +273,9 @@ class Database(ABC):
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
         """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
 
+    @abstractmethod
     def questions(self) -> AbstractContextManager[Questions]:
         """Return the answers to all questions about the table, as long as a connection is there."""
-        raise NotImplementedError(f"{type(self).__name__} answers no questions")
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Find what keeps such rows from being upserted, or without a schema rows of any columns. Changes nothing."""

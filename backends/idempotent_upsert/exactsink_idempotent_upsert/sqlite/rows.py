@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any
 
@@ -18,36 +19,28 @@ from exactsink.contract import Fatal
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import STAGED
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite.statements import Statements, bound
-from exactsink_idempotent_upsert.sqlite.values import sort_values, stored_values
+from exactsink_idempotent_upsert.sqlite.statements import Statements, bound, sort_values, stored_values
 from exactsink_idempotent_upsert.table import Table
 
-__all__ = ["Changes", "HeldRows", "insert"]
+__all__ = ["Changes", "HeldRows", "insert", "met_by", "other_unique", "unique_rules"]
 
 _AT_ONCE = 10_000  # rows, as Spark hands them over
 _MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
 _SORTED_BYTES = 64 * 2**20  # of rows as Arrow has them: what is put in the order of keys at a time
 
-# By which collation each unique index meets its columns. An upsert takes the index's, which may not be the column's.
-_COLLATIONS = """
-    SELECT list.name, lower(part.name), part.coll
-    FROM pragma_index_list(?) AS list, pragma_index_xinfo(list.name) AS part
-    WHERE list."unique" AND NOT list.partial AND part.key ORDER BY list.name
-"""
 _MAY_DROP = """
     SELECT 1 FROM main.sqlite_master
-    WHERE (type = 'trigger' AND lower(tbl_name) = lower(?)) OR (lower(name) = lower(?) AND sql LIKE '%IGNORE%')
+    WHERE (type = 'trigger' AND lower(tbl_name) = lower(:name)) OR (lower(name) = lower(:name) AND sql LIKE '%IGNORE%')
 """
-
-# Whether one rule alone says which rows are the same, and no other table is asked.
-_ANY_ORDER = """
-    SELECT (SELECT count(*) FROM pragma_index_list(:name) WHERE "unique") + (
-        EXISTS (SELECT 1 FROM pragma_table_info(:name) WHERE pk)
-        AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk')
-    ) = 1
-    AND NOT EXISTS (SELECT 1 FROM pragma_foreign_key_list(:name))
-"""
-_TYPES = "SELECT lower(name), type FROM pragma_table_info(?)"
+_PARENTS = "SELECT 1 FROM pragma_foreign_key_list(?)"
+_TYPES = "SELECT lower(name), upper(type) FROM pragma_table_info(?)"
+_UNIQUE = """
+    SELECT list.name, part.name, part.coll, list.partial, part.seqno
+    FROM pragma_index_list(:name) AS list, pragma_index_xinfo(list.name) AS part WHERE list."unique" AND part.key
+    UNION ALL SELECT '', name, 'BINARY', 0, pk FROM pragma_table_info(:name)
+    WHERE pk AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk') ORDER BY 1, 5
+"""  # a row's number has no index
+_EXPRESSION, _PARTLY = "an expression", "of some rows"
 
 
 class HeldRows:
@@ -59,27 +52,23 @@ class HeldRows:
     def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
         self._connection = connection
         self._table = table
-        self.names: list[str] = []
-        self.total = 0
+        self.names, self._held, self.total = list[str](), "", 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         if not self.names:
             self.names = self._table.bound(batch.schema.names)
-            held = ", ".join(f"c{i}" for i in range(len(self.names)))
-            self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (position INTEGER PRIMARY KEY, {held}, rank)")
+            self._held = ", ".join(f"c{i}" for i in range(len(self.names)))
+            self._connection.execute(f"CREATE TEMP TABLE exactsink_rows (n INTEGER PRIMARY KEY, {self._held}, rank)")
         columns = [stored_values(batch.column(name)) for name in self.names]
         order_by = self._table.ordered_by
         columns.append([None] * batch.num_rows if order_by is None else sort_values(batch.column(order_by)))
-        values = f"(NULL, {', '.join('?' * len(columns))})"
-        self._connection.executemany(f"INSERT INTO temp.exactsink_rows VALUES {values}", zip(*columns, strict=True))
+        insert(self._connection, lambda rows: f"INSERT INTO temp.exactsink_rows ({self._held}, rank) {rows}", columns)
         self.total += batch.num_rows
 
     def select(self, more: str = "") -> str:
         """Return the SELECT of rows in their order; the first comes last where it is to go over the others."""
-        held = ", ".join(f"c{i}" for i in range(len(self.names)))
         way = " DESC" if self._table.guarded and self._table.mode == "insert_if_absent" else ""
-        order = ("position",) if self._table.ordered_by is None else ("rank", "position")
-        return f"SELECT {held}{more} FROM temp.exactsink_rows WHERE true ORDER BY {', '.join(o + way for o in order)}"
+        return f"SELECT {self._held}{more} FROM temp.exactsink_rows WHERE true ORDER BY rank{way}, n{way}"
 
 
 class Changes:
@@ -119,51 +108,31 @@ class Changes:
         """Return rows in the order of keys, each key's in theirs, where that makes no difference: the table's pages are
         met once each then, not once for each row.
         """
-        keys = self._table.keys
         if self._table.deletes or self._table.expressions or not self._any_order:
             return batches
-        return (part for chunk in _chunks(batches) for part in _sorted(chunk, keys).to_batches(max_chunksize=_AT_ONCE))
+        return (part for chunk in _chunks(batches) for part in _sorted(chunk, self._table.keys))
 
     def _apply(self, columns: Sequence[Sequence[Any]]) -> None:
         """Upsert; or upsert and delete by turns, as the last column says."""
         if not self._table.deletes:
             self._upsert(columns)
             return
-        delete, first = self._deleter(), 0
+        first = 0
         for deleted, run in groupby(columns[-1]):
             end = first + sum(1 for _ in run)
-            values = [column[first:end] for column in columns[:-1]]
-            if deleted:
-                delete(self._identified(zip(*values, strict=True)))
-            else:
-                self._upsert(values)
+            (self._delete if deleted else self._upsert)([column[first:end] for column in columns[:-1]])
             first = end
 
     def _upsert(self, columns: Sequence[Sequence[Any]]) -> None:
         done = insert(self._connection, lambda rows: self.statements.upsert(self._stored, rows), columns)
         self.check_kept(done, len(columns[0]), lambda: zip(*columns, strict=True))
 
-    def _identified(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        """Return each row's keys, and its version where there is one."""
-        by = (*self._table.keys, *([self._table.version] if self._table.version is not None else ()))
-        places = [self._stored.index(name) for name in by]
-        return ([row[place] for place in places] for row in rows)
-
-    def _deleter(self) -> Callable[[Iterable[Sequence[Any]]], object]:
-        """Return what deletes keys. Where triggers might keep a row, each is looked for afterwards."""
-        unless = "" if self._table.version is None else f" AND {self.statements.not_above('?')}"
-        statement = self.statements.by_key("DELETE", self._collations) + unless
-        if not self._may_drop:
-            return lambda rows: self._connection.executemany(statement, rows)
-        still = self.statements.by_key("SELECT 1", self._collations) + unless
-
-        def delete_and_look(rows: Iterable[Sequence[Any]]) -> None:
-            for row in rows:
-                self._connection.execute(statement, row)
-                if self._connection.execute(still, row).fetchone() is not None:
-                    raise self._dropped("kept a row that a decided epoch deletes")
-
-        return delete_and_look
+    def _delete(self, columns: Sequence[Sequence[Any]]) -> None:
+        rows = list(self._identified(zip(*columns, strict=True)))
+        where = "" if self._table.version is None else f" AND {self.statements.not_above('?')}"
+        self._connection.executemany(self._of_key("DELETE") + where, rows)
+        if self._may_drop and not all(self._missing(where, rows)):
+            raise self._dropped("kept a row that a decided epoch deletes")
 
     def check_kept(self, done: int, given: int, rows: Callable[[], Iterable[Sequence[Any]]]) -> None:
         """Refuse a table that drops rows on its own (a trigger, say). Raises Fatal.
@@ -172,81 +141,76 @@ class Changes:
         """
         if done == given:
             return
-        version = self._table.version
-        if version is None and not self.statements.changes_nothing(self._stored) and not self._keeps_the_first:
+        version, first = self._table.version, self._table.mode == "insert_if_absent"
+        if version is None and not first and self.statements.changed(self._stored):
             raise self._dropped(f"dropped {given - done} rows of an epoch")
-        if not self._may_drop:
-            return
-        there = self.statements.by_key("SELECT 1", self._collations)
-        if version is not None:
-            there += f" AND ({quoted(version)} >= ?{len(self._table.keys) + 1} COLLATE BINARY"
-            there += f" OR ?{len(self._table.keys) + 1} IS NULL)"
-        for row in self._identified(rows()):
-            if self._connection.execute(there, row).fetchone() is None:
-                raise self._dropped("dropped a row of an epoch")
+        place = f"?{len(self._table.keys) + 1}"
+        where = f" AND ({quoted(version)} >= {place} COLLATE BINARY OR {place} IS NULL)" if version is not None else ""
+        if self._may_drop and any(self._missing(where, self._identified(rows()))):
+            raise self._dropped("dropped a row of an epoch")
+
+    def _identified(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """Return each row's keys, and its version where there is one."""
+        by = (*self._table.keys, *([self._table.version] if self._table.version is not None else ()))
+        places = [self._stored.index(name) for name in by]
+        return ([row[place] for place in places] for row in rows)
+
+    def _missing(self, where: str, rows: Iterable[Sequence[Any]]) -> Iterator[bool]:
+        """Look for the row of each key."""
+        there = self._of_key("SELECT 1") + where
+        return (self._connection.execute(there, row).fetchone() is None for row in rows)
+
+    def _of_key(self, what: str) -> str:
+        return self.statements.by_key(what, self._collations)
 
     def _dropped(self, what: str) -> Fatal:
         why = "a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently"
         fix = f"take it off the table in {self._place}, then start the job again"
         return Fatal(f"table {self._table.name} {what}, so none was kept", why=f"{why}; {self._safe}", next=fix)
 
-    @property
-    def _keeps_the_first(self) -> bool:
-        return self._table.mode == "insert_if_absent"
-
     @cached_property
     def _collations(self) -> Mapping[str, str]:
-        parts = self._connection.execute(_COLLATIONS, (self._table.name,)).fetchall()
-        indexes = [{name: by for _, name, by in index} for _, index in groupby(parts, lambda part: part[0])]
-        keys = set(map(ascii_lower, self._table.keys))
-        return next((index for index in indexes if set(index) == keys), {})
+        return met_by(unique_rules(self._connection, self._table), self._table.keys)
 
     @cached_property
     def _any_order(self) -> bool:
         """Whether rows of several keys may change places: keys are whole numbers, equal in Arrow and in SQLite alike,
         and the table has no trigger, nor another rule of which rows there may be.
         """
-        types = dict(self._connection.execute(_TYPES, (self._table.name,)))
-        whole = all("INT" in types.get(ascii_lower(key), "").upper() for key in self._table.keys)
-        if not whole or self._may_drop:
-            return False
-        return bool(self._connection.execute(_ANY_ORDER, {"name": self._table.name}).fetchone()[0])
+        name = (self._table.name,)
+        types = dict(self._connection.execute(_TYPES, name))
+        whole = all("INT" in types.get(ascii_lower(key), "") for key in self._table.keys)
+        alone = len(unique_rules(self._connection, self._table)) == 1
+        return whole and alone and not self._may_drop and not self._connection.execute(_PARENTS, name).fetchall()
 
     @cached_property
     def _may_drop(self) -> bool:
         """Whether the table has triggers, or constraints that ignore rows."""
-        return self._connection.execute(_MAY_DROP, (self._table.name, self._table.name)).fetchone() is not None
+        return self._connection.execute(_MAY_DROP, {"name": self._table.name}).fetchone() is not None
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put rows together, as many as are sorted at a time."""
-    waiting, size = list[pa.RecordBatch](), 0
-    for batch in batches:
-        if waiting and (size >= _SORTED_BYTES or batch.schema != waiting[0].schema):
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-        waiting.append(batch)
-        size += batch.nbytes
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+def unique_rules(connection: sqlite3.Connection, table: Table) -> list[dict[str, str]]:
+    """Return the columns of each unique constraint, with the collations by which it meets values."""
+    parts = connection.execute(_UNIQUE, {"name": table.name}).fetchall()
+    return [
+        {(column or _EXPRESSION): _PARTLY if partial else by for _, column, by, partial, _ in rule}
+        for _, rule in groupby(parts, lambda part: part[0])
+    ]
 
 
-def _sorted(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return rows in the order of their keys; as they come where Arrow can't."""
-    values = {str(place): rows.column(key) for place, key in enumerate(keys)}
-    if not all(pa.types.is_integer(column.type) for column in values.values()):
-        return rows
-    try:
-        order = pc.sort_indices(pa.table(values), sort_keys=[(name, "ascending") for name in values])
-        return rows.combine_chunks().take(order)
-    except pa.ArrowException:  # of a column's type, as views of text in pyarrow 26: any order of several keys will do
-        return rows
+def met_by(rules: Iterable[Mapping[str, str]], keys: Iterable[str]) -> dict[str, str]:
+    """Return by which collation an upsert meets each key: the unique index's, which may not be the column's."""
+    folded = ({ascii_lower(name): by for name, by in rule.items()} for rule in rules if _PARTLY not in rule.values())
+    return next((rule for rule in folded if rule.keys() == set(map(ascii_lower, keys))), {})
 
 
-def _needs_order(table: Table) -> bool:
-    """Return whether an epoch's rows are sorted; of whole rows, the condition on the version finds the greatest."""
-    whole = not (table.deletes or table.expressions) and table.update_columns is None
-    return table.ordered_by is not None and not (table.version is not None and whole)
+def other_unique(connection: sqlite3.Connection, table: Table, names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Return the columns of each unique constraint that rows of these columns may break, besides their keys."""
+    keys, brought = (set(map(ascii_lower, some)) for some in (table.keys, names))
+    for rule in unique_rules(connection, table):
+        folded = set(map(ascii_lower, rule))
+        if not keys <= folded and folded & (brought | {_EXPRESSION}):
+            yield tuple(rule)
 
 
 def insert(connection: sqlite3.Connection, statement: Callable[[str], str], columns: Sequence[Sequence[Any]]) -> int:
@@ -254,19 +218,41 @@ def insert(connection: sqlite3.Connection, statement: Callable[[str], str], colu
 
     `statement` gets VALUES of as many rows as it is to insert: new ones in one take half the time of one in each.
     """
-    width, total = len(columns), len(columns[0])
-    values: list[Any] = [None] * (width * total)  # row after row
+    width = len(columns)
+    values: list[Any] = [None] * (width * len(columns[0]))  # row after row
     for place, column in enumerate(columns):
         values[place::width] = column
-    most, taken = max(1, _MOST_VALUES // width), 0
-    size, full = most * width, total // most * most
-    if full:
-        each = (values[first : first + size] for first in range(0, full * width, size))
-        taken = connection.executemany(statement(_several(width, most)), each).rowcount
-    if full < total:
-        taken += connection.execute(statement(_several(width, total - full)), values[full * width :]).rowcount
+    run, size, taken = connection.cursor().execute, max(1, _MOST_VALUES // width) * width, 0
+    text = cache(lambda rows: statement(f"VALUES {', '.join([bound(width)] * rows)}"))
+    for first in range(0, len(values), size):
+        some = values[first : first + size]
+        taken += run(text(len(some) // width), some).rowcount
     return taken
 
 
-def _several(width: int, rows: int) -> str:
-    return f"VALUES {', '.join([bound(width)] * rows)}"
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put rows together, as many as are sorted at a time."""
+    size = 0
+
+    def chunk(batch: pa.RecordBatch) -> tuple[int, pa.Schema]:
+        nonlocal size
+        size += batch.nbytes
+        return size // _SORTED_BYTES, batch.schema
+
+    return (pa.Table.from_batches(list(some)) for _, some in groupby(batches, chunk))
+
+
+def _sorted(rows: pa.Table, keys: Sequence[str]) -> list[pa.RecordBatch]:
+    """Return rows in the order of their keys; as they come where Arrow can't."""
+    values = pa.table({str(place): rows.column(key) for place, key in enumerate(keys)})
+    if all(map(pa.types.is_integer, values.schema.types)):
+        with suppress(pa.ArrowException):  # views of text, in pyarrow 26: any order of several keys will do
+            order = pc.sort_indices(values, sort_keys=[(name, "ascending") for name in values.column_names])
+            rows = rows.combine_chunks().take(order)
+    return list(rows.to_batches(max_chunksize=_AT_ONCE))
+
+
+def _needs_order(table: Table) -> bool:
+    """Return whether an epoch's rows are sorted; of whole rows, the condition on the version finds the greatest."""
+    whole = not (table.deletes or table.expressions) and table.update_columns is None
+    return table.ordered_by is not None and not (table.version is not None and whole)

@@ -1,23 +1,50 @@
-"""The statements for a table of SQLite. Executors import this module: SQLAlchemy only where the driver calls."""
+"""The words of SQLite: the statements for one table, and Arrow values as they are stored.
+
+Text keeps order: timestamps and dates are ISO 8601 of a fixed width (UTC where the type has a zone), so that text
+order is time order. Decimals are plain decimal text, of which no digit is lost. SQLite has no NaN: it becomes NULL.
+Executors import this module.
+"""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert import storable
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite.values import column_type
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = ["Statements", "bound", "create_table", "listed"]
+__all__ = [
+    *("Statements", "bound", "create_table", "listed"),
+    *("column_type", "other_spelling", "sort_values", "stored_values", "unstorable"),
+]
+
+_STORED = {
+    "BOOLEAN": ["boolean"],
+    "BIGINT": ["integer"],
+    "DOUBLE": ["floating"],
+    "TEXT": ["string", "large_string", "string_view", "decimal", "timestamp", "date", "time"],
+    "BLOB": ["binary", "large_binary", "binary_view", "fixed_size_binary"],
+}
 
 # Columns that can be set to their default: a generated one can't, and one of the primary key has none, but a number
 # that SQLite draws.
 _DEFAULTED = "SELECT name FROM pragma_table_xinfo(?) WHERE NOT hidden AND NOT pk ORDER BY cid"
+
+# Of a sum of whole numbers that leaves 64 bits, SQLite makes a float: an error instead, that of abs() of the least one.
+_EXACT = (
+    "CASE WHEN typeof({held}) <> 'real' AND typeof({sum}) = 'real' AND abs({sum}) >= 9223372036854775808.0"
+    " THEN abs(-9223372036854775807 - (typeof({held}) <> 'real')) ELSE {sum} END"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +65,7 @@ class Statements:
 
     def created_for(self, schema: pa.Schema) -> str:
         """Return the statement that makes the table for a frame, of types that preflight let pass."""
-        columns = {name: column_type(schema.field(name).type) or "NullType" for name in self.table.stored(schema.names)}
+        columns = {name: column_type(schema.field(name).type) or "" for name in self.table.stored(schema.names)}
         guard = dict.fromkeys(GUARD, "BIGINT") if self.table.guarded else {}
         return create_table(self.table.name, {**columns, **guard}, self.table.keys)
 
@@ -50,28 +77,34 @@ class Statements:
         name = quoted("_".join(("exactsink", self.table.name, *self.table.keys)))
         return f"CREATE UNIQUE INDEX {name} ON {quoted(self.table.name)} ({listed(self.table.keys)});"
 
-    def upsert(self, columns: Sequence[str], rows: str = "") -> str:
-        """Return the INSERT .. ON CONFLICT for a row that is bound, or for `rows`: VALUES of several, or a SELECT.
+    def insert(self, columns: Sequence[str], rows: str = "", alias: str = "") -> str:
+        """Return the INSERT of a row that is bound, or of `rows`: VALUES of several, or a SELECT.
 
-        The table is named with its schema: a temporary table of the same name must not take its place. In a guarded
-        table `columns` end with GUARD, and a row stays as it is when a later epoch or generation wrote it.
+        The table is named with its schema: a temporary table of the same name must not take its place.
+        """
+        into = f"main.{quoted(self.table.name)}{alias} ({listed(columns)})"
+        return f"INSERT INTO {into} {rows or f'VALUES {bound(len(columns))}'}"
+
+    def upsert(self, columns: Sequence[str], rows: str = "") -> str:
+        """Return the INSERT .. ON CONFLICT.
+
+        In a guarded table `columns` end with GUARD, and a row stays as it is when a later epoch or generation wrote it.
         """
         table = self.table
-        rows = rows or f"VALUES {bound(len(columns))}"
         alias = "" if table.expressions else " AS held"  # expressions name the row there by the table's name
-        into = f"main.{quoted(table.name)}{alias} ({listed(columns)})"
-        return f"INSERT INTO {into} {rows} ON CONFLICT ({listed(table.keys)}) {self._action(columns)}"
+        conflict = f"ON CONFLICT ({listed(table.keys)})"
+        return f"{self.insert(columns, rows, alias)} {conflict} {self._action(columns)}"
 
-    def changes_nothing(self, columns: Sequence[str]) -> bool:
-        """Return whether a row stays as it is where its key is there."""
-        return not (self.table.updated(columns) or self.rest or self.table.expressions)
+    def changed(self, columns: Iterable[str]) -> list[str]:
+        """Name the columns that are set where the key is there."""
+        return [*self.table.updated(columns), *self.rest, *dict(self.table.expressions)]
 
     def _action(self, columns: Sequence[str]) -> str:
-        if self.changes_nothing(columns):
+        if not self.changed(columns):
             return "DO NOTHING"
-        plain = (*self.table.updated(columns), *self.rest)
-        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in plain]
-        sets += [f"{quoted(name)} = ({sql}\n)" for name, sql in self.table.expressions]
+        sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in (*self.table.updated(columns), *self.rest)]
+        for name, sql in self.table.expressions:
+            sets.append(f"{quoted(name)} = " + _EXACT.format(held=quoted(self.table.name, name), sum=f"({sql}\n)"))
         conditions = " AND ".join(self._conditions())
         return f"DO UPDATE SET {', '.join(sets)}{conditions and f' WHERE {conditions}'}"
 
@@ -93,11 +126,6 @@ class Statements:
         version = f"{row}{quoted(self.table.version or '')}"
         return f"({version} IS NULL OR {version} <= {given} COLLATE BINARY)"
 
-    def newer_than(self, epoch: int, generation: int) -> str:
-        """Return the SELECT of the guard of rows that a later epoch or generation wrote."""
-        guard = ", ".join(GUARD)
-        return f"SELECT {guard} FROM main.{quoted(self.table.name)} WHERE ({guard}) > ({epoch}, {generation})"
-
     def by_key(self, what: str, collations: Mapping[str, str]) -> str:
         """Return `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
         keys = self.table.keys
@@ -107,12 +135,8 @@ class Statements:
 
 def create_table(table: str, columns: Mapping[str, str], keys: Sequence[str]) -> str:
     """Return the CREATE TABLE IF NOT EXISTS for columns and their types, with the keys as primary key."""
-    import sqlalchemy as sa
-    from sqlalchemy.dialects import sqlite
-
-    made = [sa.Column(name, getattr(sa.types, kind), primary_key=name in keys) for name, kind in columns.items()]
-    statement = sa.schema.CreateTable(sa.Table(table, sa.MetaData(), *made), if_not_exists=True)
-    return str(statement.compile(dialect=sqlite.dialect())).strip()
+    made = [f"{quoted(name)} {kind}{' NOT NULL' * (name in keys)}" for name, kind in columns.items()]
+    return f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(made)}, PRIMARY KEY ({listed(keys)}))"
 
 
 def bound(width: int) -> str:
@@ -120,6 +144,71 @@ def bound(width: int) -> str:
     return f"({', '.join('?' * width)})"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Quote names, with commas between them."""
     return ", ".join(map(quoted, names))
+
+
+def column_type(type: pa.DataType) -> str | None:
+    """Name the column type for values of an Arrow type; None when SQLite can't take them without loss."""
+    if pa.types.is_dictionary(type):
+        return column_type(type.value_type)
+    if pa.types.is_uint64(type):
+        return None
+    fitting = (name for name, kinds in _STORED.items() if any(getattr(pa.types, f"is_{kind}")(type) for kind in kinds))
+    return next(fitting, None)
+
+
+def stored_values(column: pa.Array) -> list[Any]:
+    """Return a column's values as Python values that sqlite3 binds."""
+    column = plain(column)
+    kind = column.type
+    if pa.types.is_floating(kind):
+        column = column.cast(pa.float64())
+    elif pa.types.is_timestamp(kind):
+        column = _iso(column)
+    elif pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_decimal(kind):
+        column = column.cast(pa.string())
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_decimal(kind):
+        return [format(Decimal(v), "f") if v and "E" in v else v for v in values]
+    return values
+
+
+def sort_values(column: pa.Array) -> list[Any]:
+    """Return values which SQLite orders as the column's own are ordered, NULL (and NaN) lowest.
+
+    Only decimals differ from what is stored: their text is no order, so they become zero-padded numerals, moved so
+    far up that none is negative.
+    """
+    values = stored_values(column)
+    kind = plain(column).type
+    if not pa.types.is_decimal(kind):
+        return values
+    digits = kind.precision + max(0, -kind.scale)
+    return [None if v is None else f"{int(v.replace('.', '')) + 10**digits:0{digits + 1}d}" for v in values]
+
+
+def other_spelling(kind: pa.DataType, column: str) -> str:
+    """Return the condition that what a column holds is no time or decimal of this type as it is stored."""
+    if not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
+        return "false"
+    [zero] = stored_values(pa.array([0], kind))
+    if pa.types.is_temporal(kind):
+        return f"{column} NOT GLOB '{re.sub('[0-9]', '[0-9]', zero)}'"
+    after, body = zero[1:].replace("0", "[0-9]"), f"ltrim({column}, '-')"
+    right = f"({body} GLOB '[1-9]*{after}' OR {body} GLOB '0{after}') AND {column} <> '-{zero}'"
+    return f"NOT ({right}) OR {body} GLOB '*[^0-9{zero[1:2]}]*'"
+
+
+def unstorable(batch: pa.RecordBatch) -> str | None:
+    """Return which value of a batch could not be stored as it is; None when all can."""
+    return storable.unstorable(batch, "SQLite", column_type)
+
+
+def _iso(column: pa.Array) -> pa.Array:
+    """Write timestamps as `YYYY-MM-DDTHH:MM:SS.ffffff`, nine digits for nanoseconds, with Z where there is a zone."""
+    unit = "ns" if column.type.unit == "ns" else "us"
+    zone = "UTC" if column.type.tz else None
+    text = column.cast(pa.timestamp(unit, tz=column.type.tz)).cast(pa.timestamp(unit, tz=zone)).cast(pa.string())
+    return pc.replace_substring(text, " ", "T", max_replacements=1)

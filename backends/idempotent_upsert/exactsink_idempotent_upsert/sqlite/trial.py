@@ -1,164 +1,111 @@
-"""What a SQLite table refuses, found before the decision: tasks try each row on an empty copy of the table.
+"""What a table of SQLite refuses, and what it makes of values: the driver reads it in the file, and tasks try rows.
 
-Only a table with such constraints is copied. The driver reads its form; executors, which may not reach the file, import
-this module to make the copy.
+They try them before the decision, on an empty copy of the table, where it has constraints that a row may break.
+Executors import this module; they may not reach the file.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import cached_property
 from itertools import compress
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Fatal
+from exactsink.contract import Fatal, Finding
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.sqlite.rows import Changes, insert
-from exactsink_idempotent_upsert.sqlite.statements import bound, listed
-from exactsink_idempotent_upsert.sqlite.values import column_type, stored_values
+from exactsink_idempotent_upsert.sqlite.rows import Changes, insert, other_unique
+from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, listed, stored_values
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["Trial", "filled_columns", "form_of", "limits_of", "other_unique", "silent_unique", "table_sql"]
+__all__ = ["Catalog", "Trial", "affinity", "lost"]
 
-_Program = list[tuple[Any, ...]]
-
-_SQL = "SELECT sql FROM main.sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
-_INDEXES = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND lower(tbl_name) = lower(?) AND sql IS NOT NULL"
-_COLUMNS = 'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?)'
-_UNIQUE = """
-    SELECT list.name, part.name FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS part
-    WHERE list."unique" ORDER BY list.seq, part.seqno
+_COLUMNS = """
+    SELECT name, type, "notnull", dflt_value, pk, hidden,
+        "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER') AS required
+    FROM pragma_table_xinfo(?) ORDER BY cid
+"""  # SQLite itself draws an INTEGER primary key
+_FORM = """
+    SELECT sql FROM main.sqlite_master
+    WHERE type IN ('table', 'index') AND lower(tbl_name) = lower(?) AND sql IS NOT NULL ORDER BY type = 'index'
 """
 _COMPUTED = """
-    SELECT 1 FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS part
-    WHERE list.partial OR part.cid = -2
+    SELECT 1 FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS part WHERE list.partial OR part.cid = -2
 """
-_EXPRESSION = "an expression"
+_AFFINITIES = {"INTEGER": "INT", "TEXT": "CHAR|CLOB|TEXT", "BLOB": "BLOB|^$", "REAL": "REAL|FLOA|DOUB", "NUMERIC": ""}
+_STRICTLY = {"BIGINT": ("INT", "INTEGER"), "BOOLEAN": ("INT", "INTEGER"), "DOUBLE": ("REAL",)}
+_DIGITS = 15  # SQLite keeps that many of a number that it turns into text, and of a text that it turns into a number
+_WHOLE = 2**53  # beyond it a float skips whole numbers
 _CONSTRAINED = re.compile(r"\b(CHECK|CONFLICT)\b", re.IGNORECASE)
-_FILLED = re.compile(r"\bNOT\s+NULL\s+ON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
+_STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
 _SILENT = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", re.IGNORECASE)
 _REPLACE = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
-_STRICT = re.compile(r"\)[^)]*\bSTRICT\b[^)]*$", re.IGNORECASE)
+_UNIQUE_CODES, _NULL_REFUSED = (1555, 2067, 2579), ("HaltIfNull", 1299)  # a primary key, UNIQUE, a row's number; NULL
 _SAFE = "the epoch is not decided yet: SQLite would refuse the row after the decision, when it is too late"
-_UNIQUE_CODES = (1555, 2067, 2579)  # of a primary key, of UNIQUE, of a row's number
-_NULL_REFUSED = ("HaltIfNull", 1299)
-_EXACT = {"BIGINT": ("INT", "INTEGER"), "BOOLEAN": ("INT", "INTEGER"), "DOUBLE": ("REAL",)}
 
 
-def table_sql(connection: sqlite3.Connection, table: str) -> str:
-    """Return the statement that made a table; empty where it is not there."""
-    found = connection.execute(_SQL, (table,)).fetchone()
-    return str(found[0]) if found is not None and found[0] else ""
+class Catalog:
+    """What the file says of one table."""
 
+    def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
+        self.connection, self._table = connection, table
 
-def limits_of(connection: sqlite3.Connection, table: Table, schema: pa.Schema) -> dict[str, Limit]:
-    """Return which columns, besides the keys, take no NULL; where some make it their default, rows are tried."""
-    if _FILLED.search(table_sql(connection, table.name)):
-        return {}
-    required = {ascii_lower(name) for name, _, notnull, *_ in connection.execute(_COLUMNS, (table.name,)) if notnull}
-    others = [name for name in table.stored(schema.names) if name not in table.keys]
-    return {name: Limit(required=True) for name in others if ascii_lower(name) in required}
+    @cached_property
+    def columns(self) -> dict[str, sqlite3.Row]:
+        cursor = self.connection.cursor()
+        cursor.row_factory = sqlite3.Row
+        return {ascii_lower(row["name"]): row for row in cursor.execute(_COLUMNS, (self._table.name,))}
 
+    @cached_property
+    def form(self) -> tuple[str, ...]:
+        """The statements that made the table, and then its indexes."""
+        return tuple(sql for (sql,) in self.connection.execute(_FORM, (self._table.name,)))
 
-def form_of(connection: sqlite3.Connection, table: Table, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the statements that make the table and its indexes; none where no row can break a constraint."""
-    sql = table_sql(connection, table.name)
-    computed = connection.execute(_COMPUTED, (table.name,)).fetchone() is not None
-    if not sql or not (
-        _CONSTRAINED.search(sql)
-        or computed
-        or any(other_unique(connection, table, table.stored(schema.names)))
-        or _types_may_not_fit(connection, table, schema, strict=_STRICT.search(sql) is not None)
-    ):
-        return ()
-    return (sql, *(row[0] for row in connection.execute(_INDEXES, (table.name,))))
+    def limits(self, schema: pa.Schema) -> dict[str, Limit]:
+        """Return what columns take: no NULL where they are NOT NULL, and in floats whole numbers that those have."""
+        names, found = self._table.stored(schema.names), {}
+        _, filled = self.clauses([name for name in names if ascii_lower(name) in self.columns])
+        for field in map(schema.field, names):
+            if (there := self.columns.get(ascii_lower(field.name))) is not None:
+                required = bool(there["notnull"]) and there["name"] not in filled and field.name not in self._table.keys
+                whole = _WHOLE if affinity(there["type"]) == "REAL" and pa.types.is_integer(field.type) else None
+                found[field.name] = Limit(required=required, least=whole and -whole, greatest=whole)
+        return {name: limit for name, limit in found.items() if limit != Limit()}
 
+    def tried(self, schema: pa.Schema) -> tuple[str, ...]:
+        """Return the statements that make a copy of the table; none where no row can break a constraint."""
+        names = self._table.stored(schema.names)
+        unfit = map(self._may_not_fit, map(schema.field, names))
+        computed = self.connection.execute(_COMPUTED, (self._table.name,)).fetchone()
+        constrained = computed or any(other_unique(self.connection, self._table, names)) or any(unfit)
+        return self.form if constrained or any(map(_CONSTRAINED.search, self.form[:1])) else ()
 
-def other_unique(connection: sqlite3.Connection, table: Table, names: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Return the columns of each unique constraint that rows of these columns may break, besides their keys."""
-    found: dict[str, list[str]] = {}
-    for index, column in connection.execute(_UNIQUE, (table.name,)):
-        found.setdefault(index, []).append(column or _EXPRESSION)
-    own = [name for name, _, _, pk, _ in connection.execute(_COLUMNS, (table.name,)) if pk]
-    if len(own) == 1 and own not in found.values():  # a row's number has no index
-        found["the row's number"] = own
-    keys, brought = ({ascii_lower(name) for name in some} for some in (table.keys, names))
-    for columns in found.values():
-        folded = set(map(ascii_lower, columns))
-        if not keys <= folded and folded & (brought | {_EXPRESSION}):
-            yield tuple(columns)
+    def _may_not_fit(self, field: pa.Field) -> bool:
+        """Return whether a value might be of no type that a column takes, of a STRICT table or a row's number."""
+        there, kind = self.columns.get(ascii_lower(field.name)), column_type(field.type) or ""
+        drawn = [one["type"].upper() for one in self.columns.values() if one["pk"]] == ["INTEGER"]  # the row's number
+        if there is None or not (_STRICT.search(self.form[0]) or (there["pk"] and drawn)):
+            return False
+        return there["hidden"] > 0 or there["type"].upper() not in ("ANY", kind, *_STRICTLY.get(kind, ()))
 
-
-def silent_unique(connection: sqlite3.Connection, table: Table, names: Sequence[str]) -> list[str]:
-    """Return the columns of each unique constraint, besides the keys', by which SQLite deletes rows of other keys
-    (ON CONFLICT REPLACE) or drops those that come (IGNORE), where it would refuse them without that clause.
-    """
-    refused, loudly = (
-        {said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES}
-        for program in _programs(connection, table, names, _SILENT)
-    )
-    return sorted(loudly - refused)
-
-
-def filled_columns(connection: sqlite3.Connection, table: Table, names: Sequence[str]) -> dict[str, str]:
-    """Return the columns of which SQLite would store the default for a NULL in such a row, and those defaults."""
-    refused, loudly = (_nulls_refused(program) for program in _programs(connection, table, names, _REPLACE))
-    filled = {said[len(table.name) + 1 :] for said in loudly - refused}  # said as `table.column`
-    brought = set(map(ascii_lower, names))
-    defaults = connection.execute("SELECT name, dflt_value FROM pragma_table_xinfo(?)", (table.name,))
-    return {name: default for name, default in defaults if name in filled and ascii_lower(name) in brought}
-
-
-def _nulls_refused(program: _Program) -> set[str]:
-    """Return the columns whose NULL ends an upsert, and gets no default before."""
-    filled = {register for _, what, register, *_ in program if what == "NotNull"}
-    nulls = [(said, register) for _, what, code, _, register, said, *_ in program if (what, code) == _NULL_REFUSED]
-    return {said for said, register in nulls if register not in filled}
-
-
-def _programs(
-    connection: sqlite3.Connection, table: Table, names: Sequence[str], clause: re.Pattern[str]
-) -> tuple[_Program, _Program]:
-    """Return SQLite's own program for an upsert, and what it would be with ABORT in the place of a clause."""
-    sql = table_sql(connection, table.name)
-    if not clause.search(sql):
-        return [], []
-    indexes = [row[0] for row in connection.execute(_INDEXES, (table.name,))]
-    return (
-        _program([sql, *indexes], table, names),
-        _program([clause.sub("ON CONFLICT ABORT", sql), *indexes], table, names),
-    )
-
-
-def _program(form: Iterable[str], table: Table, names: Sequence[str]) -> _Program:
-    with closing(sqlite3.connect(":memory:")) as copy:
-        for statement in form:
-            copy.execute(statement)
-        insert = f"INSERT INTO {listed([table.name])} ({listed(names)}) VALUES {bound(len(names))}"
-        explain = f"EXPLAIN {insert} ON CONFLICT ({listed(table.keys)}) DO NOTHING"
-        return copy.execute(explain, [None] * len(names)).fetchall()
-
-
-def _types_may_not_fit(connection: sqlite3.Connection, table: Table, schema: pa.Schema, *, strict: bool) -> bool:
-    """Return whether a value might be of no type that a column takes, of a STRICT table or a row's number."""
-    columns = connection.execute(_COLUMNS, (table.name,)).fetchall()
-    alone = sum(1 for _, _, _, pk, _ in columns if pk) == 1
-    brought = {ascii_lower(name): column_type(schema.field(name).type) for name in table.stored(schema.names)}
-    for name, declared, _, pk, hidden in columns:
-        kind, declared = brought.get(ascii_lower(name)), declared.upper()
-        if strict and hidden:
-            return True
-        if kind is None or not (strict or (pk and alone and declared == "INTEGER")):
-            continue
-        if declared not in ("ANY", kind, *_EXACT.get(kind, ())):
-            return True
-    return False
+    def clauses(self, names: Sequence[str]) -> tuple[list[str], set[str]]:
+        """Return the unique constraints by which the table drops or deletes rows of these columns, and the columns
+        whose NULLs it fills: what it would refuse without its ON CONFLICT clauses.
+        """
+        sql, *indexes = self.form or ("",)
+        if not _SILENT.search(sql):
+            return [], set()
+        (unique, nulls), (loud, _), (_, unfilled) = (
+            _refusals([made, *indexes], self._table, names)
+            for made in (sql, *(clause.sub("ON CONFLICT ABORT", sql) for clause in (_SILENT, _REPLACE)))
+        )
+        return sorted(loud - unique), {said[len(self._table.name) + 1 :] for said in unfilled - nulls}  # `table.column`
 
 
 class Trial:
@@ -174,65 +121,91 @@ class Trial:
         self._stored = table.stored(names)
         self._copy = sqlite3.connect("", isolation_level=None)
         try:
-            for pragma in ("journal_mode = MEMORY", "synchronous = OFF"):
-                self._copy.execute(f"PRAGMA {pragma}").close()
-            for statement in form:
-                self._copy.execute(statement)
+            for statement in ("PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF", *form):
+                self._copy.execute(statement).close()
         except sqlite3.Error as error:
             what = f"table {table.name} can't be copied on this executor: {error}"
             raise Fatal(what, why="its SQLite is another than the driver's", next="give both the same") from error
         whole = table.update_columns is None and not table.expressions and table.mode != "insert_if_absent"
-        as_they_come = table.ordered_by is None
-        self._keeps = whole and as_they_come and any(other_unique(self._copy, table, self._stored))
+        self._keeps = whole and table.ordered_by is None and any(other_unique(self._copy, table, self._stored))
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Try a batch. Raises Fatal with the first row that the table would refuse."""
-        try:
-            with self._copy:  # rolls back, so that row by row it happens again
-                self._copy.execute("BEGIN")
-                self._try(batch)
-        except sqlite3.Error as error:
+        if refused := self._refused(batch, alone=not self._keeps):
             for number in range(batch.num_rows if batch.num_rows > 1 else 0):
                 self.check(batch.slice(number, 1))
-            raise self._refused(batch, error) from error
+            raise refused
 
     def refusal(self, batch: pa.RecordBatch) -> str | None:
         """Return what the table refuses a row with, whatever rows are beside it. Raises Fatal."""
-        try:
-            with self._copy:
-                self._copy.execute("BEGIN")
-                self._try_alone(batch)
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            return self._refused(batch, error).what
-        except sqlite3.Error as error:  # a full disk, say, is no row's fault
-            raise self._refused(batch, error) from error
-        return None
+        refused = self._refused(batch, alone=True)
+        if refused and not isinstance(refused.__cause__, (sqlite3.IntegrityError, sqlite3.DataError)):
+            raise refused  # a full disk, say, is no row's fault
+        return refused.what if refused else None
 
     def close(self) -> None:
         self._copy.close()
 
-    def _try(self, batch: pa.RecordBatch) -> None:
-        if self._keeps:
-            Changes(self._copy, self._table, "the target", batch.schema.names, _SAFE).apply([batch])
-        else:
-            self._try_alone(batch)
+    def _try(self, batch: pa.RecordBatch, *, alone: bool) -> None:
+        with self._copy:  # rolls back, so that row by row it happens again
+            self._copy.execute("BEGIN")
+            if not alone:
+                Changes(self._copy, self._table, "the target", batch.schema.names, _SAFE).apply([batch])
+                return
+            columns = [stored_values(batch.column(name)) for name in self._stored]
+            if self._table.deletes:  # of a row that deletes, only the keys are ever used
+                stays = pc.invert(batch.column(DELETED)).to_pylist()
+                columns = [list(compress(column, stays)) for column in columns]
+            into = f"INSERT OR REPLACE INTO {listed([self._table.name])} ({listed(self._stored)})"
+            insert(self._copy, lambda rows: f"{into} {rows}", columns)
+            self._copy.execute(f"DELETE FROM {listed([self._table.name])}")
 
-    def _try_alone(self, batch: pa.RecordBatch) -> None:
-        columns = [stored_values(batch.column(name)) for name in self._stored]
-        if self._table.deletes:  # of a row that deletes, only the keys are ever used
-            stays = pc.invert(batch.column(DELETED)).to_pylist()
-            columns = [list(compress(column, stays)) for column in columns]
-        into = f"INSERT OR REPLACE INTO {listed([self._table.name])} ({listed(self._stored)})"
-        insert(self._copy, lambda rows: f"{into} {rows}", columns)
-        self._copy.execute(f"DELETE FROM {listed([self._table.name])}")
+    def _refused(self, batch: pa.RecordBatch, *, alone: bool) -> Fatal | None:
+        try:
+            self._try(batch, alone=alone)
+        except sqlite3.Error as error:
+            first = {key: stored_values(batch.column(key)[:1]) for key in self._table.keys}
+            keys = ", ".join(f"{key} = {value!r}" for key, values in first.items() for value in values)
+            what = f"table {self._table.name} refuses the row with {keys}: {error}"
+            refused = Fatal(what, why=_SAFE, next="filter or change such rows before this sink, or alter the table")
+            refused.__cause__ = error
+            return refused
+        return None
 
-    def _refused(self, batch: pa.RecordBatch, error: sqlite3.Error) -> Fatal:
-        values: list[Any] = []
-        with suppress(IndexError):
-            values = [stored_values(batch.column(key))[0] for key in self._table.keys]
-        keys = ", ".join(f"{key} = {value!r}" for key, value in zip(self._table.keys, values, strict=False))
-        return Fatal(
-            f"table {self._table.name} refuses the row with {keys}: {error}",
-            why=_SAFE,
-            next="filter or change such rows before this sink, or alter the table",
-        )
+
+def affinity(declared: str) -> str:
+    """Return what SQLite turns a column's values into, by its rules in their order; BLOB: nothing."""
+    return next(kind for kind, parts in _AFFINITIES.items() if re.search(parts, declared.upper()))
+
+
+def lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
+    """Find what a column would make of values, and a version that it would not keep in its own order."""
+    kind, stored, to = field.type, column_type(field.type), affinity(declared)
+    found = f"column {field.name} of table {table.name} is declared {declared}"
+    number = to not in ("TEXT", "BLOB")
+    digits = kind.precision if pa.types.is_decimal(kind) else 0
+    if (number and digits > _DIGITS) or (to == "TEXT" and pa.types.is_floating(kind)):
+        fix = f"declare {quoted(field.name)} {stored} in the table"
+        yield Finding("error", f"{found}: SQLite would keep {_DIGITS} digits of {kind}", fix)
+    elif number and stored == "TEXT" and not digits and not pa.types.is_temporal(kind):
+        fix = f"declare {quoted(field.name)} TEXT in the table, or cast it to a number in the transform"
+        yield Finding("warning", f"{found}, the rows have text: SQLite would store '007' as the number 7", fix)
+    if field.name == table.version and stored != "BLOB":
+        other = to != "BLOB" and (stored == "TEXT") != (to == "TEXT")
+        if digits or other:
+            message = f"`version` names {field.name}, a {kind}: as {declared} the table keeps it in another order"
+            fix = f"cast {field.name} to BIGINT or to a timestamp in the transform, and declare the column so"
+            yield Finding("error", message, fix)
+
+
+def _refusals(form: Sequence[str], table: Table, names: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return what SQLite's own program for an insert refuses: columns that must be unique, and that are not NULL."""
+    with closing(sqlite3.connect(":memory:")) as copy:
+        for made in form:
+            copy.execute(made)
+        conflict = f"ON CONFLICT ({listed(table.keys)}) DO NOTHING"
+        program = copy.execute(f"EXPLAIN {Statements(table).insert(names)} {conflict}", [None] * len(names)).fetchall()
+    filled = {register for _, what, register, *_ in program if what == "NotNull"}
+    unique = {said for _, what, code, _, _, said, *_ in program if what == "Halt" and code in _UNIQUE_CODES}
+    nulls = [(said, register) for _, what, code, _, register, said, *_ in program if (what, code) == _NULL_REFUSED]
+    return unique, {said for said, register in nulls if register not in filled}

@@ -1,0 +1,274 @@
+"""The questions about a table of SQLite, and what its tasks are to hold their rows against."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from exactsink.contract import Finding
+from exactsink.toolkit.sql import quoted
+from exactsink_idempotent_upsert.names import ascii_lower
+from exactsink_idempotent_upsert.questions import Questions, frame_findings, keys_there
+from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
+from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, other_spelling
+from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity, lost
+from exactsink_idempotent_upsert.table import GUARD, Table
+
+__all__ = ["SqliteQuestions"]
+
+_TRIGGER = "SELECT tbl_name, sql FROM main.sqlite_master WHERE type = 'trigger' AND name = ?"
+_PARENTS = 'SELECT DISTINCT "table" FROM pragma_foreign_key_list(?) ORDER BY 1'
+_CHILDREN = """
+    SELECT child.name, key."to" FROM main.sqlite_master AS child, pragma_foreign_key_list(child.name) AS key
+    WHERE child.type = 'table' AND lower(key."table") = lower(?) ORDER BY 1
+"""
+_KEPT_AS, _NUMBERS = {"TEXT": "'text'", "BLOB": "'blob'"}, "'integer', 'real'"
+_TAKEN_AS_IT_IS = re.compile(r"(?:\b(?:coalesce|ifnull)\s*\(|[\w\s.,\")])*", re.IGNORECASE)  # names, and no arithmetic
+_OVERRIDDEN = re.compile(r"\b(INSERT|UPDATE)\s+OR\s+(IGNORE|REPLACE)\b|\bREPLACE\s+INTO\b", re.IGNORECASE)
+_FIRES, _LACKING = "-- TRIGGER ", "columns are lacking"
+_MOUNTS, _REMOTE = Path("/proc/self/mounts"), re.compile("nfs|cifs|smb|9p|ceph|lustre|gluster|beegfs|afs|sshfs")
+_STOPS = "the job would stop after the decision, when a row breaks it"
+_UNHELD = "SQLite leaves that to each connection, and this sink's don't check it"
+
+
+class SqliteQuestions(Questions):
+    """The answers of a file, by a connection that is opened when it is needed; none is made where there is no file."""
+
+    def __init__(self, path: Path, table: Table, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._path, self._table, self._connect = path, table, connect
+        self._guard = GUARD if table.guarded else ()
+
+    def close(self) -> None:
+        if "_catalog" in self.__dict__:
+            self._catalog.connection.close()
+
+    def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Ask all; of a frame or a place that no table has, the others would repeat it in other words."""
+        first = [*self._frame(schema), *self.privileges(schema)]
+        yield from first or super().findings(schema)
+
+    def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        yield from self._frame(schema)
+        table, columns, statements = self._table, self._catalog.columns, Statements(self._table)
+        if not columns and not table.create:
+            made = "" if schema is None else f", or run: {statements.created_for(schema)};"
+            yield Finding("error", f"table {table.name} does not exist in {self._path}", f"set create = true{made}")
+        if not columns or schema is None:
+            return
+        for field in self._lacking(schema):
+            statement = statements.with_column(field.name, column_type(field.type))
+            yield Finding("error", f"table {table.name} has no column {field.name}", statement)
+        if unguarded := [name for name in self._guard if name not in columns]:
+            message = f"table {table.name} has no columns for whose write a row is, as strategy direct needs them"
+            yield Finding("error", message, " ".join(statements.with_column(name, "BIGINT") for name in unguarded))
+        given = set(map(ascii_lower, [*table.stored(schema.names), *self._guard]))
+        for name in (one["name"] for folded, one in columns.items() if one["required"] and folded not in given):
+            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
+            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
+
+    def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        table = self._table
+        if table.version is not None and table.deletes:
+            message = "a row that `delete_when` deletes takes its version along: an older one that comes late is new"
+            yield Finding("warning", message, "keep deleted rows, with a column that says so, if old ones come late")
+        if schema is None:
+            return
+        yield from self._sums_of_texts(schema)
+        for field in map(schema.field, table.stored(schema.names)):
+            there = self._catalog.columns.get(ascii_lower(field.name))
+            declared = there["type"] if there else column_type(field.type) or ""
+            yield from lost(table, field, declared)
+            if field.name in table.keys and there:
+                yield from self._spelt(field, affinity(declared))
+
+    def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Ask SQLite itself: it has the last word on a conflict target, a view, a generated column, `set`."""
+        table, error = self._table, self._error(schema)
+        if schema is None and self._catalog.columns:
+            yield from keys_there(table, self._names(None), ascii_lower)
+        if error.startswith("ON CONFLICT clause does not match"):
+            message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
+            yield Finding("error", message, Statements(table).with_unique_keys())
+        elif error not in ("", _LACKING):
+            fix = "correct `set`, or " * bool(table.expressions) + f"name another table, or fix {table.name}"
+            yield Finding("error", f"table {table.name} can't be upserted into: {error}", fix)
+
+    def privileges(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """SQLite has no others than those of the files: it makes some beside the database."""
+        path = self._path
+        if not path.parent.is_dir():
+            yield Finding("error", f"folder {path.parent} of the database does not exist", f"mkdir -p {path.parent}")
+        elif path.is_dir():
+            yield Finding("error", f"{path} is a folder", "name a file in `url`")
+        elif (closed := _closed(path)) is not None:
+            yield closed
+        elif path.exists():
+            try:
+                self._catalog.connection.execute(_PARENTS, ("",)).close()
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise  # busy, say
+                yield Finding("error", f"{path} is not a SQLite database: {error}", "name another file in `url`")
+
+    def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """The sink's connections set `synchronous` and WAL themselves; OFF and MEMORY are a connection's own."""
+        if _REMOTE.search(kind := _file_system(self._path)):
+            message = f"{self._path} is on a network file system ({kind}), whose locks and syncs may not hold"
+            yield Finding("warning", message, f"put {self._path.name} on a disk of the host that writes it")
+
+    def triggers(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """Find those that SQLite's own programs for an epoch's statements fire, by way of others, too."""
+        if self._error(schema):
+            return
+        table, names, statements = self._table, self._names(schema), self._statements(schema)
+        where, changed = f"main.{quoted(table.name)}", statements.changed(names)
+        sets = ", ".join(f"{quoted(name)} = ?" for name in changed)
+        updating = self._fired(f"UPDATE {where} SET {sets}", changed) if sets else []
+        fired = self._fired(statements.insert(names), names) + self._fired(f"DELETE FROM {where}", ()) * table.deletes
+        for name in dict.fromkeys(updating + fired):
+            of, sql = self._catalog.connection.execute(_TRIGGER, (name,)).fetchone()
+            found = f"trigger {name} of table {of}"
+            if name in updating and (clause := _OVERRIDDEN.search(sql)):
+                message = f"{found}: an upsert takes its {clause[0]} for OR ABORT, so a conflict there stops the job"
+                yield Finding("error", message, f"make {name} anew with ON CONFLICT DO NOTHING, or DO UPDATE, instead")
+            elif not table.guarded:  # else tasks meet it before the decision
+                message = f"{found} can't be tried before the decision: if it refuses a row, the job stops"
+                yield Finding("warning", message, f"see that {name} takes every row")
+
+    def constraints(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        table, names = self._table, self._names(schema)
+        if self._error(schema):
+            return
+        silent, filled = self._catalog.clauses(names)
+        for of in silent:
+            message = f"UNIQUE ({of}) has ON CONFLICT REPLACE or IGNORE: rows of other keys, or these, would vanish"
+            yield Finding("error", message, f"make table {table.name} anew without that, or key the sink by {of}")
+        for name, _, _, default, *_ in map(self._catalog.columns.__getitem__, map(ascii_lower, names)):
+            if name in filled:
+                message = f"column {name} of table {table.name} is NOT NULL ON CONFLICT REPLACE: of a NULL SQLite"
+                fix = f"coalesce({name}, ...) in the transform, or make table {table.name} anew without that clause"
+                yield Finding("warning", f"{message} would store {default}, unreported", fix)
+        if table.guarded:  # tasks meet the others before the decision
+            return
+        for of in map(", ".join, other_unique(self._catalog.connection, table, names)):
+            message = f"UNIQUE ({of}) of table {table.name} can't be checked against rows there and of other tasks"
+            yield Finding("warning", f"{message}: {_STOPS}", f"make {of} unique before this sink, or drop the rule")
+        kept = len(names) < sum(not one["hidden"] for one in self._catalog.columns.values())
+        partly = table.expressions or table.update_columns is not None or (kept and table.mode == "upsert")
+        if partly and "CHECK" in self._catalog.form[0].upper():
+            message = f"table {table.name} has CHECK, and a row there keeps some columns, which tasks can't know"
+            yield Finding("warning", f"{message}; {_STOPS}", "bring all columns that CHECK reads, or drop it")
+
+    def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """SQLite holds to foreign keys only in connections that ask for it, and this sink's don't."""
+        table = self._table
+        for (parent,) in self._catalog.connection.execute(_PARENTS, (table.name,)):
+            message = f"table {table.name} has a FOREIGN KEY to {parent}: {_UNHELD}, so rows may show before theirs"
+            fix = f'if another sink of this job feeds {parent}, set after = "..." (its name) on this one'
+            yield Finding("warning", message, fix + ", or on that one where rows are deleted" * table.deletes)
+        changed = set(map(ascii_lower, self._statements(schema).changed(self._names(schema))))
+        children = self._catalog.connection.execute(_CHILDREN, (table.name,)).fetchall()
+        for child in dict.fromkeys(child for child, _ in children):
+            message = f"table {child} has a FOREIGN KEY to {table.name}: {_UNHELD}, so a"
+            if moved := ", ".join(to for of, to in children if of == child and to and ascii_lower(to) in changed):
+                fix = f"leave {moved} out of what is set (`update_columns`)"
+                yield Finding("warning", f"{message} change of {moved} neither stops nor cascades", fix)
+            if table.deletes:
+                fix = f'delete from {child}, too; if a sink of this job does, set after = "..." here'
+                yield Finding("warning", f"{message} delete neither stops nor cascades", fix)
+
+    def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        """SQLite has none."""
+        return iter(())
+
+    def _frame(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        return frame_findings(self._table, schema, "SQLite", column_type, ascii_lower)
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return Catalog(self._connect() if self._path.exists() else sqlite3.connect(":memory:"), self._table)
+
+    def _lacking(self, schema: pa.Schema) -> list[pa.Field]:
+        """Return the columns that the rows bring and the table lacks, but for those that are added."""
+        names = [name for name in self._table.stored(schema.names) if ascii_lower(name) not in self._catalog.columns]
+        return [schema.field(name) for name in names if not self._table.add_columns or name in self._table.keys]
+
+    def _names(self, schema: pa.Schema | None) -> list[str]:
+        """Name the columns that rows set in the table as it is; without a schema all may be."""
+        if schema is None:
+            return [column["name"] for column in self._catalog.columns.values() if not column["hidden"]]
+        names = [*self._table.stored(schema.names), *self._guard]
+        return [name for name in names if ascii_lower(name) in self._catalog.columns]
+
+    def _statements(self, schema: pa.Schema | None) -> Statements:
+        return Statements.of(self._catalog.connection, self._table, self._names(schema))
+
+    def _error(self, schema: pa.Schema | None) -> str:
+        """Return what SQLite says to an upsert, or that columns are lacking."""
+        keyed = self._catalog.columns.keys() >= {*map(ascii_lower, self._table.keys), *self._guard}
+        if not keyed or (schema is not None and self._lacking(schema)):
+            return _LACKING
+        try:
+            self._fired(self._statements(schema).upsert(self._names(schema)), self._names(schema))
+        except sqlite3.OperationalError as error:
+            return str(error)
+        return ""
+
+    def _fired(self, statement: str, values: Sequence[str]) -> list[str]:
+        """Name the triggers whose programs are in that of a statement."""
+        program = self._catalog.connection.execute(f"EXPLAIN {statement}", [None] * len(values)).fetchall()
+        return [str(one[5]).removeprefix(_FIRES) for one in program if str(one[5]).startswith(_FIRES)]
+
+    def _sums_of_texts(self, schema: pa.Schema) -> Iterator[Finding]:
+        """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
+        for column, sql in self._table.expressions:
+            for one in (field for field in schema if pa.types.is_decimal(field.type)):
+                read = one.name == column or re.search(rf"\b{re.escape(one.name)}\b", sql, re.IGNORECASE)
+                if read and not _TAKEN_AS_IT_IS.fullmatch(sql):
+                    message = f"`set` computes {column} of {one.name}, a {one.type}: SQLite would round it"
+                    fix = f"bring it as a whole number in the transform: cast({one.name} * 100 AS BIGINT)"
+                    yield Finding("error", message, fix)
+
+    def _spelt(self, field: pa.Field, to: str) -> Iterator[Finding]:
+        """Find a key that the table holds in another spelling than these rows: each such value would be two rows."""
+        name, kind, table = quoted(field.name), column_type(field.type) or "", self._table
+        number = to not in ("TEXT", "BLOB") and pa.types.is_decimal(field.type)
+        other = "false" if number else other_spelling(field.type, name)
+        if to == "BLOB" or (to == "TEXT" and kind in _KEPT_AS):
+            other += f" OR typeof({name}) NOT IN ({_KEPT_AS.get(kind, _NUMBERS)})"
+        query = f"SELECT {name} FROM main.{quoted(table.name)} WHERE {name} IS NOT NULL AND ({other}) LIMIT 1"
+        for (held,) in self._catalog.connection.execute(query):
+            message = f"key {field.name} of table {table.name} holds {held!r}, and rows of {field.type} spell it"
+            fix = f"cast {field.name} to its earlier type in the transform, or rewrite the column as these rows are"
+            yield Finding("error", f"{message} otherwise: one value would be two rows", fix)
+        by = met_by(unique_rules(self._catalog.connection, table), table.keys).get(ascii_lower(field.name), "BINARY")
+        if by != "BINARY" and kind == "TEXT":
+            message = f"key {field.name} of table {table.name} is met by {by}: texts of one key may come from two tasks"
+            fix = f"lower({field.name}) or the like in the transform, and a column that compares bytes"
+            yield Finding("error" if table.guarded else "warning", message, fix)
+
+
+def _closed(path: Path) -> Finding | None:
+    """Find what the driver's user may not write, and whose it is."""
+    beside = (Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal"))
+    needed = {path.parent: os.W_OK | os.X_OK, **{file: os.R_OK | os.W_OK for file in beside if file.exists()}}
+    if (place := next((place for place, mode in needed.items() if not os.access(place, mode)), None)) is None:
+        return None
+    me, owner, written = os.geteuid(), place.stat().st_uid, shlex.quote(str(place))
+    message = f"{place} is not writable by user {me}, and user {owner} owns it: SQLite writes there, and makes files"
+    fix = f"chmod u+rwX {written}" if me == owner else f"run the driver as user {owner}, or: chown {me} {written}"
+    return Finding("error", message, fix)
+
+
+def _file_system(path: Path) -> str:
+    """Name the kind of a path's file system; nothing where no list of mounts has it."""
+    mounts = [line.split() for line in _MOUNTS.read_text().splitlines()] if _MOUNTS.exists() else []
+    kinds = {at: kind for _, at, kind, *_ in mounts}
+    return next((kinds[str(place)] for place in path.resolve().parents if str(place) in kinds), "")
