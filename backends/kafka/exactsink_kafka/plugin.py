@@ -19,5 +19,6 @@ def exactsink_backends() -> list[BackendSpec]:
             strategies={"transactions": transactions},
             conformance="exactsink_kafka.conformance:targets",
             bench="exactsink_kafka.bench:targets",
+            drivers=("confluent_kafka", "kafka", "numpy"),
         )
     ]
