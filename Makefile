@@ -95,5 +95,5 @@ $(VENV)/.ready: pyproject.toml
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends maven openssl; }  # for Kafka's tests
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,files,s3,sftp,idempotent-upsert,mysql,postgres,kafka]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,s3,sftp,idempotent-upsert,mysql,postgres,kafka,bench]' --group dev
 	@touch $@

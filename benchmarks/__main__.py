@@ -10,7 +10,7 @@ import click
 from benchmarks.catalog import CATALOG, GROWTH
 from benchmarks.command import Sizes, run_all
 from benchmarks.growth import growth_report
-from exactsink.bench.report import save
+from exactsink.bench.report.stored import save
 
 __all__ = ["main"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.plan import Growth
 from benchmarks.report import Report as Reported
 from benchmarks.runner import Figure, Measured
-from exactsink.bench.report import Cell, Line, Lines, Report, Section, Table
+from exactsink.bench.report.model import Cell, Line, Lines, Report, Section, Table
 
 __all__ = ["growth_report"]
 

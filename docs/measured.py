@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from exactsink.bench.report import Cell, Table, from_json, shown, table_lines
+from exactsink.bench.report.markdown import table_lines
+from exactsink.bench.report.model import Cell, Table
+from exactsink.bench.report.numbers import shown
+from exactsink.bench.report.stored import from_json
 from exactsink.observe.reference import markdown_table
 from exactsink.spark import versions
 

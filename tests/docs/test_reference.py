@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from exactsink.bench.report import to_json
+from exactsink.bench.report.stored import to_json
 from exactsink.protocol.events import POINTS
 from tests.docs.pages import ROOT, pages
 from tests.unit.report_sample import SAMPLE

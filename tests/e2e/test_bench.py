@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.bench.report import Table, from_json
+from exactsink.bench.report.model import Table
+from exactsink.bench.report.stored import from_json
 from tests.e2e.jobs import LINES, TWO_FILES, write_job, write_source
 from tests.e2e.postgres_job import Database
 from tests.e2e.processes import Process
@@ -17,7 +18,6 @@ from tests.e2e.warm_jvm import WarmJvm
 
 _SMALL = ("--rows=100", "--epochs=1", "--rounds=1")
 _PLACES = "SELECT nspname FROM pg_namespace UNION SELECT relname FROM pg_class UNION SELECT gid FROM pg_prepared_xacts"
-_POINTS = ("before its tasks", "voted, not decided", "decided, not committed", "committed, not recorded")
 
 
 def _bench(folder: Path, jvm: WarmJvm, *arguments: str) -> Process:
@@ -51,8 +51,6 @@ def test_the_ways_of_a_jobs_one_sink(tmp_path: Path, jvm: WarmJvm) -> None:
     assert (way, others) == ("lines json", [])
     assert size > 0  # type: ignore[operator]
     assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.md").read_text()
-    in_doubt = {row[0]: row[2] for row in tables["Restarts"].rows}
-    assert in_doubt == {f"lines json: {point}": 2 if point in _POINTS[1:3] else 0 for point in _POINTS}
     assert _left(tmp_path) == []
 
 
@@ -66,13 +64,11 @@ def test_every_way_that_needs_no_server(tmp_path: Path, jvm: WarmJvm) -> None:
     assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.md").read_text()
     seen = {row[0]: row[1:] for row in tables["From the begin of an epoch"].rows}
     assert all(0 < first <= last for first, _, last, _, _ in seen.values())  # type: ignore[operator]
-    in_doubt = {row[0]: row[2] for row in tables["Restarts"].rows}
-    assert in_doubt == {f"{way}: {point}": 2 if point in _POINTS[1:3] else 0 for way in ways for point in _POINTS}
     assert [row[0] for row in tables["One job with several sinks, medians of the rounds"].rows] == [
         *(f"{number} x files parquet" for number in (1, 2, 4)),
         "files parquet and idempotent_upsert staged",
     ]
-    assert {"kafka", "postgres"} < {row[0] for row in tables["What was not measured"].rows}
+    assert {"kafka", "postgres"} <= {row[0] for row in tables["What was not measured"].rows}
     assert _left(tmp_path) == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.bench.report import to_html
+from exactsink.bench.report.page import to_html
 from tests.unit.report_sample import SAMPLE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -23,17 +23,21 @@ frame.onload = () => {
   const page = frame.contentDocument, width = page.documentElement.clientWidth;
   page.querySelectorAll('details').forEach(one => one.open = true);
   const box = one => one.getBoundingClientRect(), all = which => [...page.querySelectorAll(which)];
-  const texts = all('svg.lines text').map(one => ({of: one.parentNode, text: one.textContent, box: box(one)}));
+  const texts = all('.chart svg text').filter(one => box(one).width).map(
+    one => ({of: one.closest('.chart'), text: one.textContent, box: box(one)}));
   const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
   document.getElementById('seen').textContent = JSON.stringify({
     wide: page.documentElement.scrollWidth - width,
-    outside: all('h1, h2, p, li, svg *, figcaption, summary, dd').filter(one => !one.closest('desc, title'))
-      .filter(one => box(one).width && (box(one).right > width + 0.5 || box(one).left < -0.5))
+    outside: all('h1, h2, p, li, .wide, figcaption, summary, dd')
+      .filter(one => (box(one).right > width + 0.5 || box(one).left < -0.5))
       .map(one => one.tagName + one.textContent),
     covered: texts.flatMap((a, n) => texts.slice(n + 1).filter(b => a.of === b.of && meet(a.box, b.box))
       .map(b => a.text + ' and ' + b.text)),
+    cut: all('.chart svg :is(text, path, rect)').map(one => ({own: box(one), of: box(one.closest('.chart > svg'))}))
+      .filter(one => one.own.right > one.of.right + 0.5 || one.own.left < one.of.left - 0.5).length,
     small: all('text, td, th, p, li, small').filter(one => parseFloat(getComputedStyle(one).fontSize) < 12).length,
-    drawn: all('svg.lines line.stroke, svg.lines path, .bar').filter(one => box(one).width).length,
+    drawn: ['rect.rect', 'circle.dot', '.series path.line'].map(
+      which => all(which).filter(one => box(one).width).length),
     requests: frame.contentWindow.performance.getEntriesByType('resource').length,
     ground: frame.contentWindow.getComputedStyle(page.body).backgroundColor,
   });
@@ -56,8 +60,7 @@ def test_a_page_fits_its_window_and_no_text_covers_another(
     [seen] = re.findall(r'<pre id="seen">(.+?)</pre>', shown.stdout.decode())
     lines, bars = SAMPLE.sections[1].charts[0], SAMPLE.sections[0].charts[0]
     points = sum(len(line.points) for line in lines.lines if not line.expected)
-    segments = sum(len(line.points) - 1 for line in lines.lines)
-    drawn = points + segments + sum(bool(bar.value and bar.value > 0) for bar in bars.bars)
+    drawn = [len(bars.bars), points, len(lines.lines)]
     assert json.loads(html.unescape(seen)) == {
-        "wide": 0, "outside": [], "covered": [], "small": 0, "drawn": drawn, "requests": 0, "ground": ground,
+        "wide": 0, "outside": [], "covered": [], "cut": 0, "small": 0, "drawn": drawn, "requests": 0, "ground": ground,
     }  # fmt: skip

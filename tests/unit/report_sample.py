@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from exactsink.bench.report import Bar, Bars, Criterion, Line, Lines, Reference, Report, Section, Table, guide
+from exactsink.bench.report.guide import Criterion, guide
+from exactsink.bench.report.model import Bar, Bars, Line, Lines, Report, Section, Table
 
 __all__ = ["EVIL", "SAMPLE"]
 
@@ -35,8 +36,7 @@ SAMPLE = Report(
                 Bars(
                     "Rows a second " + EVIL,
                     "rows/s",
-                    [Bar("files", 426123.5, 41e4, 437e3), Bar(_LONG, 67000.0), Bar(EVIL, None), Bar("less", -3.0)],
-                    Reference(EVIL, 534000.25),
+                    [Bar("files", 426123.5, 41e4, 937e3), Bar(_LONG, 67000.0, 65e3, 68e3), Bar(EVIL, 5.0, 4.5, 6.0)],
                     "more",
                 )
             ],
@@ -56,7 +56,12 @@ SAMPLE = Report(
                 )
             ],
         ),
-        guide([Criterion("throughput", "rows/s", "more", {"files": 426123.5, _LONG: 67000.0, EVIL: None})]),
+        Section(
+            "What to choose",
+            tables=[
+                guide(EVIL, [Criterion("throughput", "rows/s", "more", {"files": [426123.5], _LONG: [67e3], EVIL: []})])
+            ],
+        ),
     ],
     command="exactsink bench --out " + EVIL,
 )

@@ -49,6 +49,12 @@ def test_functions_come_from_the_jobs_folders_and_from_what_is_installed(tmp_pat
     assert found(tmp_path, name, settings) == place
 
 
+def test_a_finder_for_old_pythons_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, object()])
+    with pytest.raises(ConfigError, match="clean_e:f can't be imported"):
+        found(tmp_path, "clean_e")
+
+
 def test_the_folder_in_which_a_job_is_started_is_not_searched(tmp_path: Path) -> None:
     module(tmp_path / "here", "clean_b")
     with pytest.raises(ConfigError, match="clean_b:f can't be imported") as refused:

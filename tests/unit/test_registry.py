@@ -164,6 +164,13 @@ def test_a_backend_that_needs_what_is_not_installed_says_what_to_install_when_it
     assert plugins.problems() == {"fine": "", "needy": "ModuleNotFoundError: No module named 'no_such_library'"}
 
 
+def test_a_backend_is_ok_only_with_all_its_drivers_and_names_all_that_are_missing(plugins: Plugins) -> None:
+    spec = "BackendSpec('lazy', 'backend_it:It', 'pip install lazy', drivers=('json', 'no_such', 'nor_such'))"
+    plugins.plugin("one", PLUGIN.format(specs=spec))
+    assert plugins.problems() == {"lazy": "not installed: no_such, nor_such; next: pip install lazy"}
+    assert plugins.registry().load("lazy", "here").__name__ == "It"
+
+
 ODD = ["backend_it:NoBackend", "backend_it:not_a_class", "backend_it:Missing", "backend_it", ""]
 
 

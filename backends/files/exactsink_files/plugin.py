@@ -16,7 +16,7 @@ def exactsink_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             "files",
             load="exactsink_files.backend:FilesBackend",
-            install="pip install 'exactsink[files]'",
+            install="pip install exactsink",
             strategies={
                 "rename": "tasks write hidden files into the target's file system; the decision gives them their names",
                 "multipart": "for s3:// paths: tasks upload parts; the decision completes them",

@@ -20,5 +20,6 @@ def exactsink_backends() -> list[BackendSpec]:
             strategies={"staged": staged, "direct": direct},
             conformance="exactsink_idempotent_upsert.conformance:targets",
             bench="exactsink_idempotent_upsert.bench:targets",
+            drivers=("sqlalchemy",),
         )
     ]

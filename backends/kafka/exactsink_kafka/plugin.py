@@ -10,14 +10,14 @@ __all__ = ["exactsink_backends"]
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
     """Return the one backend of this package."""
-    transactions = "tasks write in transactions that outlive them; the decision ends each with one request"
     return [
         BackendSpec(
             "kafka",
             load="exactsink_kafka.backend:KafkaBackend",
             install="pip install 'exactsink[kafka]'",
-            strategies={"transactions": transactions},
+            strategies={"transactions": "tasks write in transactions that outlive them; the decision ends each"},
             conformance="exactsink_kafka.conformance:targets",
             bench="exactsink_kafka.bench:targets",
+            drivers=("confluent_kafka", "kafka", "numpy"),
         )
     ]

@@ -20,5 +20,6 @@ def exactsink_backends() -> list[BackendSpec]:
             strategies={"two_phase": two_phase, "staged": staged},
             conformance="exactsink_postgres.conformance:targets",
             bench="exactsink_postgres.bench:targets",
+            drivers=("pgpq", "psycopg"),
         )
     ]

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from exactsink.bench.restarts import EPOCHS, Killed, Restarts
 from exactsink.bench.rows import Rows
 from exactsink.bench.runs import Copy, MeasuredRun, PreparedJob, prepare, run_job
 from exactsink.bench.target import Place
@@ -16,7 +15,6 @@ from exactsink.bench.watch import Watch, count, views
 from exactsink.bench.ways import Base, Way, reason
 from exactsink.contract import ExactsinkError, Fatal, Traits
 from exactsink.job.registry import Registry
-from exactsink.spark.one_pass import OnePass
 from exactsink.testing.processes import FreshProcess
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Bench", "Measured", "WayFigures"]
 
-_PARTITIONS = 2
-_MOST_ROWS_KILLED = 1_000
 _Found = TypeVar("_Found")
 
 
@@ -34,15 +30,8 @@ class Miscounted(Fatal):
 
 
 @dataclass(frozen=True, slots=True)
-class _Alone:
-    run: MeasuredRun
-    traits: Traits
-    bytes_per_row: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class WayFigures:
-    """What one way came to: a run in each round, one run beside a reader, and one job whose drivers were killed."""
+    """What one way came to: a run in each round, one run beside a reader."""
 
     way: Way
     traits: Traits
@@ -51,7 +40,6 @@ class WayFigures:
     watched: MeasuredRun
     views: Sequence[tuple[float, float]]
     """When, after the begin of each epoch, a reader saw its first and last row; none where rows replace each other."""
-    killed: Sequence[Killed]
 
     def median(self, figure: Callable[[MeasuredRun], float]) -> float:
         return statistics.median(figure(run) for run in self.runs)
@@ -95,16 +83,12 @@ class Bench:
             self._each(ways, f"round {number} of {rounds}", self._alone, skipped) for number in range(1, rounds + 1)
         ]
         watched = self._each(ways, "beside a reader", self._watched, skipped)
-        killed = self._each(ways, "with drivers that are killed", self._killed, skipped)
         figures = []
         for way in ways:
             if way.name not in skipped:
-                alone = [one[way.name] for one in found]
+                runs, traits, sizes = zip(*(one[way.name] for one in found), strict=True)
                 run, seen = watched[way.name]
-                runs = [one.run for one in alone]
-                figures.append(
-                    WayFigures(way, alone[0].traits, runs, alone[-1].bytes_per_row, run, seen, killed[way.name])
-                )
+                figures.append(WayFigures(way, traits[0], runs, sizes[-1], run, seen))
         return Measured(self._rows, figures, self._together(figures, rounds), skipped)
 
     def close(self) -> None:
@@ -127,12 +111,12 @@ class Bench:
                 skipped[way.name] = self._base.document.scrubbed(reason(error))
         return found
 
-    def _alone(self, way: Way) -> _Alone:
+    def _alone(self, way: Way) -> tuple[MeasuredRun, Traits, float | None]:
         with self._copies([way]) as copies:
             prepared, run = self._counted(copies)
             [copy], [sink] = copies, prepared.sinks.values()
             size, written = way.target.size(copy.place), run.written(sink.name)
-            return _Alone(run, sink.backend.traits, None if size is None or not written else size / written)
+            return run, sink.backend.traits, None if size is None or not written else size / written
 
     def _counted(self, copies: Sequence[Copy]) -> tuple[PreparedJob, MeasuredRun]:
         """Run a job and count what readers see then. Raises Miscounted."""
@@ -159,23 +143,6 @@ class Bench:
                 return run, ()
             _check(seen[-1].rows, expected, way)
             return run, views(seen, run.epochs, copy.place.sink)[1:]
-
-    def _killed(self, way: Way) -> Sequence[Killed]:
-        with self._copies([way]) as copies:
-            prepared = prepare(self._base, copies, self._registry)
-            [(name, sink)] = prepared.sinks.items()
-            frame = self._rows.frame(self._spark)
-            parts = EPOCHS * _PARTITIONS
-            few = min(_MOST_ROWS_KILLED, self._rows.an_epoch * self._rows.epochs // parts)
-            frame = frame.limit(few * parts)
-            if prepared.route is not None:
-                frame = prepared.route(frame)[name]
-            table = OnePass(frame, prepared.sinks).rows(frame, name)
-            each = max(1, table.num_rows // parts)
-            cuts = [table.slice(number * each, each) for number in range(parts)]
-            batches = [cuts[number : number + _PARTITIONS] for number in range(0, parts, _PARTITIONS)]
-            with FreshProcess(Restarts(way.target, copies[0].place, sink, batches)) as played:
-                return played.answer()
 
     def _together(self, figures: Sequence[WayFigures], rounds: int) -> Mapping[str, Sequence[MeasuredRun]]:
         """Run jobs of one, two and four sinks of the first exact way, and one of the first way of each kind of sink."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from exactsink.bench.machine import machine_facts, version_of
 from exactsink.bench.measure import Measured, WayFigures
-from exactsink.bench.report import Bar, Bars, Cell, Criterion, Report, Section, Table, guide
+from exactsink.bench.report.guide import Criterion, guide
+from exactsink.bench.report.model import Bar, Bars, Better, Cell, Report, Section, Table
 from exactsink.bench.runs import MeasuredRun
 from exactsink.bench.timeline import PHASES, Epoch, quantile
 
@@ -24,9 +25,7 @@ _PHASES = (
 
 def report_of(measured: Measured, command: str) -> Report:
     """Return all figures of a bench."""
-    sections = [_rates(measured), _readers(measured), _several(measured), _restarts(measured)]
-    if len(measured.ways) > 1:
-        sections.insert(0, _guide(measured))
+    sections = [*_guides(measured), _rates(measured), _readers(measured), _several(measured)]
     return Report(
         "What each way to write costs",
         datetime.now(timezone.utc),
@@ -41,43 +40,22 @@ def _rates(measured: Measured) -> Section:
     rows: list[Sequence[Cell]] = []
     phases: list[Sequence[Cell]] = []
     for one in measured.ways:
-        rows.append(
-            [
-                one.way.name,
-                one.traits.guarantee,
-                one.median(_rate),
-                one.median(_cpu),
-                one.median(lambda run: _ms(run, lambda epoch: epoch.seconds)),
-                one.bytes_per_row,
-            ]
-        )
+        took = one.median(lambda run: _ms(run, lambda epoch: epoch.seconds))
+        rows.append([one.way.name, one.traits.guarantee, one.median(_rate), one.median(_cpu), took, one.bytes_per_row])
         steps = [one.median(lambda run, p=phase: _ms(run, lambda epoch: epoch.phases[p])) for phase in PHASES]  # type: ignore[misc]
         phases.append([one.way.name, *steps])
     count = measured.rows
-    prose = [
-        f"{count.epochs - 1} epochs of {count.an_epoch:,} rows, after one to warm up. Rows: {count.about}.",
-        (
-            "The rows that a reader found after each run were counted: they are the decided ones. CPU time is that "
-            "of all own processes (driver, JVM, Python workers); a server's own is not in it."
-        ),
-    ]
+    prose = (
+        f"{count.epochs - 1} epochs of {count.an_epoch:,} rows, after one to warm up. Rows: {count.about}. A reader "
+        "counted the rows after each run: they are the decided ones. CPU time is that of all own processes (driver, "
+        "JVM, Python workers); a server's own is not in it."
+    )
     columns = ("way", "guarantee", "rows/s", "CPU us/row", "ms an epoch", "bytes/row in the target")
     tables = [
         Table("Throughput, medians of the rounds", columns, rows, ["Requests a row: no client here counts them."]),
         Table("An epoch's phases, medians, ms", ("way", *PHASES), phases, [_PHASES]),
     ]
-    return Section("Rows and CPU time", prose, tables, _bars(measured.ways))
-
-
-def _bars(ways: Sequence[WayFigures]) -> Sequence[Bars]:
-    def bars(title: str, unit: str, figure: Callable[[MeasuredRun], float], better: str) -> Bars:
-        drawn = []
-        for one in ways:
-            values = [figure(run) for run in one.runs]
-            drawn.append(Bar(one.way.name, statistics.median(values), min(values), max(values)))
-        return Bars(title, unit, drawn, better="more" if better == "more" else "less")
-
-    return [bars("Throughput", "rows/s", _rate, "more"), bars("CPU time", "us/row", _cpu, "less")]
+    return Section("Rows and CPU time", [prose], tables)
 
 
 def _readers(measured: Measured) -> Section:
@@ -90,9 +68,7 @@ def _readers(measured: Measured) -> Section:
         seen = [quantile(side, part) if side else None for side in (first, last) for part in (0.5, 0.99)]
         rows.append([one.way.name, *seen, None if one.traits.visible_early else quantile(held, 0.5)])
         if not one.views:
-            notes.append(
-                f"{one.way.name}: rows of several epochs have the same keys, so no reader can count an epoch's"
-            )
+            notes.append(f"{one.way.name}: epochs share keys, so no reader can count the rows of one")
         if one.traits.visible_early:
             notes.append(f"{one.way.name}: rows show before the decision, so nothing is held; an abort removes nothing")
         elif one.way.target.holds:
@@ -102,13 +78,11 @@ def _readers(measured: Measured) -> Section:
     seen_at = [f"{row} row, {part}, ms" for row in ("first", "last") for part in ("p50", "p99")]
     table = Table("From the begin of an epoch", ("way", *seen_at, "rows held, p50, ms"), rows, notes)
     epochs = measured.rows.epochs - 1
-    prose = [
-        (
-            f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from their tasks' "
-            "begin to the sink's commit, by our events; what waits with them is said below the table."
-        )
-    ]
-    return Section("What readers see", prose, [table])
+    prose = (
+        f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from their tasks' "
+        "begin to the sink's commit, by our events; what waits with them is said below the table."
+    )
+    return Section("What readers see", [prose], [table])
 
 
 def _several(measured: Measured) -> Section | None:
@@ -122,78 +96,47 @@ def _several(measured: Measured) -> Section | None:
         several = len(runs[0].epochs[0].rows) > 1
         differ = [quantile(windows, 0.5), max(windows)] if several else [None, None]
         rows.append([name, statistics.median(map(_rate, runs)), cpu, cpu / base, *differ])
-    columns = (
-        "sinks",
-        "rows read/s",
-        "CPU us/row read",
-        "times the first line",
-        "differ p50, ms",
-        "differ at most, ms",
+    columns = ("sinks", "rows read/s", "CPU us/row read", "times the first", "differ p50, ms", "differ at most, ms")
+    prose = (
+        "Sinks of one job share one pass over its rows. They are decided at one moment and committed side by side: "
+        "in between, for as long as they differ, one shows an epoch and another does not yet."
     )
-    prose = [
-        (
-            "Sinks of one job share one pass over its rows. They are decided at one moment and committed side by side: "
-            "in between, for as long as they differ, one shows an epoch and another does not yet."
-        )
-    ]
-    return Section(
-        "More than one sink", prose, [Table("One job with several sinks, medians of the rounds", columns, rows)]
-    )
-
-
-def _restarts(measured: Measured) -> Section | None:
-    rows: list[Sequence[Cell]] = [
-        [f"{one.way.name}: {killed.point}", killed.seconds, killed.in_doubt, killed.bytes_left]
-        for one in measured.ways
-        for killed in one.killed
-    ]
-    if not rows:
-        return None
-    columns = ("killed", "s to the next complete epoch", "participants left in doubt", "bytes left for good")
-    prose = [
-        (
-            "A driver's process was killed at each point and another one started, with the real journal and the real "
-            "target, small epochs, no Spark: a session's start comes on top. Every row was there once at the end."
-        ),
-        (
-            "In doubt is what the dead driver left begun or prepared; the next one ends it. Left for good is "
-            "by how much more the target grew than in an epoch without a kill, what an abort leaves; rows that "
-            "compress differently make a little more or less of it."
-        ),
-    ]
-    return Section("After a kill", prose, [Table("Restarts", columns, rows)])
+    table = Table("One job with several sinks, medians of the rounds", columns, rows)
+    return Section("More than one sink", [prose], [table])
 
 
 def _skipped(measured: Measured) -> Section | None:
-    left_out = {
-        **measured.skipped,
-        "exactly once against at least once": "no backend has a writer of the same kind that is at least once",
-    }
-    rows = [[name, " ".join(why.split())] for name, why in left_out.items()]
-    return Section("Left out", [], [Table("What was not measured", ("what", "why"), rows)])
+    rows = [[name, " ".join(why.split())] for name, why in measured.skipped.items()]
+    return Section("Left out", [], [Table("What was not measured", ("what", "why"), rows)]) if rows else None
 
 
-def _guide(measured: Measured) -> Section:
-    def criterion(name: str, unit: str, better: str, figure: Callable[[WayFigures], float | None]) -> Criterion:
-        figures = {one.way.name: figure(one) for one in measured.ways}
-        return Criterion(name, unit, "more" if better == "more" else "less", figures)
-
-    return guide(
-        [
-            criterion("throughput", "rows/s", "more", lambda one: one.median(_rate)),
-            criterion("CPU time", "us/row", "less", lambda one: one.median(_cpu)),
-            criterion("rows seen soon", "ms to an epoch's last row, p50", "less", _seen_last),
-            criterion("a short pause after a kill", "s, the longest", "less", _longest_restart),
-        ]
-    )
+def _guides(measured: Measured) -> Iterator[Section]:
+    """Compare the ways of each store that has more than one: a job chooses its store before it chooses a way."""
+    stores: dict[str, list[WayFigures]] = {}
+    for one in measured.ways:
+        stores.setdefault(one.way.sink or one.way.kind, []).append(one)
+    for store, ways in stores.items():
+        if len(ways) > 1:
+            yield _guide(store, ways)
 
 
-def _seen_last(one: WayFigures) -> float | None:
-    return quantile([last * 1000 for _, last in one.views], 0.5) if one.views else None
+def _guide(store: str, ways: Sequence[WayFigures]) -> Section:
+    rates = {one.way.name: list(map(_rate, one.runs)) for one in ways}
+    cpu = {one.way.name: list(map(_cpu, one.runs)) for one in ways}
+    seen = {one.way.name: [last * 1000 for _, last in one.views] for one in ways}
+    criteria = [
+        Criterion("throughput", "rows/s", "more", rates),
+        Criterion("CPU time", "us/row", "less", cpu),
+        Criterion("rows seen soon", "ms to an epoch's last row", "less", seen, "epochs"),
+    ]
+    prose = [f"The ways to write to {store}, by medians. Overlapping rounds show no difference between two ways."]
+    charts = [_bars("Throughput", "rows/s", rates, "more"), _bars("CPU time", "us/row", cpu, "less")]
+    return Section(f"What to choose for {store}", prose, [guide(f"{store}: the best way", criteria)], charts)
 
 
-def _longest_restart(one: WayFigures) -> float | None:
-    return max((killed.seconds for killed in one.killed), default=None)
+def _bars(title: str, unit: str, figures: Mapping[str, Sequence[float]], better: Better) -> Bars:
+    bars = [Bar(name, statistics.median(values), min(values), max(values)) for name, values in figures.items()]
+    return Bars(title, unit, bars, better)
 
 
 def _rate(run: MeasuredRun) -> float:

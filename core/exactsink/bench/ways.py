@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import secrets
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,50 +87,34 @@ def base_of(path: str | None) -> Base:
 
 def find_ways(base: Base, registry: Registry) -> Ways:
     """Find every way of the job's sinks; without a job, those of all backends that need no server."""
+    found: dict[str, Callable[[], Sequence[Way]]] = {}
     if base.own_rows:
-        return _found(_embedded(listing.name, registry) for listing in registry.listings())
-    sinks = bind_sinks(base.config, base.document, registry)
-    return _found(_of_sink(base, name, sinks[name].backend, registry) for name in base.config.sinks)
+        found = {listing.name: partial(_embedded, listing.name, registry) for listing in registry.listings()}
+    else:
+        for name, sink in bind_sinks(base.config, base.document, registry).items():
+            found[name] = partial(_of_sink, base, name, sink.backend, registry)
+    measured: list[Way] = []
+    skipped = {}
+    for name, ways in found.items():
+        try:
+            measured += ways()
+        except ExactsinkError as error:
+            skipped[name] = base.document.scrubbed(reason(error))
+    return Ways(measured, skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    name: str
-    ways: Sequence[Way] = ()
-    skipped: str = ""
+def _embedded(kind: str, registry: Registry) -> Sequence[Way]:
+    targets, section = _targets(kind, registry, None), SinkSection(backend=kind)
+    return [Way(f"{kind} {name}", kind, target, section, {}, {}) for name, target in targets.items()]
 
 
-def _found(parts: Iterable[_Found]) -> Ways:
-    listed = list(parts)
-    measured = [way for part in listed for way in part.ways]
-    return Ways(measured, {part.name: part.skipped for part in listed if part.skipped})
-
-
-def _embedded(kind: str, registry: Registry) -> _Found:
-    try:
-        targets = _targets(kind, registry, None)
-    except ExactsinkError as error:
-        return _Found(kind, skipped=reason(error))
-    section = SinkSection(backend=kind)
-    return _Found(kind, [Way(f"{kind} {name}", kind, target, section, {}, {}) for name, target in targets.items()])
-
-
-def _of_sink(base: Base, name: str, backend: Backend, registry: Registry) -> _Found:
-    section, document = base.config.sinks[name], base.document
-    try:
-        targets = _targets(section.backend, registry, backend.options)
-    except ExactsinkError as error:
-        return _Found(name, skipped=document.scrubbed(reason(error)))
-    core = SinkSection.model_fields
-    options = base.config.options[name]
-    task_options = {key: value for key, value in document.task_values["sinks"][name].items() if key not in core}
-    return _Found(
-        name,
-        [
-            Way(f"{name} {way}", section.backend, target, section, options, task_options, name)
-            for way, target in targets.items()
-        ],
-    )
+def _of_sink(base: Base, name: str, backend: Backend, registry: Registry) -> Sequence[Way]:
+    section, given = base.config.sinks[name], base.document.task_values["sinks"][name]
+    task_options = {key: value for key, value in given.items() if key not in SinkSection.model_fields}
+    return [
+        Way(f"{name} {way}", section.backend, target, section, base.config.options[name], task_options, name)
+        for way, target in _targets(section.backend, registry, backend.options).items()
+    ]
 
 
 def reason(error: ExactsinkError) -> str:

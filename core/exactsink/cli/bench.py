@@ -12,8 +12,9 @@ from pathlib import Path
 
 from exactsink.bench.measure import Bench, Measured
 from exactsink.bench.pages import report_of
-from exactsink.bench.report import Report, save
+from exactsink.bench.report.model import Report
 from exactsink.bench.report.numbers import shown
+from exactsink.bench.report.stored import page_writer, save
 from exactsink.bench.rows import make_rows
 from exactsink.bench.ways import base_of, find_ways
 from exactsink.cli.table import print_table
@@ -27,6 +28,8 @@ __all__ = ["bench"]
 
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
     """Measure, print the tables, and write them into `out`. Raises ConfigError when nothing can be measured."""
+    if out is not None:
+        page_writer()  # before minutes of measuring
     with _terminated_as_interrupted():
         measured = _measured(job, rows, epochs, rounds)
     command = f"exactsink bench --rows {rows} --epochs {epochs} --rounds {rounds}" + (" --job JOB.toml" if job else "")

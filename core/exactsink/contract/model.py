@@ -332,7 +332,7 @@ class BackendSpec:
     says each strategy in a line. `conformance` is "module:function" that gives the targets on which the conformance kit
     can try the backend (see `exactsink.testing`), `bench` one that gives those of `exactsink bench` (see
     `exactsink.bench.target`); empty when it ships none. `commands` is one that takes an `OpenJob` and gives a group of
-    commands, `exactsink NAME ...`.
+    commands, `exactsink NAME ...`. `drivers` are the modules that `install` brings: `exactsink backends` imports them.
     """
 
     name: str
@@ -343,6 +343,7 @@ class BackendSpec:
     conformance: str = ""
     bench: str = ""
     commands: str = ""
+    drivers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

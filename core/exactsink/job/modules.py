@@ -56,8 +56,11 @@ def not_importable(key: str, name: str, folders: Sequence[str], why: str) -> Con
 
 
 def _is_found(top: str) -> bool:
-    """Return whether any finder knows this package: also one of a package that is installed to be edited."""
-    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
+    """Return whether any finder knows this package: also one of a package that is installed to be edited.
+
+    Python skips a finder without `find_spec`, and packages for old Pythons bring one.
+    """
+    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path if hasattr(finder, "find_spec"))
 
 
 def _file_of(module: str, folders: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pluggy
 
 from exactsink.contract import CONTRACT_VERSION, ENTRY_POINT_GROUP, Backend, BackendSpec, ConfigError, Event, HookSpecs
+from exactsink.toolkit.drivers import missing
 from exactsink.toolkit.nearest import nearest
 
 __all__ = ["BackendListing", "Registry", "installed_plugins"]
@@ -68,11 +69,11 @@ class Registry:
             for name, problem in unusable.items()
         ]
         for name, (source, spec) in self._specs.items():
-            problem = ""
+            problem = missing(spec.drivers) and f"{missing(spec.drivers)}; next: {spec.install}"
             try:
                 self.load(name, name)
             except ConfigError as error:
-                problem = error.why or error.what
+                problem = problem or error.why or error.what
             package = self._packages[source]
             rows.append(BackendListing(name, source, package, spec.contract, spec.strategies, problem))
         return sorted(rows, key=lambda row: row.name)
@@ -92,7 +93,7 @@ class Registry:
         try:
             found: Any = getattr(importlib.import_module(module), attribute)
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
+            why = missing(spec.drivers) or f"{type(error).__name__}: {error}"
             what = f"{place}: backend {name} ({self.package(name)}) can't be imported"
             raise ConfigError(what, why=why, next=spec.install) from error
         if not (isinstance(found, type) and issubclass(found, Backend)):

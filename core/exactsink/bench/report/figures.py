@@ -11,23 +11,15 @@ __all__ = ["figures", "is_figure"]
 
 def figures(chart: Chart) -> Table:
     """Return every figure that a chart draws."""
-    return _of_bars(chart) if isinstance(chart, Bars) else _of_lines(chart)
+    if isinstance(chart, Bars):
+        bars = [(bar.label, bar.value, bar.low, bar.high) for bar in chart.bars]
+        return Table(chart.title, ["", chart.unit, "least", "greatest"], bars)
+    return _of_lines(chart)
 
 
 def is_figure(table: Table, column: int) -> bool:
     """Return whether a column has figures, which stand to the right."""
     return any(isinstance(row[column], int | float) for row in table.rows)
-
-
-def _of_bars(chart: Bars) -> Table:
-    spread = any(bar.low is not None or bar.high is not None for bar in chart.bars)
-    columns = ["", chart.unit, *(["least", "greatest"] if spread else [])]
-    rows: list[Sequence[Cell]] = [
-        [bar.label, bar.value, *([bar.low, bar.high] if spread else [])] for bar in chart.bars
-    ]
-    if chart.reference is not None:
-        rows.append([chart.reference.label, chart.reference.value, *([None, None] if spread else [])])
-    return Table(chart.title, columns, rows)
 
 
 def _of_lines(chart: Lines) -> Table:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink.bench.report.model import Cell, Section, Table
+from exactsink.bench.report.model import Cell, Table
 from exactsink.bench.report.numbers import shown
 
 __all__ = ["Criterion", "guide"]
@@ -14,61 +15,54 @@ __all__ = ["Criterion", "guide"]
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """Something to choose by, `small epochs` say, and each choice's figure; None where it was not measured."""
+    """Something to choose by, for example small epochs, and all figures of each choice; none where not measured."""
 
     name: str
     unit: str
     better: Literal["more", "less"]
-    figures: Mapping[str, float | None]
-    noise: float = 0.1
-    """Figures so close to the best one, as a part of it, are as good."""
+    figures: Mapping[str, Sequence[float]]
+    samples: str = "rounds"
+    """What the figures of one choice are taken from."""
 
 
-def guide(criteria: Sequence[Criterion]) -> Section:
-    """Return a section that names the best choice by each criterion, those as good, and the last, with their figures.
+def guide(caption: str, criteria: Sequence[Criterion]) -> Table:
+    """Return the best choice by each criterion, and by how much the others differ from it.
 
-    A criterion with fewer than two figures has nothing to choose between: it is left out, and a note says so.
+    Choices whose figures overlap those of the best one are named with it: no difference was measured. A criterion with
+    fewer than two choices is left out, and a note says so.
     """
     rows: list[Sequence[Cell]] = []
-    prose, notes = [], []
+    notes = []
     for criterion in criteria:
-        ranked = _ranked(criterion)
+        ranked = sorted(
+            ((name, values) for name, values in criterion.figures.items() if values),
+            key=lambda one: statistics.median(one[1]),
+            reverse=criterion.better == "more",
+        )
         if len(ranked) < 2:
             notes.append(f"{criterion.name}: fewer than two choices were measured")
             continue
-        best = [name for name in ranked if _as_good(criterion, ranked[name], next(iter(ranked.values())))]
-        others = [name for name in ranked if name not in best]
-        prose.append(_sentence(criterion, ranked, best, others))
-        last = others[-1] if others else None
-        rows.append(
-            [criterion.name, criterion.unit, _named(best, ranked), _named(others[:1], ranked), _times(ranked, last)]
-        )
-    columns = ["you care for", "measured in", "best", "next", "the last, times the best"]
-    return Section("What to choose", prose, [Table("Best, next and last by each criterion", columns, rows, notes)])
+        (_, best), *_ = ranked
+        equal = [_named(name, values) for name, values in ranked if _overlap(values, best)]
+        others = [_named(name, v) + f": {_difference(v, best)}" for name, v in ranked if not _overlap(v, best)]
+        overlap = f": their {criterion.samples} overlap: no difference was measured" if len(equal) > 1 else ""
+        rows.append([criterion.name, criterion.unit, ", ".join(equal) + overlap, "; ".join(others)])
+        if min(len(values) for _, values in ranked) < 2:
+            notes.append(f"{criterion.name}: measured once, so a difference may be noise")
+    return Table(caption, ["you care for", "measured in", "best", "the others"], rows, notes)
 
 
-def _ranked(criterion: Criterion) -> dict[str, float]:
-    measured = [(name, value) for name, value in criterion.figures.items() if value is not None and value == value]
-    return dict(sorted(measured, key=lambda pair: pair[1], reverse=criterion.better == "more"))
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return min(one) <= max(other) and min(other) <= max(one)
 
 
-def _as_good(criterion: Criterion, value: float, best: float) -> bool:
-    return abs(value - best) <= criterion.noise * abs(best)
+def _named(name: str, values: Sequence[float]) -> str:
+    return f"{name} ({shown(statistics.median(values))})"
 
 
-def _sentence(criterion: Criterion, ranked: Mapping[str, float], best: Sequence[str], others: Sequence[str]) -> str:
-    head = f"{criterion.name}: {_named(best, ranked)} {criterion.unit}"
-    if not others:
-        return f"{head}; all are within {criterion.noise:.0%} of each other."
-    return f"{head}; next is {_named(others[:1], ranked)}."
-
-
-def _named(names: Sequence[str], ranked: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} ({shown(ranked[name])})" for name in names)
-
-
-def _times(ranked: Mapping[str, float], last: str | None) -> Cell:
-    if last is None:
-        return None
-    best = next(iter(ranked.values()))
-    return f"{last}: {shown(ranked[last] / best)}" if best else f"{last}: {shown(ranked[last])}"
+def _difference(values: Sequence[float], best: Sequence[float]) -> str:
+    """Return how far a median is from the best one, which the order by medians has put first."""
+    value, first = statistics.median(values), statistics.median(best)
+    if value >= 2 * first:
+        return f"{shown(value / first)} times the best" if first > 0 else "more than the best"
+    return f"{abs(value / first - 1) * 100:.0f} % {'less' if value < first else 'more'} than the best"

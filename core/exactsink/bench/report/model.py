@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-__all__ = ["Bar", "Bars", "Better", "Cell", "Chart", "Line", "Lines", "Reference", "Report", "Section", "Table"]
+__all__ = ["Bar", "Bars", "Better", "Cell", "Chart", "Line", "Lines", "Report", "Section", "Table"]
 
 Cell = str | int | float | None
 """A figure or a text. None is what was not measured: a note says why."""
@@ -37,17 +37,9 @@ class Bar:
     """A figure with a name; `low` and `high` are the least and greatest of its rounds, and show the noise."""
 
     label: str
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A line to compare bars with: a bound, or what a peer does."""
-
-    label: str
     value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,6 @@ class Bars:
     title: str
     unit: str
     bars: Sequence[Bar]
-    reference: Reference | None = None
     better: Better = ""
     kind: Literal["bars"] = "bars"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from exactsink.bench.report.model import Cell
 
-__all__ = ["ABSENT", "shown", "tick"]
+__all__ = ["ABSENT", "printable", "shown", "tick"]
 
 ABSENT = "-"
 _LARGE = 1000
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -29,3 +32,8 @@ def tick(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
+
+
+def printable(text: str) -> str:
+    """Return a text without characters that no page may hold."""
+    return _FORBIDDEN.sub("\ufffd", text)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from pydantic import TypeAdapter
 
-from exactsink.bench.report.html import to_html
 from exactsink.bench.report.markdown import to_markdown
 from exactsink.bench.report.model import Report
+from exactsink.contract import ConfigError
+from exactsink.toolkit.drivers import missing
 
-__all__ = ["from_json", "save", "to_json"]
+__all__ = ["from_json", "page_writer", "save", "to_json"]
 
 
 def to_json(report: Report) -> str:
@@ -24,10 +27,19 @@ def from_json(text: str | bytes) -> Report:
     return TypeAdapter(Report).validate_json(text)
 
 
+def page_writer() -> ModuleType:
+    """Import what writes a page: nobody else needs its libraries. Raises ConfigError with the line for pip."""
+    try:
+        return importlib.import_module("exactsink.bench.report.page")
+    except ImportError as error:
+        why, fix = missing(("jinja2", "pygal")) or str(error), "pip install 'exactsink[bench]'"
+        raise ConfigError("exactsink bench --out cannot write its page", why=why, next=fix) from error
+
+
 def save(report: Report, folder: Path, name: str = "report") -> Sequence[Path]:
-    """Write `NAME.html`, `NAME.md` and `NAME.json` into a folder, which is made."""
+    """Write `NAME.html`, `NAME.md` and `NAME.json` into a folder, which is made. Raises ConfigError."""
+    texts = {"html": page_writer().to_html(report), "md": to_markdown(report), "json": to_json(report)}
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {"html": to_html(report), "md": to_markdown(report), "json": to_json(report)}
     paths = []
     for ending, text in texts.items():
         path = folder / f"{name}.{ending}"
