@@ -13,7 +13,6 @@ from tests.unit.upsert_sink import SCHEMA, Sink, upsert
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Applier,
     BackendOptions,
     Committed,
     Finding,
@@ -21,13 +20,12 @@ from exactsink.contract import (
     LineageError,
     Lost,
     Mark,
-    Marker,
     Retryable,
-    StagedBackend,
     Traits,
     Unknown,
 )
 from exactsink.testing import Session
+from exactsink.toolkit.roads import Applier, Marker, StagedBackend
 
 OLD_TABLE = """
     CREATE TABLE exactsink_epochs

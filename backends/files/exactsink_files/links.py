@@ -17,9 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from exactsink.contract import (
-    NO_HARD_LINKS,
     AlreadyCommitted,
-    AnyPath,
     Committed,
     Fatal,
     FileMode,
@@ -29,9 +27,13 @@ from exactsink.contract import (
     Outcome,
     Prepared,
     Standing,
-    SyncFailed,
     Txn,
     Unknown,
+)
+from exactsink.toolkit.storage import (
+    NO_HARD_LINKS,
+    AnyPath,
+    SyncFailed,
     file_sha256,
     make_folder,
     new_folder,

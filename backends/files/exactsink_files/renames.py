@@ -20,17 +20,14 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
-    ObjectPath,
     Outcome,
     Prepared,
     Retryable,
     Standing,
     Txn,
     Unknown,
-    file_sha256,
-    store_errors,
-    sync_folders,
 )
+from exactsink.toolkit.storage import ObjectPath, file_sha256, store_errors, sync_folders
 from exactsink_files.links import sync_finals
 from exactsink_files.places import Found, Place, contended, doing, foreign_file, hidden, tried
 from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root

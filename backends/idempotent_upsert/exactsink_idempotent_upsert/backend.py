@@ -12,19 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import (
-    Applier,
-    Committer,
-    ConfigError,
-    Fatal,
-    JobContext,
-    StagedBackend,
-    Traits,
-    Txn,
-    Validator,
-    Writer,
-)
+from exactsink.contract import Committer, ConfigError, Fatal, JobContext, Traits, Txn, Validator, Writer
 from exactsink.toolkit.json_columns import plain
+from exactsink.toolkit.roads import Applier, StagedBackend
 from exactsink.toolkit.spark_sql import quoted_name
 from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, check_order
 from exactsink_idempotent_upsert.names import ascii_lower

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.contract import Finding, InDoubt, Marker, Txn
+from exactsink.contract import Finding, InDoubt, Txn
+from exactsink.toolkit.roads import Marker
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Applier,
     Audit,
     Committable,
     Committed,
@@ -23,12 +22,9 @@ from exactsink.contract import (
     JobContext,
     LineageError,
     Lost,
-    Marker,
-    MarkerCommitter,
     Outcome,
     Prepared,
     Refused,
-    StagedCommitter,
     Standing,
     Txn,
     Undecided,
@@ -36,6 +32,7 @@ from exactsink.contract import (
     Writer,
 )
 from exactsink.toolkit.payloads import check_version
+from exactsink.toolkit.roads import Applier, Marker, MarkerCommitter, StagedCommitter
 from exactsink_idempotent_upsert.database import (
     STAGED,
     UNDECIDED,

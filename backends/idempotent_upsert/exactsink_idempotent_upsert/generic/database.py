@@ -14,7 +14,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, Finding, InDoubt, Marker, Retryable
+from exactsink.contract import Fatal, Finding, InDoubt, Retryable
+from exactsink.toolkit.roads import Marker
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.rows import Rounds, column_type, columns_declared, columns_of, takes
 from exactsink_idempotent_upsert.generic.spool import in_order
