@@ -9,6 +9,8 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 # One run for all: its servers start once. Its own order and groups are in tests/conftest.py; a worker waits often.
 PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
 OF_S3 := tests/conformance/test_s3.py tests/integration/s3 tests/integration/files_s3 tests/e2e/test_object_store.py
+APT := $(SUDO) apt-get update
+INSTALL := $(SUDO) apt-get install -y --no-install-recommends
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo docs lint check test proof soak matrix browser promtool bench bench-peers bench-faults clean
@@ -17,9 +19,9 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: $(VENV)/.ready  ## Make the virtual environment, and install Python and Java where there is none
+setup: $(VENV)/.servers  ## Make the virtual environment; install Python, Java and servers for tests where there are none
 
-demo: setup  ## Stream a year of flights into Parquet and SQLite, killing the driver five times, and reconcile
+demo: $(VENV)/.ready  ## Stream a year of flights into Parquet and SQLite, killing the driver five times, and reconcile
 	@$(BIN)/python examples/flights/demo.py
 
 docs: setup  ## Make the documentation a site, below build/site; links and anchors are checked
@@ -75,25 +77,26 @@ clean:  ## Remove what the commands above made
 $(VENV)/.ready: pyproject.toml
 	@echo "setting up $(VENV): once, about a minute"
 	@for python in $(PYTHONS); do $$python $(GOOD_PYTHON) 2>/dev/null && break; done || \
-	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends python3 python3-venv; }
-	@java -version >/dev/null 2>&1 || { $(SUDO) apt-get update && \
-	  { $(SUDO) apt-get install -y --no-install-recommends openjdk-17-jre-headless || \
-	    $(SUDO) apt-get install -y --no-install-recommends openjdk-21-jre-headless; }; }
-	@{ ls -d /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || \
-	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/postgresql-common/createcluster.d && \
-	    echo 'create_main_cluster = false' | $(SUDO) tee /etc/postgresql-common/createcluster.d/exactsink.conf >/dev/null && \
-	    $(SUDO) apt-get install -y --no-install-recommends postgresql; }  # no cluster of Debian's own
-	@ls /usr/sbin/pgbouncer >/dev/null 2>&1 || command -v pgbouncer >/dev/null || \
-	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/systemd/system && $(SUDO) ln -sf /dev/null /etc/systemd/system/pgbouncer.service && \
-	    $(SUDO) apt-get install -y --no-install-recommends pgbouncer; }  # no service of Debian's own
-	@command -v redis-server >/dev/null || \
-	  { $(SUDO) apt-get update && $(SUDO) mkdir -p /etc/systemd/system && $(SUDO) ln -sf /dev/null /etc/systemd/system/redis-server.service && \
-	    $(SUDO) apt-get install -y --no-install-recommends redis-server; }  # for the example plugin; no service of Debian's own
-	@PATH=$$PATH:/usr/sbin command -v mariadbd >/dev/null || \
-	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core; }
-	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || \
-	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends maven openssl; }  # for Kafka's tests
+	  { $(APT) && $(INSTALL) python3 python3-venv; }
+	@java -version >/dev/null 2>&1 || { $(APT) && { $(INSTALL) openjdk-17-jre-headless || $(INSTALL) openjdk-21-jre-headless; }; }
 	@for python in $(PYTHONS); do if $$python $(GOOD_PYTHON) 2>/dev/null; then $$python -m venv --clear $(VENV); break; fi; done
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,idempotent-upsert]' --group demo
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
 	@$(BIN)/python -m pip install --quiet --editable '.[spark,s3,sftp,idempotent-upsert,mysql,postgres,kafka,bench]' --group dev
+	@touch $@
+
+# Servers for tests. PgBouncer, Redis and an SSH server are unpacked by the tests themselves, not installed: Debian's
+# packages would start them. What they need of Debian's libraries is installed here.
+$(VENV)/.servers: $(VENV)/.dev
+	@{ ls -d /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || \
+	  { $(APT) && $(SUDO) mkdir -p /etc/postgresql-common/createcluster.d && \
+	    echo 'create_main_cluster = false' | $(SUDO) tee /etc/postgresql-common/createcluster.d/exactsink.conf >/dev/null && \
+	    $(INSTALL) postgresql; }  # no cluster of Debian's own
+	@PATH=$$PATH:/usr/sbin command -v mariadbd >/dev/null || { $(APT) && $(INSTALL) mariadb-server-core mariadb-client-core; }
+	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || { $(APT) && $(INSTALL) maven openssl; }  # for Kafka's tests
+	@[ -n "$$(ldconfig -p | grep libcares)" ] && [ -n "$$(ldconfig -p | grep liblzf)" ] || { $(APT) && $(INSTALL) \
+	  $$(apt-cache depends --no-recommends --no-suggests pgbouncer redis-tools | awk '/ Depends: lib/ {print $$2}' | sort -u); }
 	@touch $@

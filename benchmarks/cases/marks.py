@@ -24,11 +24,12 @@ from benchmarks.kafka_broker import Target
 from benchmarks.kafka_broker import serving as serving_kafka
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.warm_spark import PARTITIONS, row_frame
-from exactsink.contract import Backend, MarkerCommitter
+from exactsink.contract import Backend
 from exactsink.protocol.participant import no_probe, write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing.driver_run import hashed
+from exactsink.toolkit.roads import MarkerCommitter
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.marks import MarkFolder

@@ -16,8 +16,8 @@ from tests.servers.s3_proxy import cutting_s3
 from benchmarks.cases.journal import append, build, start
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.s3_server import Requests
-from exactsink.contract import ObjectPath
 from exactsink.protocol.journal.stores.objects import ObjectStore
+from exactsink.toolkit.storage import ObjectPath
 
 __all__ = ["BENCHMARK"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Applier, Backend, Marker
+from exactsink.contract import Backend
 from exactsink.testing import ConformanceTarget
 from exactsink.testing.wrapped import WrappedApplier
+from exactsink.toolkit.roads import Applier, Marker
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.sqlite.conformance import TableTarget
 from tests.conformance import defects_of_commits as commits

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.contract import ObjectPath
 from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
+from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.conformance_s3 import S3Target
 from exactsink_idempotent_upsert.sqlite.conformance import StagedTarget
 from tests.conformance.test_backends import chosen

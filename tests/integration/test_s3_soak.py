@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks.large_file import batches
 
-from exactsink.contract import Committed, JobContext, ObjectPath
+from exactsink.contract import Committed, JobContext
 from exactsink.testing import Session
+from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.backend import FilesBackend, FilesOptions
 from tests.servers.s3 import own_s3
 

@@ -33,15 +33,14 @@ from exactsink.contract import (
     LineageError,
     Lost,
     Mark,
-    ObjectPath,
     PreflightError,
     Prepared,
     Retryable,
     Unknown,
-    path_of,
 )
 from exactsink.testing import SCENARIOS, Runner, Session
 from exactsink.testing.target import ROWS
+from exactsink.toolkit.storage import ObjectPath, path_of
 from tests.plugins.kit import rows
 from tests.servers.s3 import S3
 

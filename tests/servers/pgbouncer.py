@@ -12,12 +12,12 @@ from typing import Any
 
 import psycopg
 
+from tests.servers.packages import unpacked
 from tests.servers.postgres import Postgres, server_user
 from tests.servers.process import ServerProcess, owned
 
 __all__ = ["PgBouncer", "own_pgbouncer"]
 
-INSTALL = "apt-get update && apt-get install -y --no-install-recommends pgbouncer"
 PORT = "6432"
 SETTINGS = {"max_client_conn": "500", "default_pool_size": "30", "server_idle_timeout": "1", "admin_users": "postgres"}
 
@@ -26,12 +26,10 @@ class PgBouncer(ServerProcess, Postgres):
     """A pooler with a folder of its own: `start` and `kill` it at will, `remove` it at the end."""
 
     def __init__(self, server: Postgres, pool_mode: str, **settings: str) -> None:
-        program = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/bin:/usr/bin")
-        if program is None:
-            raise RuntimeError(f"these tests need PgBouncer; run: {INSTALL}")
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pool-")), PORT)
         self.pool_mode = pool_mode
-        self._program = program
+        # The server's user may not look into the folder where packages are unpacked.
+        self._program = shutil.copy(unpacked("pgbouncer") / "usr/sbin/pgbouncer", self.folder)
         given = {"unix_socket_dir": str(self.folder), "listen_port": PORT, "listen_addr": "", "pool_mode": pool_mode}
         given |= {"auth_type": "trust", "auth_file": str(self.folder / "users"), **SETTINGS, **settings}
         lines = ["[databases]", f"* = host={server.folder} port={server.port}", "[pgbouncer]"]

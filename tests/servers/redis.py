@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,12 +11,12 @@ from typing import Any
 
 import redis
 
+from tests.servers.packages import unpacked
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
 
 __all__ = ["RedisServer", "own_redis"]
 
-INSTALL = "apt-get update && apt-get install -y --no-install-recommends redis-server"
 SETTINGS = ("--appendonly yes", "--appendfsync always", "--maxmemory-policy noeviction", "--save ''")
 
 
@@ -43,11 +42,9 @@ class RedisServer(ServerProcess):
         self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str]:
-        program = shutil.which("redis-server")
-        if program is None:
-            raise RuntimeError(f"there is no redis-server: {INSTALL}")
+        program = unpacked("redis-server", "redis-tools") / "usr/bin/redis-server"
         said = [part.strip("'") for setting in self._settings for part in setting.split(" ", 1)]
-        return [program, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), *said]
+        return [str(program), "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), *said]
 
     def _answers(self) -> bool:
         try:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 import pyarrow as pa
 
-from exactsink.contract import Backend, Event, ExactsinkError, Retryable, make_folder, storage_errors
+from exactsink.contract import Backend, Event, ExactsinkError, Retryable
 from exactsink.observe.state import StateFile
 from exactsink.protocol.commit import Retry, SinkCommit
 from exactsink.protocol.coordinator import Batch, Coordinator
@@ -27,6 +27,7 @@ from exactsink.protocol.participant import no_probe, write_partition
 from exactsink.protocol.sinks import Sink
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing.driver_run import hashed
+from exactsink.toolkit.storage import make_folder, storage_errors
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from tests.simulation.disk import LOOKS, Disk, Fault, Image, write

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import DurableFile, durable, staged, sync_folders
-from exactsink.contract.idempotent import _ProvenApplier
 from exactsink.protocol.journal.stores import local
 from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.toolkit.roads import staged
+from exactsink.toolkit.roads.idempotent import _ProvenApplier
+from exactsink.toolkit.storage import DurableFile, durable, sync_folders
 from exactsink_files import links
 from exactsink_files.marks import MarkFolder
 from tests.simulation.disk_plays import KINDS, Broken, Lab, failed_syncs, faults, kills, power_cuts

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from tests.unit.files_sink import SCHEMA, files, lines, rows, temps
 from tests.unit.os_faults import refused
 
-from exactsink.contract import Committed, DurableFile, ExactsinkError, Fatal, Retryable
+from exactsink.contract import Committed, ExactsinkError, Fatal, Retryable
+from exactsink.toolkit.storage import DurableFile
 from exactsink_files.backend import FilesBackend, FilesOptions
 
 

@@ -19,17 +19,8 @@ import pytest
 from tests.unit.files_sink import EPOCH, SCHEMA, TEXT, assert_two_files, files, lines, rows, temps, two_files, visible
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Committed,
-    DurableFile,
-    Fatal,
-    InDoubt,
-    Outcome,
-    Retryable,
-    Unknown,
-    file_sha256,
-)
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, InDoubt, Outcome, Retryable, Unknown
+from exactsink.toolkit.storage import DurableFile, file_sha256
 
 STANDS = {Committed, AlreadyCommitted}
 

@@ -23,7 +23,8 @@ from tests.unit.manual_job import Job
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill, refused
 from tests.unit.test_cli import Command
 
-from exactsink.contract import ConfigError, Fatal, file_names, path_of
+from exactsink.contract import ConfigError, Fatal
+from exactsink.toolkit.storage import file_names, path_of
 from exactsink_files import Snapshot, manifests, snapshot
 from exactsink_files.marks import MarkFolder
 from exactsink_files.votes import Vote

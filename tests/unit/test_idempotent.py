@@ -22,20 +22,18 @@ from exactsink.contract import (
     BackendOptions,
     Committable,
     Committed,
-    DurableFile,
     Fatal,
-    IdempotentBackend,
     JobContext,
     LineageError,
     Lost,
     Mark,
     Retryable,
     Unknown,
-    Version,
-    durable,
 )
-from exactsink.contract.staged import Marker
 from exactsink.testing import Session
+from exactsink.toolkit.roads import IdempotentBackend, Version
+from exactsink.toolkit.roads.staged import Marker
+from exactsink.toolkit.storage import DurableFile, durable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

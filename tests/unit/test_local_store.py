@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from tests.unit.os_faults import around
 
-from exactsink.contract import PreflightError, Retryable, create_file
+from exactsink.contract import PreflightError, Retryable
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores import local as store_module
 from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.toolkit.storage import create_file
 
 PATIENCE = 60  # seconds until a process that hangs says so
 

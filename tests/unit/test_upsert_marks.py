@@ -14,7 +14,6 @@ from tests.unit.upsert_sink import SCHEMA, Sink, upsert
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Applier,
     BackendOptions,
     Committed,
     Finding,
@@ -22,15 +21,13 @@ from exactsink.contract import (
     LineageError,
     Lost,
     Mark,
-    Marker,
     Prepared,
     Retryable,
-    StagedBackend,
-    StagedCommitter,
     Traits,
     Unknown,
 )
 from exactsink.testing import Session
+from exactsink.toolkit.roads import Applier, Marker, StagedBackend, StagedCommitter
 from exactsink_idempotent_upsert.strategies import UpsertApplier
 
 OLD_TABLE = """

@@ -16,8 +16,9 @@ import pytest
 from tests.unit.odd_names import ODD_NAMES
 from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
-from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, ObjectPath, Retryable, Txn, Unknown
-from exactsink.contract.staging import damage_of, voted
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, Retryable, Txn, Unknown
+from exactsink.toolkit.roads.staging import damage_of, voted
+from exactsink.toolkit.storage import ObjectPath
 from exactsink_idempotent_upsert.sqlite import rows as sqlite_rows
 from exactsink_idempotent_upsert.table import Table
 

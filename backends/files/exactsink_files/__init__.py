@@ -8,7 +8,7 @@ The way of a row, and then of its vote:
 - `writer`: a task attempt's hidden files, sealed by its vote; `upload_files`: the same as parts of uploads to S3.
 - `votes`: what it says.
 - `committer`: its files get their final names, or go; what the sweep finds. `places` is what it asks of where they are:
-  `links` in a folder, `uploads` in S3.
+  `folders` with `links` on a file system or `renames` on an SFTP server, `uploads` in S3.
 - `s3`: the calls on a store; `preflight_s3` tries them.
 - `marks`: what the target's folder proves of it, and of the journal that feeds the folder.
 - `manifests`: which files each epoch has, folded by the hundred.

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exactsink.contract import AnyPath, Audit, ObjectPath, file_sha256
+from exactsink.contract import Audit
+from exactsink.toolkit.storage import AnyPath, ObjectPath, file_sha256
 from exactsink_files.votes import VotedFile
 
 __all__ = ["audited"]

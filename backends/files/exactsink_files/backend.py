@@ -12,8 +12,9 @@ from urllib.request import getproxies
 import pyarrow as pa
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from exactsink.contract import AnyPath, Committer, JobContext, ObjectPath, Traits, Txn, Writer, is_object_url
+from exactsink.contract import Committer, JobContext, Traits, Txn, Writer
 from exactsink.toolkit.local_paths import real_path
+from exactsink.toolkit.storage import AnyPath, ObjectPath, is_object_url
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.links import Links

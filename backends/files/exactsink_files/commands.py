@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from exactsink.contract import AnyPath, ConfigError, JobSinks, OpenJob
+from exactsink.contract import ConfigError, JobSinks, OpenJob
+from exactsink.toolkit.storage import AnyPath
 from exactsink_files.backend import FilesBackend
 from exactsink_files.snapshots import Feed, Snapshot, snapshot
 

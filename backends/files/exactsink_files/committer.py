@@ -1,7 +1,7 @@
 """The driver's side: how a vote's files get their final names, or go, and what proves it.
 
 Every step can be the last one of a killed process, and another process may be at the same step: what was done is
-read off the target alone. How files get their names is their place's part: `links` or `uploads`.
+read off the target alone. How files get their names is their place's part.
 """
 
 from __future__ import annotations

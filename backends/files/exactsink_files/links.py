@@ -11,46 +11,26 @@ import os
 import shutil
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from exactsink.contract import (
-    NO_HARD_LINKS,
-    AlreadyCommitted,
-    AnyPath,
-    Committed,
-    Fatal,
-    FileMode,
-    Finding,
-    InDoubt,
-    JobContext,
-    Outcome,
-    Prepared,
-    Standing,
-    SyncFailed,
-    Txn,
-    Unknown,
-    file_sha256,
-    make_folder,
-    new_folder,
-    sync_folders,
-)
-from exactsink_files.places import Found, Place, contended, doing, foreign_file, hidden, remedy, tried
-from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
+from exactsink.contract import FileMode, Finding, JobContext
+from exactsink.toolkit.storage import NO_HARD_LINKS, file_sha256, make_folder, new_folder
+from exactsink_files.folders import TRIES, Folders
+from exactsink_files.places import contended, doing, foreign_file, remedy, tried
+from exactsink_files.votes import Vote, VotedFile, temp_root
 
-__all__ = ["Links", "remove_folder", "sync_finals"]
+__all__ = ["Links", "remove_folder"]
 
 _NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
-_TRIES = 100
 
 
-class Links(Place):
-    """A folder: a participant's files wait in one of their own below `_exactsink`."""
+class Links(Folders[Path]):
+    """A folder of a file system. A linked file keeps its hidden name, too, until the participant is dropped."""
 
     def __init__(self, root: Path, file_mode: FileMode) -> None:
-        self.root = self._root = root
+        super().__init__(root)
         self._file_mode = file_mode
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
@@ -78,53 +58,61 @@ class Links(Place):
         """Return the root, who may look into hidden folders, and the user who must: the driver's."""
         return json.dumps([str(self.root), self._file_mode, os.getuid()]).encode()
 
-    def look(self, votes: Mapping[str, Vote]) -> Found:
-        return Found({name: found for name, vote in votes.items() if (found := _missing(vote))})
-
-    def gone(self, vote: Vote) -> bool:
-        return not all(os.path.lexists(_temp(vote, file)) for file in vote.files)
-
-    def shows(self, vote: Vote) -> bool:
-        return any(os.path.lexists(_final(vote, file)) for file in vote.files)
-
-    def withdraw(self, vote: Vote) -> None:
-        remove_folder(Path(vote.root, vote.folder))
-
-    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
-        """Link each file; durable for those participants only of which all is there."""
-        outcomes = {name: [_place(vote, file) for file in vote.files] for name, vote in votes.items()}
-        unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
-        sync_finals([vote for name, vote in votes.items() if name not in unknown])
-        return outcomes
-
-    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
-        return {name: [_stands(vote, file) for file in vote.files] for name, vote in votes.items()}
-
-    def holds(self, txn: Txn) -> Sequence[str]:
-        folder = temp_folder(self._root, txn)
-        sizes = []
-        with suppress(FileNotFoundError):  # it has ended
-            for entry in list(os.scandir(folder)):
-                sizes.append(entry.stat(follow_symlinks=False).st_size)
-        return [hidden(folder, sizes)] if sizes else []
-
     def drop(self, votes: Sequence[Vote]) -> None:
         for vote in votes:
-            _drop_temps(vote)
+            _drop_temps(Path(vote.root, vote.folder), vote)
 
-    def remove(self, txns: Sequence[Txn]) -> None:
-        for txn in txns:
-            remove_folder(temp_folder(self._root, txn))
+    def _at(self, root: str, name: str) -> Path:
+        return Path(root, name)
 
-    def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
-        found = []
-        with suppress(FileNotFoundError):  # no temp folder yet
-            for entry in list(os.scandir(temp_root(self._root))):
-                if (txn := own_txn(ctx, entry.name)) is not None and entry.is_dir(follow_symlinks=False):
-                    with suppress(FileNotFoundError):  # gone between listing and looking
-                        age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-                        found.append(InDoubt.of(txn, age_seconds=age))
+    def _look(self, path: Path) -> os.stat_result | None:
+        try:
+            return os.lstat(path)
+        except FileNotFoundError:
+            return None
+
+    def _missing(self, vote: Vote) -> str:
+        folder = Path(vote.root, vote.folder)
+        return "; ".join(filter(None, (f"{folder} is a link" * folder.is_symlink(), super()._missing(vote))))
+
+    def _gone(self, vote: Vote, file: VotedFile) -> str:
+        mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
+        return super()._gone(vote, file) + mounted
+
+    def _differs(self, temp: Path, found: os.stat_result, file: VotedFile) -> str:
+        if found.st_size == file.size and stat.S_ISREG(found.st_mode):
+            return ""
+        kind = "" if stat.S_ISREG(found.st_mode) else "is no regular file, "
+        return f"{temp} {kind}has {found.st_size} bytes, {file.size} were voted for"
+
+    def _name(self, temp: Path, final: Path) -> None:
+        _make_folders(final.parent)
+        _link(temp, final)
+
+    def _is_named(self, final: Path, file: VotedFile, waits: os.stat_result | None) -> bool:
+        """Return whether the final name is the same inode's, or that of the same size and hash."""
+        found = self._look(final)
+        if found is None or (waits is not None and os.path.samestat(found, waits)):
+            return found is not None
+        try:
+            if stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256:
+                return True
+        except FileNotFoundError:
+            return False
+        raise foreign_file(final, file)
+
+    def _listed(self, folder: Path, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
+        found: dict[str, tuple[int, float | None]] = {}
+        with suppress(FileNotFoundError):
+            for entry in list(os.scandir(folder)):
+                with suppress(FileNotFoundError):  # gone between listing and looking
+                    if not folders or entry.is_dir(follow_symlinks=False):
+                        seen = entry.stat(follow_symlinks=False)
+                        found[entry.name] = seen.st_size, seen.st_mtime
         return found
+
+    def _remove(self, folder: Path) -> None:
+        remove_folder(folder)
 
 
 def remove_folder(folder: Path) -> None:
@@ -132,7 +120,7 @@ def remove_folder(folder: Path) -> None:
 
     Once the folder is gone its writer can add nothing more, and so can't vote.
     """
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         try:
             shutil.rmtree(folder)
             return
@@ -145,80 +133,12 @@ def remove_folder(folder: Path) -> None:
     raise contended(f"can't remove {folder}")
 
 
-def _temp(vote: Vote, file: VotedFile) -> Path:
-    return Path(vote.root, vote.folder, file.temp)
-
-
-def _final(vote: Vote, file: VotedFile) -> Path:
-    return Path(vote.root, file.final)
-
-
-def _missing(vote: Vote) -> str:
-    """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
-    folder = Path(vote.root, vote.folder)
-    found = [f"{folder} is a link"] if folder.is_symlink() else []
-    for file in vote.files:
-        temp = _temp(vote, file)
-        try:  # before the final name: that is given before the temp is dropped
-            waits = os.lstat(temp)
-        except FileNotFoundError:
-            if not os.path.lexists(_final(vote, file)):
-                found.append(_gone(vote, file))
-        else:
-            if waits.st_size != file.size or not stat.S_ISREG(waits.st_mode):
-                kind = "" if stat.S_ISREG(waits.st_mode) else "is no regular file, "
-                found.append(f"{temp} {kind}has {waits.st_size} bytes, {file.size} were voted for")
-    return "; ".join(found)
-
-
-def _gone(vote: Vote, file: VotedFile) -> str:
-    mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
-    return f"both {_temp(vote, file)} and its final name {_final(vote, file)} are gone{mounted}"
-
-
-def _place(vote: Vote, file: VotedFile) -> Outcome:
-    """Link one file to its final name, or find that it has it. Raises Fatal when a foreign file has that name."""
-    temp, final = _temp(vote, file), _final(vote, file)
-    for _ in range(_TRIES):
-        sealed = _sealed(temp)
-        if sealed is not None:
-            _make_folders(final.parent)
-            try:
-                _link(temp, final)
-                return Committed()
-            except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
-                continue
-            except FileExistsError:
-                pass
-        if _is_named(final, file, sealed):
-            return AlreadyCommitted()
-        if sealed is None:
-            return Unknown(_gone(vote, file))
-    raise contended(f"can't give {temp} its final name {final}")
-
-
 def _make_folders(folder: Path) -> None:
-    """Make partition folders; `sync_finals` makes their names durable, all at once."""
+    """Make partition folders; `publish` makes their names durable, all at once."""
     if not folder.is_dir():
         _make_folders(folder.parent)
         with suppress(FileExistsError):
             new_folder(folder, "umask")
-
-
-def _stands(vote: Vote, file: VotedFile) -> Standing:
-    """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
-    sealed = _sealed(_temp(vote, file))
-    if _is_named(_final(vote, file), file, sealed):
-        return AlreadyCommitted()
-    return Unknown(_gone(vote, file)) if sealed is None else Prepared()
-
-
-def _sealed(temp: Path) -> os.stat_result | None:
-    """Look at a temp name; always before the final name: that is given before the temp is dropped."""
-    try:
-        return os.lstat(temp)
-    except FileNotFoundError:
-        return None
 
 
 def _link(temp: Path, final: Path) -> None:
@@ -233,42 +153,14 @@ def _link(temp: Path, final: Path) -> None:
         os.rename(temp, final)  # two committers race for the one temp: the slower finds it gone
 
 
-def _is_named(final: Path, file: VotedFile, sealed: os.stat_result | None) -> bool:
-    """Return whether `final` is there: the same inode, or the same size and hash. Raises Fatal for a foreign file."""
-    try:
-        found = os.lstat(final)
-        if sealed is not None and os.path.samestat(found, sealed):
-            return True
-        if stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256:
-            return True
-    except FileNotFoundError:
-        return False
-    raise foreign_file(final, file)
-
-
-def sync_finals(votes: Sequence[Vote], at: Callable[[str, str], AnyPath] = Path) -> None:
-    """Make the names of these votes' files durable, in all folders up to the root; `at` joins root and name."""
-    finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
-    try:
-        sync_folders(at(root, str(folder)) for root, final in finals for folder in final.parents)
-    except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
-        raise Fatal(
-            f"the names of files in {error.filename} can't be made durable",
-            why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
-            next="mount its file system anew (or start its machine again), so that what is read is what the disk "
-            "holds; then start the job again: nothing is lost",
-        ) from error
-
-
-def _drop_temps(vote: Vote) -> None:
+def _drop_temps(folder: Path, vote: Vote) -> None:
     """Remove a committed participant's temp names and folder. Idempotent."""
-    if os.path.islink(Path(vote.root, vote.folder)):  # what it leads to is not ours
+    if folder.is_symlink():  # what it leads to is not ours
         return
     for file in vote.files:
-        with suppress(FileNotFoundError):
-            os.unlink(_temp(vote, file))
+        (folder / file.temp).unlink(missing_ok=True)
     try:
-        os.rmdir(Path(vote.root, vote.folder))
+        folder.rmdir()
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # what else lies there is not ours
             raise

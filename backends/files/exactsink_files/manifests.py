@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from exactsink.contract import AnyPath, Fatal, ObjectPath, Retryable, create_file, file_names
+from exactsink.contract import Fatal, Retryable
+from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, file_names
 from exactsink_files.votes import is_below
 
 __all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "epochs_of", "fold", "range_of"]

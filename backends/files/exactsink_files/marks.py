@@ -25,11 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exactsink.contract import (
+from exactsink.contract import Fatal, JobContext, Mark
+from exactsink.toolkit.storage import (
     AnyPath,
-    Fatal,
-    JobContext,
-    Mark,
     ObjectPath,
     SyncFailed,
     create_file,

@@ -13,17 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from exactsink.contract import (
+from exactsink.contract import ConfigError, Fatal, Finding, InDoubt, JobContext, Outcome, Retryable, Standing, Txn
+from exactsink.toolkit.storage import (
     AnyPath,
-    ConfigError,
-    Fatal,
-    Finding,
-    InDoubt,
-    JobContext,
-    Outcome,
-    Retryable,
-    Standing,
-    Txn,
     create_file,
     file_names,
     file_sha256,

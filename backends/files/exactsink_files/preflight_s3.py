@@ -9,7 +9,8 @@ import errno
 import secrets
 from collections.abc import Iterator
 
-from exactsink.contract import Finding, JobContext, store_code
+from exactsink.contract import Finding, JobContext
+from exactsink.toolkit.storage import store_code
 from exactsink_files.s3 import S3
 from exactsink_files.votes import Part
 

@@ -8,44 +8,25 @@ from __future__ import annotations
 import hashlib
 import io
 import secrets
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Committed,
-    Fatal,
-    Finding,
-    InDoubt,
-    JobContext,
-    ObjectPath,
-    Outcome,
-    Prepared,
-    Retryable,
-    Standing,
-    Txn,
-    Unknown,
-    file_sha256,
-    store_errors,
-    sync_folders,
-)
-from exactsink_files.links import sync_finals
-from exactsink_files.places import Found, Place, contended, doing, foreign_file, hidden, tried
-from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
+from exactsink.contract import Fatal, Finding, JobContext, Retryable, Txn
+from exactsink.toolkit.storage import ObjectPath, file_sha256, store_errors, sync_folders
+from exactsink_files.folders import TRIES, Folders
+from exactsink_files.places import contended, doing, foreign_file, tried
+from exactsink_files.votes import Vote, VotedFile, temp_folder, temp_root
 from exactsink_files.writer import HiddenFiles
 
 __all__ = ["Renames", "SentFiles"]
 
-_TRIES = 100
 
-
-class Renames(Place):
-    """A folder of a server: a participant's files wait in one of their own below `_exactsink`."""
+class Renames(Folders[ObjectPath]):
+    """A folder of a server."""
 
     def __init__(self, root: ObjectPath) -> None:
-        self.root = self._root = root
+        super().__init__(root)
         self._fs: Any = root.fs
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
@@ -79,99 +60,37 @@ class Renames(Place):
         with store_errors(self._root.url):
             self._fs.make_folders(_path(temp_root(self._root)))
 
-    def look(self, votes: Mapping[str, Vote]) -> Found:
-        return Found({name: found for name, vote in votes.items() if (found := self._missing(vote))})
-
-    def gone(self, vote: Vote) -> bool:
-        return not all(self._temp(vote, file).exists() for file in vote.files)
-
-    def shows(self, vote: Vote) -> bool:
-        return any(self._final(vote, file).exists() for file in vote.files)
-
-    def withdraw(self, vote: Vote) -> None:
-        _remove_folder(self._at(vote.root, vote.folder))
-
-    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
-        """Rename each file; durable for those participants only of which all is there."""
-        outcomes = {name: [self._place(vote, file) for file in vote.files] for name, vote in votes.items()}
-        unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
-        sync_finals([vote for name, vote in votes.items() if name not in unknown], self._at)
-        return outcomes
-
-    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
-        return {name: [self._stands(vote, file) for file in vote.files] for name, vote in votes.items()}
-
-    def holds(self, txn: Txn) -> Sequence[str]:
-        folder = temp_folder(self._root, txn)
-        sizes = [info.size or 0 for info in folder.listed().values()]
-        return [hidden(folder, sizes)] if sizes else []
-
-    def drop(self, votes: Sequence[Vote]) -> None:
-        for vote in votes:
-            _remove_folder(self._at(vote.root, vote.folder))
-
-    def remove(self, txns: Sequence[Txn]) -> None:
-        for txn in txns:
-            _remove_folder(temp_folder(self._root, txn))
-
-    def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
-        now = time.time()
-        listed = temp_root(self._root).listed()
-        ages = {name: None if info.modified is None else now - info.modified for name, info in listed.items()}
-        return [InDoubt.of(txn, age_seconds=ages[name]) for name in ages if (txn := own_txn(ctx, name)) is not None]
-
     def _at(self, root: str, name: str) -> ObjectPath:
         return ObjectPath(root if name == "." else f"{root}/{name}", self._root.fs)
 
-    def _temp(self, vote: Vote, file: VotedFile) -> ObjectPath:
-        return self._at(vote.root, f"{vote.folder}/{file.temp}")
+    def _look(self, path: ObjectPath) -> int | None:
+        """Return a file's size."""
+        try:
+            return path.info().size
+        except FileNotFoundError:
+            return None
 
-    def _final(self, vote: Vote, file: VotedFile) -> ObjectPath:
-        return self._at(vote.root, file.final)
+    def _differs(self, temp: ObjectPath, found: int, file: VotedFile) -> str:
+        return "" if found == file.size else f"{temp} has {found} bytes, {file.size} were voted for"
 
-    def _missing(self, vote: Vote) -> str:
-        """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
-        found = []
-        for file in vote.files:
-            temp = self._temp(vote, file)
-            try:
-                if (size := temp.info().size) != file.size:
-                    found.append(f"{temp} has {size} bytes, {file.size} were voted for")
-            except FileNotFoundError:
-                if not self._final(vote, file).exists():
-                    found.append(self._gone(vote, file))
-        return "; ".join(found)
+    def _name(self, temp: ObjectPath, final: ObjectPath) -> None:
+        with store_errors(final.url):
+            self._fs.make_folders(_path(final.parent))
+            self._fs.give_name(_path(temp), _path(final))
 
-    def _gone(self, vote: Vote, file: VotedFile) -> str:
-        return f"both {self._temp(vote, file)} and its final name {self._final(vote, file)} are gone"
+    def _is_named(self, final: ObjectPath, file: VotedFile, waits: int | None) -> bool:
+        try:
+            if final.info().size == file.size and file_sha256(final) == file.sha256:
+                return True
+        except FileNotFoundError:
+            return False
+        raise foreign_file(final, file)
 
-    def _place(self, vote: Vote, file: VotedFile) -> Outcome:
-        """Rename one file, or find that it has its name. Raises Fatal when a foreign file has that name."""
-        temp, final = self._temp(vote, file), self._final(vote, file)
-        for _ in range(_TRIES):
-            waits = temp.exists()  # looked at before the final name: that one comes in its place
-            if waits:
-                try:
-                    with store_errors(final.url):
-                        self._fs.make_folders(_path(final.parent))
-                        self._fs.give_name(_path(temp), _path(final))
-                    return Committed()
-                except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
-                    continue
-                except FileExistsError:
-                    pass
-            if _is_named(final, file):
-                return AlreadyCommitted()
-            if not waits:
-                return Unknown(self._gone(vote, file))
-        raise contended(f"can't give {temp} its final name {final}")
+    def _listed(self, folder: ObjectPath, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
+        return {name: (info.size or 0, info.modified) for name, info in folder.listed().items()}
 
-    def _stands(self, vote: Vote, file: VotedFile) -> Standing:
-        """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
-        waits = self._temp(vote, file).exists()  # in this order, as above
-        if _is_named(self._final(vote, file), file):
-            return AlreadyCommitted()
-        return Prepared() if waits else Unknown(self._gone(vote, file))
+    def _remove(self, folder: ObjectPath) -> None:
+        _remove_folder(folder)
 
 
 class SentFiles(HiddenFiles["SentFile"]):
@@ -261,16 +180,6 @@ class SentFile(io.RawIOBase):
         super().close()
 
 
-def _is_named(final: ObjectPath, file: VotedFile) -> bool:
-    """Return whether a file has its final name. Raises Fatal when a foreign file has it."""
-    try:
-        if final.info().size == file.size and file_sha256(final) == file.sha256:
-            return True
-    except FileNotFoundError:
-        return False
-    raise foreign_file(final, file)
-
-
 def _path(place: ObjectPath) -> str:
     """Return the name of a file on its server."""
     return str(place.fs._strip_protocol(place.url))
@@ -279,7 +188,7 @@ def _path(place: ObjectPath) -> str:
 def _remove_folder(folder: ObjectPath) -> None:
     """Remove a participant's folder. Idempotent, also while another process removes it or a late writer adds files."""
     fs: Any = folder.fs
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         folder.unlink_below(folder.names())
         with suppress(FileNotFoundError), store_errors(folder.url):
             try:

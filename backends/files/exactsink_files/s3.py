@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from exactsink.contract import ObjectPath, s3_pages, store_code, store_errors
+from exactsink.toolkit.storage import ObjectPath, s3_pages, store_code, store_errors
 from exactsink_files.votes import Part
 
 __all__ = ["S3", "Held", "Upload", "in_parallel", "open_s3"]

@@ -18,7 +18,8 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from paramiko import AuthenticationException, RejectPolicy, SFTPClient, SFTPFile, SSHClient, SSHException
 from paramiko.sftp import CMD_EXTENDED
 
-from exactsink.contract import ConfigError, ObjectPath, SyncFailed
+from exactsink.contract import ConfigError
+from exactsink.toolkit.storage import ObjectPath, SyncFailed
 
 __all__ = ["SftpFiles", "open_sftp"]
 

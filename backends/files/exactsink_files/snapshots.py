@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactsink.contract import NAME_PATTERN, AnyPath, ConfigError, ObjectPath, file_names
+from exactsink.contract import NAME_PATTERN, ConfigError
+from exactsink.toolkit.storage import AnyPath, ObjectPath, file_names
 from exactsink_files.manifests import Epoch, FileEntry, epochs_of
 from exactsink_files.places import root_of
 from exactsink_files.votes import temp_root

@@ -10,7 +10,8 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from tempfile import SpooledTemporaryFile
 
-from exactsink.contract import Fatal, ObjectPath, Txn
+from exactsink.contract import Fatal, Txn
+from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.s3 import S3, in_parallel
 from exactsink_files.uploads import identity, record_name
 from exactsink_files.votes import Part, Vote, VotedFile, temp_root

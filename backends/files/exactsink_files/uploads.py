@@ -18,15 +18,14 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
-    ObjectPath,
     Outcome,
     Prepared,
     Retryable,
     Standing,
     Txn,
     Unknown,
-    store_code,
 )
+from exactsink.toolkit.storage import ObjectPath, store_code
 from exactsink_files.places import Found, Place, foreign_file
 from exactsink_files.preflight_s3 import store_problems
 from exactsink_files.s3 import S3, Held, Upload, in_parallel

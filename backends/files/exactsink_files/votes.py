@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from exactsink.contract import AnyPath, Committable, Fatal, JobContext, ObjectPath, Txn
+from exactsink.contract import Committable, Fatal, JobContext, Txn
 from exactsink.toolkit.payloads import check_version
+from exactsink.toolkit.storage import AnyPath, ObjectPath
 
 __all__ = [
     "PAYLOAD_VERSION",

@@ -10,17 +10,8 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from exactsink.contract import (
-    Committable,
-    DurableFile,
-    Fatal,
-    FileMode,
-    Retryable,
-    Txn,
-    Writer,
-    new_folder,
-    sync_folders,
-)
+from exactsink.contract import Committable, Fatal, FileMode, Retryable, Txn, Writer
+from exactsink.toolkit.storage import DurableFile, new_folder, sync_folders
 from exactsink.toolkit.tabular import Parts, TabularOptions
 from exactsink_files.links import remove_folder
 from exactsink_files.places import explained

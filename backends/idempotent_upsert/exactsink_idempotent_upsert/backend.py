@@ -9,18 +9,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from exactsink.contract import (
-    Applier,
-    Committer,
-    ConfigError,
-    Fatal,
-    JobContext,
-    StagedBackend,
-    Traits,
-    Txn,
-    Validator,
-    Writer,
-)
+from exactsink.contract import Committer, ConfigError, Fatal, JobContext, Traits, Txn, Validator, Writer
+from exactsink.toolkit.roads import Applier, StagedBackend
 from exactsink.toolkit.spark_sql import quoted_name
 from exactsink_idempotent_upsert.database import Database, Strategy
 from exactsink_idempotent_upsert.databases import database_of

@@ -22,13 +22,13 @@ from exactsink.contract import (
     Finding,
     InDoubt,
     JobContext,
-    Marker,
     Traits,
     Txn,
     Validator,
     Writer,
 )
 from exactsink.toolkit.json_columns import plain
+from exactsink.toolkit.roads import Marker
 from exactsink_idempotent_upsert.limits import Limit, Trial
 from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.table import GUARD, Table

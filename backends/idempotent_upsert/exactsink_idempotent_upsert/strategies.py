@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Applier,
     Audit,
     Committable,
     Committed,
@@ -25,13 +24,9 @@ from exactsink.contract import (
     JobContext,
     LineageError,
     Lost,
-    Marker,
-    MarkerCommitter,
     Outcome,
     Prepared,
     Refused,
-    StagedBackend,
-    StagedCommitter,
     Standing,
     Txn,
     Undecided,
@@ -40,6 +35,7 @@ from exactsink.contract import (
     Writer,
 )
 from exactsink.toolkit.payloads import check_version
+from exactsink.toolkit.roads import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter
 from exactsink_idempotent_upsert.database import STAGED, UNBEGUN, UNDECIDED, VOTES, WRITTEN, Database, Owner, Strategy
 from exactsink_idempotent_upsert.limits import CheckedWriter, TableValidator, Ticket, Trial, check_limits
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from exactsink.bench.target import BenchTarget, Place
 from exactsink.bench.timeline import Epoch
-from exactsink.contract import Fatal, replace_file
+from exactsink.contract import Fatal
+from exactsink.toolkit.storage import replace_file
 from exactsink.toolkit.waiting import attempts_within
 
 __all__ = ["Seen", "Watch", "count", "views"]

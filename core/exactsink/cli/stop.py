@@ -7,13 +7,14 @@ import platform
 import time
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import Retryable, storage_errors
+from exactsink.contract import Retryable
 from exactsink.job.config import load_config
 from exactsink.job.driver import user_name
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import StopFile, StopRequest
 from exactsink.observe.state import is_ahead, is_live, last_heard
 from exactsink.protocol.coordinator import State
+from exactsink.toolkit.storage import storage_errors
 
 __all__ = ["stop"]
 

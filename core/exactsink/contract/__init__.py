@@ -1,28 +1,13 @@
-"""The contract, version 1: all that a plugin may import, beside `exactsink.toolkit`.
+"""The contract, version 1: the interface that a plugin implements, and all that it is given.
 
-Values that travel between driver, executors and journal; errors by what the caller does next; the backend's interface
-and two easier roads to it; the hooks that announce a plugin.
+Values that travel between driver, executors and journal; errors by what the caller does next; the backend's interface;
+the hooks that announce a plugin. A plugin imports from here, from `exactsink.toolkit.roads` (two easier roads to a
+backend), from `exactsink.toolkit.storage` (durable files and objects), and from the rest of the toolkit.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from exactsink.contract.backend import CONTRACT_VERSION, Backend, BackendOptions, Committer, JobSinks, OpenJob, Writer
-from exactsink.contract.durable import (
-    NO_HARD_LINKS,
-    DurableFile,
-    SyncFailed,
-    create_file,
-    file_names,
-    file_sha256,
-    file_times,
-    make_folder,
-    new_file,
-    new_folder,
-    remove_files,
-    replace_file,
-    storage_errors,
-    sync_folders,
-)
 from exactsink.contract.errors import (
     EXIT_BUG,
     ConfigError,
@@ -37,7 +22,6 @@ from exactsink.contract.errors import (
     Refused,
     Retryable,
 )
-from exactsink.contract.idempotent import IdempotentBackend, Version
 from exactsink.contract.model import (
     ENTRY_POINT_GROUP,
     NAME_PATTERN,
@@ -61,12 +45,6 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
-from exactsink.contract.object_calls import s3_pages
-from exactsink.contract.object_checks import refused_store, store_findings
-from exactsink.contract.object_errors import store_code, store_errors
-from exactsink.contract.object_file import ObjectFile
-from exactsink.contract.objects import AnyPath, ObjectPath, is_object_url, object_scheme, path_of
-from exactsink.contract.staged import Applier, Marker, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 from exactsink.contract.validation import BatchValidator, Validator
 
 if TYPE_CHECKING:
@@ -77,11 +55,8 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "EXIT_BUG",
     "NAME_PATTERN",
-    "NO_HARD_LINKS",
     "AlreadyCommitted",
     "Audit",
-    "AnyPath",
-    "Applier",
     "Backend",
     "BackendOptions",
     "BackendSpec",
@@ -91,7 +66,6 @@ __all__ = [
     "Committer",
     "ConfigError",
     "ContractError",
-    "DurableFile",
     "Event",
     "FileMode",
     "ExactsinkError",
@@ -100,7 +74,6 @@ __all__ = [
     "Finding",
     "ForeignError",
     "HookSpecs",
-    "IdempotentBackend",
     "InDoubt",
     "InDoubtError",
     "JobContext",
@@ -108,10 +81,6 @@ __all__ = [
     "LineageError",
     "Lost",
     "Mark",
-    "Marker",
-    "MarkerCommitter",
-    "ObjectFile",
-    "ObjectPath",
     "OpenJob",
     "Outcome",
     "Prepared",
@@ -119,37 +88,13 @@ __all__ = [
     "PreflightError",
     "Refused",
     "Retryable",
-    "StagedBackend",
-    "StagedCommitter",
-    "StagingBackend",
-    "SyncFailed",
     "Traits",
     "Txn",
     "Undecided",
     "Unknown",
     "Validator",
-    "Version",
     "Writer",
-    "create_file",
-    "file_names",
-    "file_sha256",
-    "file_times",
     "hookimpl",
-    "is_object_url",
-    "make_folder",
-    "new_file",
-    "new_folder",
-    "object_scheme",
-    "path_of",
-    "refused_store",
-    "remove_files",
-    "replace_file",
-    "s3_pages",
-    "storage_errors",
-    "store_code",
-    "store_errors",
-    "store_findings",
-    "sync_folders",
 ]
 
 

@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from shlex import quote
 
-from exactsink.contract import AnyPath, ExactsinkError, LineageError, file_names, storage_errors
+from exactsink.contract import ExactsinkError, LineageError
 from exactsink.protocol.journal.journal import Journal, other_query
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.lineage import check_follows, check_replay, out_of_order
+from exactsink.toolkit.storage import AnyPath, file_names, storage_errors
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["Checkpoint", "check_not_left"]

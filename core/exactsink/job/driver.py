@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 
 import exactsink
-from exactsink.contract import Retryable, storage_errors
+from exactsink.contract import Retryable
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import driver_name
 from exactsink.observe.state import Heartbeat
@@ -21,6 +21,7 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import fenced_by
 from exactsink.protocol.journal.records import Identity
 from exactsink.protocol.sinks import Sink
+from exactsink.toolkit.storage import storage_errors
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["Driver", "coordinator_of", "identity_of", "user_name"]

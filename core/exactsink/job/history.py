@@ -12,17 +12,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from exactsink.contract import (
-    AnyPath,
-    ConfigError,
-    FileMode,
-    Finding,
-    ObjectPath,
-    file_names,
-    make_folder,
-    storage_errors,
-    store_findings,
-)
+from exactsink.contract import ConfigError, FileMode, Finding
 from exactsink.job.commands import Commands
 from exactsink.job.config import JOURNAL_IN_A_DATABASE, JobConfig
 from exactsink.observe.state import LastTimes, StateFile
@@ -32,6 +22,7 @@ from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.journal.stores.objects import ObjectStore
 from exactsink.toolkit.local_paths import other_owner
+from exactsink.toolkit.storage import AnyPath, ObjectPath, file_names, make_folder, storage_errors, store_findings
 
 __all__ = ["JobHistory"]
 

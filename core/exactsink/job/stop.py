@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 
-from exactsink.contract import AnyPath, ExactsinkError, ObjectPath, Retryable, replace_file
+from exactsink.contract import ExactsinkError, Retryable
+from exactsink.toolkit.storage import AnyPath, ObjectPath, replace_file
 
 __all__ = ["Stop", "StopFile", "StopRequest", "driver_name", "stopped_by_signals"]
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from exactsink.contract import AnyPath, Event, ObjectPath, new_file
+from exactsink.contract import Event
 from exactsink.protocol.coordinator import State
+from exactsink.toolkit.storage import AnyPath, ObjectPath, new_file
 
 __all__ = [
     *("HEARTBEAT_SECONDS", "LIVE_SECONDS", "Heartbeat", "LastTimes", "StateFile", "is_ahead", "is_live", "last_heard"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import ConfigError, ExactsinkError, Finding, ObjectPath, PreflightError
+from exactsink.contract import ConfigError, ExactsinkError, Finding, PreflightError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import identity_of
@@ -27,6 +27,7 @@ from exactsink.operate.reachable import import_clients, late, late_sink, other_s
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.sinks import Sink, check_identity
+from exactsink.toolkit.storage import ObjectPath
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["CHECK_SECONDS", "DriverCheck", "check_from_driver"]

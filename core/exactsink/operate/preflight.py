@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable, is_object_url, object_scheme
+from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
 from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
 from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.toolkit.storage import is_object_url, object_scheme
 
 __all__ = ["Found", "ask_sink", "look_at_journal", "own_targets", "promise_refusals"]
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
-from exactsink.contract import ExactsinkError, ObjectPath, Retryable
+from exactsink.contract import ExactsinkError, Retryable
 from exactsink.job.config import JobConfig
 from exactsink.job.history import JobHistory
 from exactsink.operate.asking import ask_all
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.toolkit.storage import ObjectPath
 
 __all__ = ["import_clients", "knock", "late", "late_sink", "other_servers", "reachable"]
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from exactsink.contract import Audit, Committer, ConfigError, ExactsinkError, Mark, storage_errors
+from exactsink.contract import Audit, Committer, ConfigError, ExactsinkError, Mark
 from exactsink.job.driver import identity_of
 from exactsink.job.history import JobHistory
 from exactsink.protocol.journal.log import Log
@@ -16,6 +16,7 @@ from exactsink.protocol.marks import difference, expected_of, is_at, is_part
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.protocol.votes import sum_digests
 from exactsink.reader.complete import look
+from exactsink.toolkit.storage import storage_errors
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["CheckedEpoch", "CheckedSink", "Verdict", "Verification", "verify"]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
 
 from exactsink.contract import (
     Committable,
@@ -24,35 +25,65 @@ from exactsink.contract import (
 )
 from exactsink.protocol.votes import EpochPlan, Vote
 
-__all__ = ["committable_from", "dump_votes", "load_votes", "plain_committable"]
+__all__ = ["committable_from", "dump_votes", "load_votes", "plain_committable", "problem"]
 
 _VERSION = 2
-_NONE = type(None)
-_COMMITTABLE: Mapping[str, tuple[type, ...]] = {
-    "txn": (str,),
-    "rows": (int,),
-    "payload": (str,),
-    "version": (int,),
-    "deadline": (float, int, _NONE),
-    "digest": (int,),
-    "store_ref": (str, _NONE),
-}
-_MUST = frozenset({"txn", "rows", "payload"})
-"""Records of earlier releases lack the others."""
-_VOTE: Mapping[str, tuple[type, ...]] = {
-    "sink": (str,),
-    "partition": (int,),
-    "rows": (int,),
-    "bytes": (int,),
-    "committable": (dict, _NONE),
-    "refusal": (dict, _NONE),
-    "quarantined": (int,),
-    "reason": (str,),
-}
-_REFUSAL: Mapping[str, tuple[type, ...]] = {"kind": (str,), "what": (str,), "why": (str,), "next": (str,)}
 _REFUSALS: Mapping[str, type[ExactsinkError]] = {
     kind.__name__: kind for kind in (ContractError, Fatal, Refused, LineageError, PreflightError)
 }
+
+
+class _Strict(BaseModel):
+    """A JSON object with these fields and no other, each of exactly its type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Committable(_Strict):
+    """Records of earlier releases lack what has a default."""
+
+    txn: str
+    rows: NonNegativeInt
+    payload: str
+    version: int = 1
+    deadline: FiniteFloat | None = None
+    digest: int = Field(0, ge=0, lt=1 << 64)
+    store_ref: str | None = None
+
+    def made(self) -> Committable:
+        txn = Txn.parse(self.txn)
+        if txn is None:
+            raise ValueError(f"{self.txn!r:.200} is no participant's id")
+        return Committable(**{**vars(self), "txn": txn, "payload": base64.b64decode(self.payload, validate=True)})
+
+
+class _Refusal(_Strict):
+    kind: Literal["ContractError", "Fatal", "Refused", "LineageError", "PreflightError"]
+    what: str
+    why: str
+    next: str
+
+    def made(self) -> ExactsinkError:
+        return _REFUSALS[self.kind](self.what, why=self.why, next=self.next)
+
+
+class _Vote(_Strict):
+    sink: str
+    partition: NonNegativeInt
+    rows: NonNegativeInt
+    bytes: NonNegativeInt
+    committable: _Committable | None
+    refusal: _Refusal | None
+    quarantined: NonNegativeInt
+    reason: str
+
+    def made(self) -> Vote:
+        return Vote(**{**vars(self), "committable": _made(self.committable), "refusal": _made(self.refusal)})
+
+
+class _Answer(_Strict):
+    version: int
+    votes: list[_Vote]
 
 
 def plain_committable(value: Committable) -> dict[str, Any]:
@@ -70,14 +101,15 @@ def plain_committable(value: Committable) -> dict[str, Any]:
 
 def committable_from(body: Any) -> Committable:
     """Read a committable back. Raises ValueError for what is none."""
-    _check_fields(body, _COMMITTABLE, _MUST, "a committable")
-    txn = Txn.parse(body["txn"])
-    if txn is None:
-        raise ValueError(f"{body['txn']!r:.200} is no participant's id")
-    made = Committable(**{**body, "txn": txn, "payload": base64.b64decode(body["payload"], validate=True)})
-    if made.rows < 0 or not 0 <= made.digest < 1 << 64 or not math.isfinite(made.deadline or 0):
-        raise ValueError(f"{txn.id}: its rows, digest or deadline are out of range")
-    return made
+    return _Committable.model_validate(body).made()
+
+
+def problem(error: ValueError) -> str:
+    """Return what is wrong with a value that was read, and where."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
 def dump_votes(votes: list[Vote]) -> bytes:
@@ -88,16 +120,15 @@ def dump_votes(votes: list[Vote]) -> bytes:
 def load_votes(plan: EpochPlan, data: bytes) -> list[Vote]:
     """Read one task's votes back. Raises Retryable unless they are one of each sink that had rows to write there."""
     try:
-        body = json.loads(data)
-        _check_fields(body, {"version": (int,), "votes": (list,)}, frozenset({"version", "votes"}), "a task's answer")
-        if body["version"] != _VERSION:
-            raise ValueError(f"it has version {body['version']}, and this release reads {_VERSION}")
-        votes = [_vote(vote) for vote in body["votes"]]
+        answer = _Answer.model_validate_json(data)
+        if answer.version != _VERSION:
+            raise ValueError(f"it has version {answer.version}, and this release reads {_VERSION}")
+        votes = [vote.made() for vote in answer.votes]
         _check_whole(plan, votes)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Retryable(
             f"epoch {plan.epoch} is refused before its decision: a task's votes can't be read",
-            why=str(error),
+            why=problem(error),
             next="start the job again: the batch is written anew; if it stays, driver and executors have different "
             "releases of exactsink, or somebody changes what they send each other",
         ) from error
@@ -123,27 +154,8 @@ def _plain_refusal(error: ExactsinkError) -> dict[str, str]:
     return {"kind": kind, "what": error.what, "why": error.why, "next": error.next}
 
 
-def _vote(body: Any) -> Vote:
-    _check_fields(body, _VOTE, frozenset(_VOTE), "a vote")
-    committable, refusal = body["committable"], body["refusal"]
-    if min(body["partition"], body["rows"], body["bytes"], body["quarantined"]) < 0:
-        raise ValueError(f"a vote for partition {body['partition']} with {body['rows']} rows, {body['bytes']} bytes")
-    if refusal is not None:
-        _check_fields(refusal, _REFUSAL, frozenset(_REFUSAL), "a refusal")
-        if refusal["kind"] not in _REFUSALS:
-            raise ValueError(f"{refusal['kind']!r:.80} is no refusal")
-    return Vote(
-        body["sink"],
-        body["partition"],
-        body["rows"],
-        None if committable is None else committable_from(committable),
-        None
-        if refusal is None
-        else _REFUSALS[refusal["kind"]](refusal["what"], why=refusal["why"], next=refusal["next"]),
-        body["bytes"],
-        body["quarantined"],
-        body["reason"],
-    )
+def _made(read: Any) -> Any:
+    return None if read is None else read.made()
 
 
 def _check_whole(plan: EpochPlan, votes: list[Vote]) -> None:
@@ -157,13 +169,3 @@ def _check_whole(plan: EpochPlan, votes: list[Vote]) -> None:
     if len(partitions) > 1 or sorted(vote.sink for vote in votes) != sorted(wanted):
         found = ", ".join(f"{vote.sink!r:.80}" for vote in votes[:10]) or "none"
         raise ValueError(f"one vote for each of {', '.join(wanted) or 'no sink'} was to come, and these came: {found}")
-
-
-def _check_fields(body: Any, kinds: Mapping[str, tuple[type, ...]], must: frozenset[str], what: str) -> None:
-    """Raise ValueError unless a JSON value is an object with these fields, each of one of its types and no other."""
-    if type(body) is not dict or not must <= body.keys() <= kinds.keys():
-        names = ", ".join(map(str, sorted(body)))[:200] if type(body) is dict else type(body).__name__
-        raise ValueError(f"{what} has not the fields that it must have: {names}")
-    for name, value in body.items():
-        if type(value) not in kinds[name]:
-            raise ValueError(f"{what} has a {type(value).__name__} as its {name}")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from contextlib import closing
 
-from exactsink.contract import is_object_url, path_of, storage_errors
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
 from exactsink.toolkit.local_paths import real_path
+from exactsink.toolkit.storage import is_object_url, path_of, storage_errors
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["complete_epoch", "last_complete_epoch", "look"]

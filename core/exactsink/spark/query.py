@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from exactsink.contract import Fenced, LineageError, Retryable, is_object_url
+from exactsink.contract import Fenced, LineageError, Retryable
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import Driver
@@ -24,6 +24,7 @@ from exactsink.spark.errors import not_on_the_querys_thread, tasks_of
 from exactsink.spark.preflight import passes_of, preflight
 from exactsink.spark.routes import BatchWrite, Passes, Route
 from exactsink.spark.versions import jvm_of, query_run_of, source_metrics
+from exactsink.toolkit.storage import is_object_url
 from exactsink.toolkit.waiting import backoff
 
 if TYPE_CHECKING:

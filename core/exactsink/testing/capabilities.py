@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink.contract import Backend, StagedBackend
+from exactsink.contract import Backend
 from exactsink.testing.context import Context
 from exactsink.testing.target import HOOKS, ConformanceTarget
+from exactsink.toolkit.roads import StagedBackend
 
 __all__ = ["CAPABILITIES", "Capability", "Scenario", "lacking"]
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from exactsink.contract import Applier, BackendOptions, Finding, Marker, StagedBackend, Traits, replace_file
+from exactsink.contract import BackendOptions, Finding, Traits
+from exactsink.toolkit.roads import Applier, Marker, StagedBackend
+from exactsink.toolkit.storage import replace_file
 
 __all__ = ["KeptRows", "KeptRowsOptions"]
 

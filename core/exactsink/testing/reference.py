@@ -13,13 +13,15 @@ from exactsink.observe.reference import markdown_table
 from exactsink.testing.capabilities import CAPABILITIES
 from exactsink.testing.runner import SCENARIOS
 from exactsink.testing.target import ConformanceTarget
+from exactsink.toolkit import roads
 
 __all__ = ["contract_page", "kit_page"]
 
 _CONTRACT = """\
 # The contract
 
-All that a plugin imports: `from exactsink.contract import ...`. How the parts go together:
+The interface that a plugin implements: `from exactsink.contract import ...`. The two easier roads are in
+`exactsink.toolkit.roads`, durable files and objects in `exactsink.toolkit.storage`. How the parts go together:
 [write a plugin](../how-to/write-a-plugin.md). A method without "abstract" has a default. Errors: [errors](errors.md).
 """
 _KIT = """\
@@ -46,7 +48,7 @@ def contract_page() -> str:
     parts = [_CONTRACT]
     for title, names in _PARTS.items():
         parts.append(f"## {title}\n")
-        parts += [_class(getattr(contract, name)) for name in names]
+        parts += [_class(getattr(roads if name in roads.__all__ else contract, name)) for name in names]
     return "\n".join(parts)
 
 
@@ -76,7 +78,7 @@ def kit_page() -> str:
 
 
 def _class(kind: type) -> str:
-    bases = [base.__name__ for base in kind.__bases__ if base.__name__ in contract.__all__]
+    bases = [base.__name__ for base in kind.__bases__ if base.__name__ in (*contract.__all__, *roads.__all__)]
     over = f" ({', '.join(bases)})" if bases else ""
     parts = [f"### `{kind.__name__}`{over}\n\n{prose(inspect.getdoc(kind) or '')}\n"]
     rows = list(_members(kind))

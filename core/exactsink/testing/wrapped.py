@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from exactsink.contract import (
-    Applier,
     Audit,
     Backend,
     Committable,
@@ -19,7 +18,6 @@ from exactsink.contract import (
     InDoubt,
     JobContext,
     Mark,
-    Marker,
     Outcome,
     Standing,
     Traits,
@@ -28,6 +26,7 @@ from exactsink.contract import (
     Validator,
     Writer,
 )
+from exactsink.toolkit.roads import Applier, Marker
 
 __all__ = ["WrappedApplier", "WrappedBackend", "WrappedCommitter", "WrappedWriter"]
 

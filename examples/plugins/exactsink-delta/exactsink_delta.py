@@ -33,8 +33,6 @@ from exactsink.contract import (
     JobContext,
     Lost,
     Mark,
-    Marker,
-    ObjectPath,
     Outcome,
     PreflightError,
     Prepared,
@@ -45,8 +43,12 @@ from exactsink.contract import (
     Undecided,
     Unknown,
     Writer,
-    file_times,
     hookimpl,
+)
+from exactsink.toolkit.roads import Marker
+from exactsink.toolkit.storage import (
+    ObjectPath,
+    file_times,
     make_folder,
     path_of,
     remove_files,

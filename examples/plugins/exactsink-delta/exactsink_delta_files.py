@@ -12,16 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from exactsink.contract import (
+from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
+from exactsink.toolkit.storage import (
     AnyPath,
-    Committable,
     DurableFile,
-    Fatal,
     ObjectFile,
     ObjectPath,
-    Retryable,
-    Txn,
-    Writer,
     new_file,
     storage_errors,
     sync_folders,

@@ -17,7 +17,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
-from exactsink.contract import AnyPath, Fatal, Marker, ObjectPath, create_file, sync_folders
+from exactsink.contract import Fatal
+from exactsink.toolkit.roads import Marker
+from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, sync_folders
 
 __all__ = ["RECORDS", "TableLog"]
 

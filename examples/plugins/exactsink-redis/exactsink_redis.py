@@ -14,18 +14,8 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import redis
-from exactsink.contract import (
-    Applier,
-    BackendOptions,
-    BackendSpec,
-    Fatal,
-    Finding,
-    Marker,
-    Retryable,
-    StagedBackend,
-    Traits,
-    hookimpl,
-)
+from exactsink.contract import BackendOptions, BackendSpec, Fatal, Finding, Retryable, Traits, hookimpl
+from exactsink.toolkit.roads import Applier, Marker, StagedBackend
 from pydantic import Field, SecretStr
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from exactsink.contract import Committable, ObjectPath
+from exactsink.contract import Committable
+from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
 from exactsink_files.votes import Vote

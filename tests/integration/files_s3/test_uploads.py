@@ -13,17 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Committed,
-    Fatal,
-    Lost,
-    ObjectPath,
-    Outcome,
-    Retryable,
-    Unknown,
-    file_sha256,
-)
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Outcome, Retryable, Unknown
+from exactsink.toolkit.storage import ObjectPath, file_sha256
 from exactsink_files import s3 as calls
 from exactsink_files import upload_files
 from exactsink_files.s3 import S3 as Calls

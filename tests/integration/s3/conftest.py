@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exactsink.contract import ObjectPath
+from exactsink.toolkit.storage import ObjectPath
 from tests.integration.s3.calls import Calls
 from tests.servers.s3 import S3
 

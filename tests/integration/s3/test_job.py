@@ -14,13 +14,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pydantic import SecretStr
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import Fatal, JobContext, LineageError, ObjectPath, store_findings
+from exactsink.contract import Fatal, JobContext, LineageError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import Driver
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.records import Decide, DecidedSink
 from exactsink.testing import Session
+from exactsink.toolkit.storage import ObjectPath, store_findings
 from tests.servers.s3 import S3
 from tests.unit.conftest import Ended
 from tests.unit.conftest import command as command  # the fixture

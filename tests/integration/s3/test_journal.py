@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import Fatal, Fenced, ObjectPath, Retryable, store_findings
+from exactsink.contract import Fatal, Fenced, Retryable
 from exactsink.observe.state import Heartbeat, StateFile
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.records import sealed
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.objects import ObjectStore
+from exactsink.toolkit.storage import ObjectPath, store_findings
 from tests.integration.s3.calls import Calls
 from tests.servers.s3 import S3, own_s3
 from tests.unit.journals import DRIVER, QUERY, Driver, a_claim, decided

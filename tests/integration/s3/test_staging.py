@@ -9,18 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Committed,
-    Lost,
-    Mark,
-    ObjectPath,
-    Retryable,
-    Txn,
-    Unknown,
-    store_findings,
-)
-from exactsink.contract.object_file import ObjectFile
+from exactsink.contract import AlreadyCommitted, Committed, Lost, Mark, Retryable, Txn, Unknown
+from exactsink.toolkit.storage import ObjectPath, store_findings
+from exactsink.toolkit.storage.object_file import ObjectFile
 from tests.integration.s3.calls import RIGHTS, Calls
 from tests.unit.test_idempotent import Keyed, keyed
 from tests.unit.upsert_sink import SCHEMA, Sink, upsert

@@ -15,8 +15,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, InDoubt, Marker, Retryable, Txn
+from exactsink.contract import Fatal, InDoubt, Retryable, Txn
 from exactsink.toolkit.local_paths import other_owner
+from exactsink.toolkit.roads import Marker
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.generic.questions import GenericQuestions
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type

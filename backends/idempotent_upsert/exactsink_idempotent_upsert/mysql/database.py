@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, InDoubt, Marker, Retryable, Txn
+from exactsink.contract import Fatal, InDoubt, Retryable, Txn
+from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import counted_by
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,

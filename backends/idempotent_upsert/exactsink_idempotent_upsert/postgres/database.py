@@ -11,7 +11,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from exactsink.contract import InDoubt, JobContext, Marker, Traits, Txn
+from exactsink.contract import InDoubt, JobContext, Traits, Txn
+from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_idempotent_upsert.database import (
     OWNER_TABLE,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, InDoubt, Mark, Marker, Txn
+from exactsink.contract import Fatal, InDoubt, Mark, Txn
+from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE, Held, Owner, Session, Votes
 from exactsink_idempotent_upsert.postgres.columns import as_named, numbered, ordered_in

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy.dialects.sqlite  # noqa: F401 - here once, not in each process that the kit forks
 
-from exactsink.contract import AnyPath, Backend, Committable, path_of
+from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
+from exactsink.toolkit.storage import AnyPath, path_of
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 

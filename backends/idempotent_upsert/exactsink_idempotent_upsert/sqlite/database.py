@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, InDoubt, Marker, Retryable, Txn, create_file
+from exactsink.contract import Fatal, InDoubt, Retryable, Txn
+from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import counted_by, quoted
+from exactsink.toolkit.storage import create_file
 from exactsink_idempotent_upsert.database import (
     MARKER_TABLE,
     OWNER_TABLE,

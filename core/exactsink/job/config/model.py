@@ -20,17 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from exactsink.contract import (
-    AnyPath,
-    ConfigError,
-    FileMode,
-    is_object_url,
-    object_scheme,
-    path_of,
-    refused_store,
-)
+from exactsink.contract import ConfigError, FileMode
 from exactsink.job.checkpoint import check_not_left
 from exactsink.toolkit.local_paths import absolute_path, real_path
+from exactsink.toolkit.storage import AnyPath, is_object_url, object_scheme, path_of, refused_store
 
 __all__ = [
     "JOURNAL_IN_A_DATABASE",

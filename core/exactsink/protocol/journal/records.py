@@ -15,10 +15,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from exactsink.contract import Committable, Fatal, LineageError, Mark
-from exactsink.protocol.wire import committable_from, plain_committable
+from exactsink.protocol.wire import committable_from, plain_committable, problem
 
 __all__ = [
     "COPY",
@@ -53,6 +56,8 @@ COPY = (
     "without one, move the journal away, and `exactsink rebase JOB.toml` begins another from what the targets hold"
 )
 """What to do about an entry that is needed and can't be read."""
+
+_Committable = Annotated[Committable, PlainValidator(committable_from), PlainSerializer(plain_committable)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +143,7 @@ class DecidedSink:
     backend: str
     strategy: str
     target: str
-    committables: tuple[Committable, ...]
+    committables: tuple[_Committable, ...]
 
     @property
     def rows(self) -> int:
@@ -168,7 +173,7 @@ class Redecide(_Placed):
     epoch: int
     sink: str
     generation: int
-    committables: tuple[Committable, ...]
+    committables: tuple[_Committable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +253,7 @@ _KINDS: Mapping[str, type[Any]] = {
 def sealed(record: Record) -> tuple[Record, bytes]:
     """Write a record as JSON, with the sum of all before it at its end; return the record with that sum, too."""
     body: dict[str, Any] = {"version": FORMAT_VERSION, "kind": type(record).__name__.lower()}
-    for field in fields(record):
-        if field.name != "sha256":
-            body[field.name] = _plain(getattr(record, field.name))
+    body |= _adapters()[type(record)].dump_python(record, mode="json", exclude={"sha256"})
     text = json.dumps(body, sort_keys=True).encode()
     sha256 = hashlib.sha256(text).hexdigest()
     return replace(record, sha256=sha256), text[:-1] + f', "sha256": "{sha256}"}}'.encode()
@@ -278,14 +281,22 @@ def decode(data: bytes, seq: int | None = None) -> Record:
     known = {field.name: field for field in fields(_KINDS[kind])}
     missing = known.keys() - body.keys()
     whole = all((version == 2 or name in _LATER) and known[name].default is not MISSING for name in missing)
-    if not whole or not body.keys() <= known.keys() or seq not in (None, body["seq"]):
-        raise Fatal(
-            f"journal entry {seq} is not the {kind} that it says it is",
-            why=f"it has the fields {', '.join(sorted(body))}, and calls itself entry {body.get('seq')}",
-            next=COPY,
-        )
-    record: Record = _KINDS[kind](**{name: _read(name, value) for name, value in body.items()})
+    try:
+        record: Record = _adapters()[_KINDS[kind]].validate_python(body)
+    except ValidationError as error:
+        raise _not_the(kind, seq, problem(error)) from error
+    if not whole or not body.keys() <= known.keys() or seq not in (None, record.seq):
+        raise _not_the(kind, seq, f"it has the fields {', '.join(sorted(body))}, and calls itself entry {record.seq}")
     return record
+
+
+@cache
+def _adapters() -> Mapping[type, TypeAdapter[Any]]:
+    return {kind: TypeAdapter(kind) for kind in _KINDS.values()}
+
+
+def _not_the(kind: str, seq: int | None, why: str) -> Fatal:
+    return Fatal(f"journal entry {seq} is not the {kind} that it says it is", why=why, next=COPY)
 
 
 def has_sum(data: bytes, sha256: str) -> bool:
@@ -304,45 +315,3 @@ def _own_sum(data: bytes, seq: int | None) -> str:
             next=COPY,
         )
     return found[1].decode()
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
-    if isinstance(value, Committable):
-        return plain_committable(value)
-    if isinstance(value, DecidedSink | BoundSink | Identity | Expected | Mark | Settled):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return sorted(value) if isinstance(value, frozenset) else value
-
-
-def _read(name: str, value: Any) -> Any:
-    """Read a record's field back from JSON."""
-    if name == "committables":
-        return _committables(value)
-    if name == "sinks":
-        return {
-            sink: DecidedSink(**{**body, "committables": _committables(body["committables"])})
-            for sink, body in value.items()
-        }
-    if name in ("marks", "rebased") and value is not None:
-        return tuple(Expected(b["sink"], b["target"], _mark(b["now"]), _mark(b["before"])) for b in value)
-    if name == "settled":
-        return tuple(Settled(**body) for body in value)
-    if name == "identity" and value is not None:
-        return Identity(**{**value, "sinks": tuple(BoundSink(**sink) for sink in value["sinks"])})
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _mark(body: Mapping[str, Any] | None) -> Mark | None:
-    return None if body is None else Mark(**{**body, "tokens": frozenset(body["tokens"])})
-
-
-def _committables(bodies: list[Mapping[str, Any]]) -> tuple[Committable, ...]:
-    try:
-        return tuple(map(committable_from, bodies))
-    except ValueError as error:
-        raise Fatal("the journal holds what is no committable", why=str(error), next=COPY) from error

@@ -8,17 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Applier,
-    Committable,
-    Committed,
-    Marker,
-    Outcome,
-    Retryable,
-    StagedBackend,
-    StagedCommitter,
-)
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Outcome, Retryable
 from exactsink.testing.capabilities import Scenario
 from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.faults import Fault
@@ -27,6 +17,7 @@ from exactsink.testing.processes import KILLED, ask, ask_fresh_process, at_once,
 from exactsink.testing.scenarios.moments import COUNTED, evenly, killed_inside_commits, spread
 from exactsink.testing.session import Session
 from exactsink.testing.wrapped import WrappedApplier
+from exactsink.toolkit.roads import Applier, Marker, StagedBackend, StagedCommitter
 
 __all__ = ["SCENARIOS"]
 

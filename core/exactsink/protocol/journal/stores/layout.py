@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from exactsink.contract import ObjectPath, file_names, storage_errors
+from exactsink.toolkit.storage import ObjectPath, file_names, storage_errors
 
 __all__ = ["BLOCK_ENTRIES", "Blocks", "block_name", "blocks_of", "entry_name", "seqs_of"]
 

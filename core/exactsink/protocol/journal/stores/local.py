@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from exactsink.contract import NO_HARD_LINKS, FileMode, PreflightError, make_folder, new_file, sync_folders
+from exactsink.contract import FileMode, PreflightError
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, Blocks, blocks_of, entry_name, seqs_of
+from exactsink.toolkit.storage import NO_HARD_LINKS, make_folder, new_file, sync_folders
 
 __all__ = ["LocalStore"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from exactsink.contract import ObjectPath
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.layout import Blocks, seqs_of
+from exactsink.toolkit.storage import ObjectPath
 
 __all__ = ["ObjectStore"]
 

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from exactsink.contract import Fatal, PreflightError, Retryable, create_file, make_folder
+from exactsink.contract import Fatal, PreflightError, Retryable
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.database import Database
+from exactsink.toolkit.storage import create_file, make_folder
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table

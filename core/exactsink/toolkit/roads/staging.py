@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract.durable import DurableFile, file_sha256, file_times, remove_files, storage_errors
 from exactsink.contract.errors import Fatal
 from exactsink.contract.model import Committable, InDoubt, Lost, Txn, Unknown
-from exactsink.contract.object_file import ObjectFile
-from exactsink.contract.objects import AnyPath, ObjectPath
+from exactsink.toolkit.storage.durable import DurableFile, file_sha256, file_times, remove_files, storage_errors
+from exactsink.toolkit.storage.object_file import ObjectFile
+from exactsink.toolkit.storage.objects import AnyPath, ObjectPath
 
 __all__ = [
     "abort_staged",

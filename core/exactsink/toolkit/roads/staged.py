@@ -15,7 +15,6 @@ from typing import Literal
 import pyarrow as pa
 
 from exactsink.contract.backend import Backend, Committer, Writer
-from exactsink.contract.durable import make_folder, sync_folders
 from exactsink.contract.errors import Fatal, LineageError, Retryable
 from exactsink.contract.model import (
     AlreadyCommitted,
@@ -33,9 +32,8 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
-from exactsink.contract.object_checks import store_findings
-from exactsink.contract.objects import ObjectPath, path_of
-from exactsink.contract.staging import (
+from exactsink.contract.validation import BatchValidator, Validator
+from exactsink.toolkit.roads.staging import (
     abort_staged,
     damage_of,
     drop_staged,
@@ -47,7 +45,9 @@ from exactsink.contract.staging import (
     staging_errors,
     voted,
 )
-from exactsink.contract.validation import BatchValidator, Validator
+from exactsink.toolkit.storage.durable import make_folder, sync_folders
+from exactsink.toolkit.storage.object_checks import store_findings
+from exactsink.toolkit.storage.objects import ObjectPath, path_of
 
 __all__ = ["Applier", "Marker", "MarkerCommitter", "StagedBackend", "StagedCommitter", "StagingBackend"]
 
@@ -164,7 +164,7 @@ class Applier(ABC):
 class StagingBackend(Backend):
     """A backend whose rows wait in Arrow files under `[job] staging` until the epoch is decided.
 
-    Authors extend one of its two subclasses: `StagedBackend`, or `exactsink.contract.idempotent.IdempotentBackend`.
+    Authors extend one of its two subclasses: `StagedBackend`, or `IdempotentBackend`.
     """
 
     def check_batch(self, batch: pa.RecordBatch) -> None:

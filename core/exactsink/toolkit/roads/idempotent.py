@@ -1,6 +1,6 @@
 """The way for stores that have keys and conditional writes but no transactions: the author writes only `apply`.
 
-Rows are staged as `exactsink.contract.staged` does it, and put into the store once the epoch is decided. That an epoch
+Rows are staged as `staged` beside this does it, and put into the store once the epoch is decided. That an epoch
 is applied, or about to be, is proven by a small file in the staging folder, so the store needs to hold nothing but the
 rows. These files are the sink's marks, too.
 """
@@ -18,12 +18,19 @@ from typing import Any
 import pyarrow as pa
 
 from exactsink.contract.backend import BackendOptions, Committer
-from exactsink.contract.durable import create_file, file_names, make_folder, remove_files, replace_file, sync_folders
 from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
 from exactsink.contract.model import FileMode, Finding, JobContext, Traits
-from exactsink.contract.objects import AnyPath, ObjectPath, path_of
-from exactsink.contract.staged import Applier, Marker, StagedCommitter, StagingBackend
-from exactsink.contract.staging import staging_errors
+from exactsink.toolkit.roads.staged import Applier, Marker, StagedCommitter, StagingBackend
+from exactsink.toolkit.roads.staging import staging_errors
+from exactsink.toolkit.storage.durable import (
+    create_file,
+    file_names,
+    make_folder,
+    remove_files,
+    replace_file,
+    sync_folders,
+)
+from exactsink.toolkit.storage.objects import AnyPath, ObjectPath, path_of
 
 __all__ = ["IdempotentBackend", "Version"]
 

@@ -7,8 +7,8 @@ import io
 from contextlib import suppress
 from typing import Any
 
-from exactsink.contract.object_errors import store_errors
-from exactsink.contract.objects import ObjectPath
+from exactsink.toolkit.storage.object_errors import store_errors
+from exactsink.toolkit.storage.objects import ObjectPath
 
 __all__ = ["ObjectFile"]
 

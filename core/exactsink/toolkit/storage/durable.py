@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from exactsink.contract.errors import Fatal, Retryable
 from exactsink.contract.model import FileMode
-from exactsink.contract.objects import AnyPath, ObjectPath
+from exactsink.toolkit.storage.objects import AnyPath, ObjectPath
 
 __all__ = [
     "NO_HARD_LINKS",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exactsink.contract.durable import storage_errors
 from exactsink.contract.errors import Fatal
 from exactsink.contract.model import Finding
-from exactsink.contract.objects import ObjectPath
+from exactsink.toolkit.storage.durable import storage_errors
+from exactsink.toolkit.storage.objects import ObjectPath
 
 __all__ = ["refused_store", "store_findings"]
 

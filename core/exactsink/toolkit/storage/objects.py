@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from exactsink.contract.errors import ConfigError
-from exactsink.contract.object_calls import ObjectInfo, Upload, abort_upload, delete, entries, info_of, uploads
-from exactsink.contract.object_errors import is_taken, store_errors
+from exactsink.toolkit.storage.object_calls import ObjectInfo, Upload, abort_upload, delete, entries, info_of, uploads
+from exactsink.toolkit.storage.object_errors import is_taken, store_errors
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -54,7 +54,7 @@ class ObjectPath:
 
             kind = get_filesystem_class(scheme)
             if scheme == "s3":
-                from exactsink.contract.object_answers import CheckedS3 as kind  # noqa: N813
+                from exactsink.toolkit.storage.object_answers import CheckedS3 as kind  # noqa: N813
 
                 options = {"max_concurrency": 1, **options}  # else it looks at each object first, to read by several
             fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})

@@ -1,0 +1,167 @@
+"""What a folder and an SFTP server have in common: a participant's files wait in a folder of their own, hidden below
+`_exactsink`, until each gets its final name, which never replaces a file.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    Fatal,
+    InDoubt,
+    JobContext,
+    Outcome,
+    Prepared,
+    Standing,
+    Txn,
+    Unknown,
+)
+from exactsink.toolkit.storage import ObjectPath, SyncFailed, sync_folders
+from exactsink_files.places import Found, Place, contended, hidden
+from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
+
+__all__ = ["TRIES", "Folders"]
+
+TRIES = 100
+"""How often a step is tried that other processes undo."""
+
+_Path = TypeVar("_Path", Path, ObjectPath)
+
+
+class Folders(Place, Generic[_Path]):
+    """Files that wait in folders. How a file is looked at, named and removed is the subclass's part."""
+
+    def __init__(self, root: _Path) -> None:
+        self.root = root
+        self._root: _Path = root
+
+    @abstractmethod
+    def _at(self, root: str, name: str) -> _Path:
+        """Return the place of a name below a vote's root, `.` for the root."""
+
+    @abstractmethod
+    def _look(self, path: _Path) -> Any | None:
+        """Look at a file; None where it is absent."""
+
+    @abstractmethod
+    def _differs(self, temp: _Path, found: Any, file: VotedFile) -> str:
+        """Return how a hidden file that was found is not the voted one; empty where it may be."""
+
+    @abstractmethod
+    def _name(self, temp: _Path, final: _Path) -> None:
+        """Give a hidden file its name, and make folders for it. Raises FileExistsError, FileNotFoundError."""
+
+    @abstractmethod
+    def _is_named(self, final: _Path, file: VotedFile, waits: Any | None) -> bool:
+        """Return whether a file has its final name; `waits` was found of its temp name. Raises Fatal for another's."""
+
+    @abstractmethod
+    def _listed(self, folder: _Path, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
+        """List a folder's files, or its folders: sizes, and when each was made; nothing where it is absent."""
+
+    @abstractmethod
+    def _remove(self, folder: _Path) -> None:
+        """Remove a participant's folder. Idempotent, also while another process removes it or a writer adds files."""
+
+    def look(self, votes: Mapping[str, Vote]) -> Found:
+        return Found({name: found for name, vote in votes.items() if (found := self._missing(vote))})
+
+    def gone(self, vote: Vote) -> bool:
+        return any(self._look(self._temp(vote, file)) is None for file in vote.files)
+
+    def shows(self, vote: Vote) -> bool:
+        return any(self._look(self._at(vote.root, file.final)) is not None for file in vote.files)
+
+    def withdraw(self, vote: Vote) -> None:
+        self._remove(self._at(vote.root, vote.folder))
+
+    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
+        """Name each file; durable for those participants only of which all is there."""
+        outcomes = {name: [self._place(vote, file) for file in vote.files] for name, vote in votes.items()}
+        unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
+        self._sync_finals([vote for name, vote in votes.items() if name not in unknown])
+        return outcomes
+
+    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
+        return {name: [self._stands(vote, file) for file in vote.files] for name, vote in votes.items()}
+
+    def holds(self, txn: Txn) -> Sequence[str]:
+        folder = temp_folder(self._root, txn)
+        sizes = [size for size, _ in self._listed(folder).values()]
+        return [hidden(folder, sizes)] if sizes else []
+
+    def drop(self, votes: Sequence[Vote]) -> None:
+        for vote in votes:
+            self._remove(self._at(vote.root, vote.folder))
+
+    def remove(self, txns: Sequence[Txn]) -> None:
+        for txn in txns:
+            self._remove(temp_folder(self._root, txn))
+
+    def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
+        now = time.time()
+        made = {name: when for name, (_, when) in self._listed(temp_root(self._root), folders=True).items()}
+        ages = {name: None if when is None else now - when for name, when in made.items()}
+        return [InDoubt.of(txn, age_seconds=ages[name]) for name in ages if (txn := own_txn(ctx, name)) is not None]
+
+    def _temp(self, vote: Vote, file: VotedFile) -> _Path:
+        return self._at(vote.root, f"{vote.folder}/{file.temp}")
+
+    def _missing(self, vote: Vote) -> str:
+        """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
+        found = []
+        for file in vote.files:
+            waits = self._look(self._temp(vote, file))  # before the final name: that is given before the temp goes
+            if waits is not None:
+                found.append(self._differs(self._temp(vote, file), waits, file))
+            elif self._look(self._at(vote.root, file.final)) is None:
+                found.append(self._gone(vote, file))
+        return "; ".join(filter(None, found))
+
+    def _gone(self, vote: Vote, file: VotedFile) -> str:
+        return f"both {self._temp(vote, file)} and its final name {self._at(vote.root, file.final)} are gone"
+
+    def _place(self, vote: Vote, file: VotedFile) -> Outcome:
+        """Name one file, or find that it has its name. Raises Fatal when a foreign file has that name."""
+        temp, final = self._temp(vote, file), self._at(vote.root, file.final)
+        for _ in range(TRIES):
+            waits = self._look(temp)  # before the final name, as above
+            if waits is not None:
+                try:
+                    self._name(temp, final)
+                    return Committed()
+                except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
+                    continue
+                except FileExistsError:
+                    pass
+            if self._is_named(final, file, waits):
+                return AlreadyCommitted()
+            if waits is None:
+                return Unknown(self._gone(vote, file))
+        raise contended(f"can't give {temp} its final name {final}")
+
+    def _stands(self, vote: Vote, file: VotedFile) -> Standing:
+        """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
+        waits = self._look(self._temp(vote, file))  # in this order, as above
+        if self._is_named(self._at(vote.root, file.final), file, waits):
+            return AlreadyCommitted()
+        return Unknown(self._gone(vote, file)) if waits is None else Prepared()
+
+    def _sync_finals(self, votes: Sequence[Vote]) -> None:
+        """Make the names of these votes' files durable, in all folders up to the root."""
+        finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
+        try:
+            sync_folders(self._at(root, str(folder)) for root, final in finals for folder in final.parents)
+        except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
+            raise Fatal(
+                f"the names of files in {error.filename} can't be made durable",
+                why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
+                next="mount its file system anew (or start its machine again), so that what is read is what the disk "
+                "holds; then start the job again: nothing is lost",
+            ) from error

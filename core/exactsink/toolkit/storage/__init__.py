@@ -1,0 +1,51 @@
+"""Durable files and objects: what is written here is there after a crash, or raises one of the contract's errors."""
+
+from exactsink.toolkit.storage.durable import (
+    NO_HARD_LINKS,
+    DurableFile,
+    SyncFailed,
+    create_file,
+    file_names,
+    file_sha256,
+    file_times,
+    make_folder,
+    new_file,
+    new_folder,
+    remove_files,
+    replace_file,
+    storage_errors,
+    sync_folders,
+)
+from exactsink.toolkit.storage.object_calls import s3_pages
+from exactsink.toolkit.storage.object_checks import refused_store, store_findings
+from exactsink.toolkit.storage.object_errors import store_code, store_errors
+from exactsink.toolkit.storage.object_file import ObjectFile
+from exactsink.toolkit.storage.objects import AnyPath, ObjectPath, is_object_url, object_scheme, path_of
+
+__all__ = [
+    "NO_HARD_LINKS",
+    "AnyPath",
+    "DurableFile",
+    "ObjectFile",
+    "ObjectPath",
+    "SyncFailed",
+    "create_file",
+    "file_names",
+    "file_sha256",
+    "file_times",
+    "is_object_url",
+    "make_folder",
+    "new_file",
+    "new_folder",
+    "object_scheme",
+    "path_of",
+    "refused_store",
+    "remove_files",
+    "replace_file",
+    "s3_pages",
+    "storage_errors",
+    "store_code",
+    "store_errors",
+    "store_findings",
+    "sync_folders",
+]
