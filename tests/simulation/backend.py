@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Backend,
+    BackendOptions,
     Committable,
     Committed,
     Committer,
+    Finding,
     InDoubt,
     JobContext,
     Lost,
@@ -28,24 +31,34 @@ from exactsink.contract import (
     Writer,
 )
 from exactsink.protocol.journal.records import BoundSink
-from tests.contract.memory import MemoryBackend, MemoryCommitter, MemoryWriter, Rows, Store
 from tests.simulation.world import CONFIG, Participant, Violation, World
 
 T = TypeVar("T")
+Rows = list[dict[str, Any]]
 
 
-class SinkBackend(MemoryBackend):
+class SinkBackend(Backend):
     """A sink that keeps marks, where its world does.
 
     The lake's store commits participants one by one, and counts them. The table's has names of its own, commits an
     epoch as one, and doesn't count, but where its world says so.
     """
 
-    store: SinkStore
+    def __init__(self, store: SinkStore) -> None:
+        super().__init__(BackendOptions())
+        self.store = store
+
+    @property
+    def strategy(self) -> str:
+        return self.store.strategy
 
     @property
     def target(self) -> str:
         return self.store.target
+
+    @property
+    def traits(self) -> Traits:
+        return self.store.traits
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return SinkWriter(self.store, txn, ticket.decode())
@@ -54,20 +67,34 @@ class SinkBackend(MemoryBackend):
         return SinkCommitter(self.store, ctx)
 
 
-class SinkWriter(MemoryWriter):
-    _store: SinkStore
-
+class SinkWriter(Writer):
     def __init__(self, store: SinkStore, txn: Txn, lineage: str) -> None:
-        super().__init__(store, txn)
+        self._store = store
+        self._txn = txn
         self._lineage = lineage
+        self._rows: Rows = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows += self._store.taken(self._txn, batch.to_pylist())
 
     def pre_commit(self) -> Committable:
         ref = self._store.call(lambda: self._store.prepared(self._txn, self._rows, self._lineage))
         return Committable(self._txn, len(self._rows), b"", store_ref=ref if ref != self._txn.id else None)
 
+    def abort(self) -> None:
+        self._rows.clear()
 
-class SinkCommitter(MemoryCommitter):
-    _store: SinkStore
+
+class SinkCommitter(Committer):
+    def __init__(self, store: SinkStore, ctx: JobContext) -> None:
+        self._store = store
+        self._ctx = ctx
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         return self._store.call(self._ctx.lineage.encode, reads=True)
@@ -75,8 +102,8 @@ class SinkCommitter(MemoryCommitter):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         self._store.begin_commit(len(committables))
         if not self._store.one_by_one:
-            return super().commit(epoch, committables)
-        return [self._store.call(partial(self._store.commit, c.txn, c.payload)) for c in committables]
+            return self._store.call(lambda: [self._store.commit(c.txn) for c in committables])
+        return [self._store.call(partial(self._store.commit, c.txn)) for c in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         return [self._store.call(partial(self._store.stands, c.txn), reads=True) for c in committables]
@@ -102,7 +129,7 @@ class SinkCommitter(MemoryCommitter):
         """Nothing to do: what a participant was is its mark."""
 
 
-class SinkStore(Store):
+class SinkStore:
     """One driver's connection. With marks, each committed participant is its own proof, as a row beside it would be."""
 
     def __init__(self, world: World, actor: str, bound: BoundSink = CONFIG[0]) -> None:
@@ -121,11 +148,13 @@ class SinkStore(Store):
         return self._world.sinks[self.target]
 
     def call(self, effect: Callable[[], T], *, reads: bool = False) -> T:
+        """Make one call of the backend to its store; one that only `reads` changes nothing."""
         if self.sink in self._world.away[self._actor]:
             raise Retryable("the store is away")
         return self._world.call(self._actor, Retryable, effect, reads=reads)
 
     def taken(self, txn: Txn, rows: Rows) -> Rows:
+        """Return what a writer takes of the rows that it is handed: all, but where its world drops one."""
         if txn.epoch not in self._world.dropped:
             return rows
         self._world.dropped.discard(txn.epoch)
@@ -144,7 +173,7 @@ class SinkStore(Store):
         first, calls = self._world.steps[self._actor], participants if self.one_by_one else 1
         self._world.commits[self._actor].update(range(first, first + calls))
 
-    def commit(self, txn: Txn, payload: bytes) -> Outcome:
+    def commit(self, txn: Txn) -> Outcome:
         if self.traits.marks and self._session != self._world.sessions[self.target]:
             raise Retryable("the session in which the mark was read is lost")
         participant = self._participants.get(txn)

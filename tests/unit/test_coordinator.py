@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.contract.memory import MemoryCommitter
 from tests.simulation.backend import SinkBackend, SinkCommitter, SinkStore
 from tests.simulation.drivers import frame_of
 from tests.simulation.files import Store
@@ -237,13 +236,13 @@ def test_sinks_hear_where_the_source_stands_once_the_epoch_is_complete(
 ) -> None:
     heard = []
 
-    def hear(committer: MemoryCommitter, epoch: int, ends: Sequence[str]) -> None:
+    def hear(committer: SinkCommitter, epoch: int, ends: Sequence[str]) -> None:
         complete = [event for event in bench.reported if (event.name, event.edge) == ("complete", "after")]
         heard.append((epoch, *ends, len(complete)))
         if len(heard) == 1:
             raise Retryable("the group's coordinator is away")
 
-    monkeypatch.setattr(MemoryCommitter, "source_reached", hear)
+    monkeypatch.setattr(SinkCommitter, "source_reached", hear)
     bench.driver().run_epoch(replace(bench.batch(0), ends=("17",)))
     bench.driver().run_epoch(replace(bench.batch(0), ends=("17",)))
     assert heard == [(0, "17", 1)] * len(SINKS) + [(0, "17", 2)] * len(SINKS), "an epoch that is skipped reports it too"
@@ -506,12 +505,12 @@ def test_overtaken_driver_is_fenced_and_decides_and_aborts_nothing(bench: Bench,
 def test_votes_that_a_sink_refuses_together_are_not_decided(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[Committable]] = []
 
-    def check_votes(self: MemoryCommitter, epoch: int, committables: Sequence[Committable]) -> None:
+    def check_votes(self: SinkCommitter, epoch: int, committables: Sequence[Committable]) -> None:
         asked.append(committables)
         if len(asked) == len(SINKS):
             raise Fatal("a key comes twice")
 
-    monkeypatch.setattr(MemoryCommitter, "check_votes", check_votes)
+    monkeypatch.setattr(SinkCommitter, "check_votes", check_votes)
     with pytest.raises(Fatal, match="comes twice"):
         bench.driver().run_epoch(bench.batch(0))
     assert bench.journal().read().decision is None

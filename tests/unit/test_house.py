@@ -22,20 +22,20 @@ NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
 MOST_FILES = {"files": 24, "idempotent_upsert": 46, "kafka": 24, "postgres": 24}
-MOST_LINES = {"files": 2330, "idempotent_upsert": 3400, "kafka": 2780, "postgres": 2500}
+MOST_LINES = {"files": 2330, "idempotent_upsert": 3410, "kafka": 2780, "postgres": 2500}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
 # assess and audit: 180 there, 150 in each of the others
 # files: 760 for links and what they share, 480 for uploads to S3, 470 for manifests and exact reads,
 # 300 for SFTP, 90 for votes that name only their own files
-# idempotent_upsert: 50 for rows in the order of keys; 325 for dropped rows in every mode of PostgreSQL and what `check`
-# asks there by mode, until one architecture for all databases pays for it
+# idempotent_upsert: 3,000 with preflight is the goal. Nine questions, answered by each of four databases, take 1,010; what
+# is alike in SQLite, MariaDB and portable SQL (markers, owners, votes) is not written once yet
 # rows that are judged for a quarantine: 40 or 50 in each, and a file; 25 more of preflight in postgres
-MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 690, "kafka": 400, "postgres": 450}
+MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 1010, "kafka": 400, "postgres": 450}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = (
-    47_800  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
+    48_550  # 18,000 was the goal before marks, disks, copies, failovers (5,700), object stores (2,300),
     # databases for upserts (2,500), signals, metrics and security (1,200),
     # what an operator sees and does: status, indoubt, recover (beside sinks that are away), verify, the soak (3,200)
     # a first day: its mistakes, paths, starts (1,050), bad rows (900), versions and sources of Spark (840),
@@ -47,6 +47,7 @@ MOST_LINES_OF_TESTS = (
     # a source that takes a sink's files (215)
     # the night and the random plays (1,700), cut answers (500), a rolling upgrade, folding and root (700),
     # planted defects that nothing had caught (400), printed commands and alerts (450), the rest of the second list
+    # questions of SQLite and MariaDB by cases on real servers (550), 30 more planted defects (350)
 )
 PREFLIGHT = ("preflight", "connect", "questions")
 OLD_WORDS = {
@@ -74,12 +75,11 @@ def is_preflight(path: Path) -> bool:
     return any(part.startswith(PREFLIGHT) for part in path.relative_to(ROOT).parts)
 
 
-def test_contract_and_protocol_are_small() -> None:
-    """Object stores took 470 lines: names, calls, errors, and staged files in them; 260 for votes as checked
-    JSON, file modes and the order of sinks; 320 for assess and audit, rows that are given up, damaged entries,
-    and recoveries that set sinks aside; 140 for answers of plugins that are checked;
-    10 for the servers of a sink, and the event of a run's end; 250 for validators and quarantines."""
-    assert total([*(CORE / "contract").rglob("*.py"), *(CORE / "protocol").rglob("*.py")]) <= 4740
+@pytest.mark.parametrize(("package", "most"), {"contract": 650, "protocol": 2970, "bench": 1110}.items())
+def test_a_package_of_core_stays_within_its_budget(package: str, most: int) -> None:
+    """The interface alone is the contract: roads and storage are the toolkit's. Goals not reached yet: protocol with its
+    journal 2,900, bench 1,100."""
+    assert total((CORE / package).rglob("*.py")) <= most
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -34,7 +34,6 @@ from exactsink_postgres.tables import chosen_columns, ensure_table
 __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
-_SLOTS = {"max_prepared_transactions": 64}
 _STATUS = """SELECT gid, pg_xact_status((vote ->> 'xid')::xid8) FROM jsonb_each(%s::text::jsonb) AS voted(gid, vote)
     WHERE (vote ->> 'system', vote ->> 'database', (vote ->> 'timeline')::int) = (SELECT system_identifier::text,
         pg_database.oid::text, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
@@ -63,8 +62,9 @@ class TwoPhaseWriter(LoadingWriter):
     def _without_slot(self, cause: BaseException | None) -> ExactsinkError | None:
         """Explain what a server answers that has no slot to prepare in."""
         if isinstance(cause, psycopg.errors.ObjectNotInPrerequisiteState):
-            why, more = "max_prepared_transactions is 0 on this server", set_on_server(_SLOTS, restart=True)
+            more = set_on_server({"max_prepared_transactions": 64}, restart=True)
             fix = f'{more}; or set strategy = "staged" for this sink, which needs none'
+            why = "max_prepared_transactions is 0 on this server"
             return Fatal(f"{self._doing}: {cause.diag.message_primary}", why=why, next=fix)
         return None
 
@@ -82,7 +82,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         gids, unmarked = _read(committables)
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self.using(doing, _DECIDED) as session:
-            marks, seen = self._seen(session, doing)
+            marks, seen = self._seen(session, doing, epoch)
             # In this order, in two statements: one that is committed between them is found by the second.
             done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self.ctx.sink}: {doing}")
             session.await_standbys()
@@ -96,29 +96,20 @@ class TwoPhaseCommitter(PostgresCommitter):
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
             if done | proven != set(gids):
                 self._seen(session, doing)  # what is not found is lost on the server whose mark was read
-        seen = self._proof(epoch, seen)
         return [Committed() if gid in done else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         gids, unmarked = _read(committables)
         doing = f"look how epoch {epoch} stands in table {self._options.name}"
         with self.using(doing) as session:
-            marks, seen = self._seen(session, doing)
+            marks, seen = self._seen(session, doing, epoch)
             held = list_prepared(session, gids)  # in this order, as in `commit`
             statuses = _statuses(session, unmarked)
             proven = marks.proven(epoch, gids) if held.keys() != set(gids) else set()
             if held.keys() | proven != set(gids):
                 self._seen(session, doing)
             check_owners(session, held, f"sink {self.ctx.sink}: {doing}")
-        seen = self._proof(epoch, seen)
         return [Prepared() if gid in held else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
-
-    def _proof(self, epoch: int, seen: Mark | None) -> Mark | None:
-        """Return the mark that was seen, if that a participant is not in it proves its loss.
-
-        Of an epoch that no mark is expected of, one participant's COMMIT may have put the mark which another one lacks.
-        """
-        return None if epoch == self.ctx.unbound_epoch else seen
 
 
 def _read(committables: Sequence[Committable]) -> tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]:

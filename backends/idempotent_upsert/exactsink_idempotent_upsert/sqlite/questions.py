@@ -185,8 +185,7 @@ class SqliteQuestions(Questions):
                 yield Finding("warning", f"{message} delete neither stops nor cascades", fix)
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """SQLite has none."""
-        return iter(())
+        return iter(())  # SQLite has none
 
     def _frame(self, schema: pa.Schema | None) -> Iterator[Finding]:
         return frame_findings(self._table, schema, "SQLite", column_type, ascii_lower)
