@@ -55,7 +55,7 @@ class Folders(Place, Generic[_Path]):
 
     @abstractmethod
     def _name(self, temp: _Path, final: _Path) -> None:
-        """Give a hidden file its name, and make folders for it. Raises FileExistsError, FileNotFoundError."""
+        """Name a hidden file, in folders that are made for it. Raises FileExistsError, FileNotFoundError."""
 
     @abstractmethod
     def _is_named(self, final: _Path, file: VotedFile, waits: Any | None) -> bool:
