@@ -19,7 +19,7 @@ from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.toolkit.roads import staged
 from exactsink.toolkit.roads.idempotent import _ProvenApplier
 from exactsink.toolkit.storage import DurableFile, durable, sync_folders
-from exactsink_files import links
+from exactsink_files import folders
 from exactsink_files.marks import MarkFolder
 from tests.simulation.disk_plays import KINDS, Broken, Lab, failed_syncs, faults, kills, power_cuts
 
@@ -146,7 +146,7 @@ DEFECTS = (
     Defect("a file is synced again", "keyed", r"0\.appl", failed_syncs, _seal_again),
     Defect("a proof is synced again", "keyed", "sink$", failed_syncs, _set(_ProvenApplier, "confirm", _nothing)),
     Defect("a birth is synced again", "lake", r"orders\.sink$", failed_syncs, _set(MarkFolder, "confirm", _nothing)),
-    Defect("names are synced again", "lake", "kind", failed_syncs, _set(links, "SyncFailed", ZeroDivisionError)),
+    Defect("names are synced again", "lake", "kind", failed_syncs, _set(folders, "SyncFailed", ZeroDivisionError)),
     Defect("staging's errors as they come", "keyed", "arrow", faults, _set(staged, "staging_errors", nullcontext)),
 )
 

@@ -126,7 +126,7 @@ def test_a_page_whose_libraries_are_missing_names_both_and_the_line_for_pip(
 def test_a_bench_that_could_not_write_its_page_is_refused_before_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     _uninstall(monkeypatch, "pygal")
     monkeypatch.setattr(cli_bench, "_measured", lambda *given: pytest.fail("measured"))
-    with pytest.raises(ConfigError, match="cannot write its page"):
+    with pytest.raises(ConfigError, match="the page of a bench can't be written"):
         cli_bench.bench(None, 1, 1, 1, "figures")
 
 

@@ -33,7 +33,7 @@ def page_writer() -> ModuleType:
         return importlib.import_module("exactsink.bench.report.page")
     except ImportError as error:
         why, fix = missing(("jinja2", "pygal")) or str(error), "pip install 'exactsink[bench]'"
-        raise ConfigError("exactsink bench --out cannot write its page", why=why, next=fix) from error
+        raise ConfigError("the page of a bench can't be written", why=why, next=fix) from error
 
 
 def save(report: Report, folder: Path, name: str = "report") -> Sequence[Path]:
