@@ -82,7 +82,7 @@ class Folders(Place, Generic[_Path]):
         self._remove(self._at(vote.root, vote.folder))
 
     def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
-        """Name each file; durable for those participants only of which all is there."""
+        """Name each file. The names are made durable for those participants that are there whole."""
         outcomes = {name: [self._place(vote, file) for file in vote.files] for name, vote in votes.items()}
         unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
         self._sync_finals([vote for name, vote in votes.items() if name not in unknown])
@@ -162,6 +162,6 @@ class Folders(Place, Generic[_Path]):
             raise Fatal(
                 f"the names of files in {error.filename} can't be made durable",
                 why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
-                next="mount its file system anew (or start its machine again), so that what is read is what the disk "
+                next="mount its file system again (or restart its machine), so that reads show what the disk "
                 "holds; then start the job again: nothing is lost",
             ) from error

@@ -172,7 +172,7 @@ class Held(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of them."""
+        """Drop them."""
 
 
 class Database(ABC):
@@ -303,7 +303,7 @@ class Database(ABC):
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
 
     def close(self) -> None:  # noqa: B027
-        """Let go of what was opened."""
+        """Close what was opened."""
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""

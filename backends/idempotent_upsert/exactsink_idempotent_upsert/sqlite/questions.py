@@ -137,7 +137,7 @@ class SqliteQuestions(Questions):
             found = f"trigger {name} of table {of}"
             if name in updating and (clause := _OVERRIDDEN.search(sql)):
                 message = f"{found}: an upsert takes its {clause[0]} for OR ABORT, so a conflict there stops the job"
-                yield Finding("error", message, f"make {name} anew with ON CONFLICT DO NOTHING, or DO UPDATE, instead")
+                yield Finding("error", message, f"drop {name}; make it again with ON CONFLICT DO NOTHING or DO UPDATE")
             elif not table.guarded:  # else tasks meet it before the decision
                 message = f"{found} can't be tried before the decision: if it refuses a row, the job stops"
                 yield Finding("warning", message, f"see that {name} takes every row")
@@ -149,11 +149,11 @@ class SqliteQuestions(Questions):
         silent, filled = self._catalog.clauses(names)
         for of in silent:
             message = f"UNIQUE ({of}) has ON CONFLICT REPLACE or IGNORE: rows of other keys, or these, would vanish"
-            yield Finding("error", message, f"make table {table.name} anew without that, or key the sink by {of}")
+            yield Finding("error", message, f"make table {table.name} again without that, or key the sink by {of}")
         for name, _, _, default, *_ in map(self._catalog.columns.__getitem__, map(ascii_lower, names)):
             if name in filled:
                 message = f"column {name} of table {table.name} is NOT NULL ON CONFLICT REPLACE: of a NULL SQLite"
-                fix = f"coalesce({name}, ...) in the transform, or make table {table.name} anew without that clause"
+                fix = f"coalesce({name}, ...) in the transform, or make table {table.name} again without that clause"
                 yield Finding("warning", f"{message} would store {default}, unreported", fix)
         if table.guarded:  # tasks meet the others before the decision
             return
