@@ -7,7 +7,7 @@ PYTHONS := python3 python3.12 python3.13 python3.11 python3.10 python3.14
 GOOD_PYTHON := -c 'import sys, sqlite3, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 # One run for all: its servers start once. Its own order and groups are in tests/conftest.py; a worker waits often.
-PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup tests
+PYTEST_ALL := $(BIN)/pytest -n 4 --dist loadgroup --junitxml=build/tests/$(shell date -u +%Y%m%d-%H%M%S).xml tests
 OF_S3 := tests/conformance/test_s3.py tests/integration/s3 tests/integration/files_s3 tests/e2e/test_object_store.py
 APT := $(SUDO) apt-get update
 INSTALL := $(SUDO) apt-get install -y --no-install-recommends
@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: $(VENV)/.servers  ## Make the virtual environment; install Python, Java and servers for tests where there are none
+setup: $(VENV)/.servers $(VENV)/.classes  ## Make the virtual environment; install Python, Java and servers for tests where there are none
 
 demo: $(VENV)/.ready  ## Stream a year of flights into Parquet and SQLite, killing the driver five times, and reconcile
 	@$(BIN)/python examples/flights/demo.py
@@ -99,4 +99,9 @@ $(VENV)/.servers: $(VENV)/.dev
 	@{ command -v mvn && command -v openssl; } >/dev/null 2>&1 || { $(APT) && $(INSTALL) maven openssl; }  # for Kafka's tests
 	@[ -n "$$(ldconfig -p | grep libcares)" ] && [ -n "$$(ldconfig -p | grep liblzf)" ] || { $(APT) && $(INSTALL) \
 	  $$(apt-cache depends --no-recommends --no-suggests pgbouncer redis-tools | awk '/ Depends: lib/ {print $$2}' | sort -u); }
+	@touch $@
+
+# What Spark and a broker load as they start, so that the JVMs of tests need not read it out of jars each time.
+$(VENV)/.classes: $(VENV)/.servers
+	@$(BIN)/python -m tests.servers.class_archives
 	@touch $@

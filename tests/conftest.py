@@ -1,8 +1,9 @@
-"""What all tests share: servers and Spark as fixtures, what runs together and first, and simulation's count."""
+"""What all tests share: servers and Spark as fixtures, what runs together and first, and what is added up."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -12,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from exactsink.contract import ExactsinkError
 from tests.commands import commands_in, problem_of
+from tests.times import sums
 
 pytest_plugins = ["tests.servers.fixtures", "tests.e2e.fixtures"]
 
@@ -64,19 +66,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _FIRST.index(PurePath(item.nodeid).parts[1]))
 
 
-class _ScheduleCount:
-    """Adds up the `schedules` that simulation tests recorded, in this process or in workers."""
+class _Sums:
+    """Adds up tests' seconds, and the `schedules` that simulation recorded, in this process or in workers."""
 
     def __init__(self) -> None:
-        self.total = 0
+        self.schedules = 0
+        self.seconds = Counter[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
         if report.when == "call":
-            self.total += sum(int(value) for name, value in report.user_properties if name == "schedules")
+            self.schedules += sum(int(value) for name, value in report.user_properties if name == "schedules")
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.total:
-            terminalreporter.write_line(f"simulation: {self.total:,} schedules run")
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        if self.schedules:
+            terminalreporter.write_line(f"simulation: {self.schedules:,} schedules run")
+        if config.option.xmlpath:
+            tests = ((nodeid.partition("::")[0], took) for nodeid, took in self.seconds.items())
+            terminalreporter.write_line("\n".join(sums(tests)))
 
 
 @pytest.fixture(autouse=True)
@@ -103,4 +110,4 @@ def _every_error_names_commands_that_can_be_typed(monkeypatch: pytest.MonkeyPatc
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_ScheduleCount())
+    config.pluginmanager.register(_Sums())

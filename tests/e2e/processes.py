@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tests.servers.class_archives import SPARK, options
+
 ROOT = Path(__file__).parents[2]
 LONGEST = 300.0
 """Seconds after which a condition counts as never coming true; far more than anything here takes."""
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA = " ".join(("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", *options(SPARK)))
 """Options of a JVM that lives for a while only: it starts fast, and compiles little."""
 ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,

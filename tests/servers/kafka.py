@@ -21,6 +21,8 @@ from typing import Literal
 
 from confluent_kafka import KafkaException, Producer
 
+from tests.servers.class_archives import BROKER as CLASSES
+from tests.servers.class_archives import options
 from tests.servers.kafka_jars import BROKER, JarSet, jars, java
 from tests.servers.kafka_view import Kafka, Record
 from tests.servers.keeper import keep, shared
@@ -142,7 +144,7 @@ class KafkaServer(ServerProcess, Kafka):
 
     def _running(self, *words: str) -> Sequence[str]:
         logging = "-Dlog4j2.configurationFile=log4j2.properties"
-        return [java(), *self._jvm, logging, "-cp", f"{jars(self.release)}/*", *words]
+        return [java(), *options(CLASSES), *self._jvm, logging, "-cp", f"{jars(self.release)}/*", *words]
 
     def _answers(self) -> bool:
         with socket.socket() as probe:

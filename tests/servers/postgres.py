@@ -85,26 +85,12 @@ class PostgresServer(ServerProcess, Postgres):
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
         if "user" in server_user():
             shutil.chown(self.folder, "postgres", "postgres")
-        initdb: list[str | Path] = [
-            self._programs / "initdb",
-            "-D",
-            self._data,
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-        ]
-        initdb += ["--locale=C", "--no-sync", "--no-instructions"]
-        copy: list[str | Path] = [
-            self._programs / "pg_basebackup",
-            "-D",
-            self._data,
-            "--write-recovery-conf",
-            "--checkpoint=fast",
-        ]
-        self._prepare([*copy, "--no-sync", "-d", of.conninfo()] if of is not None else initdb)
+        made = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        copied = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-d"]
+        initdb = [self._programs / "initdb", "-D", self._data, *made]
+        self._prepare(
+            initdb if of is None else [self._programs / "pg_basebackup", "-D", self._data, *copied, of.conninfo()]
+        )
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Stop, and wait until it is gone. `immediate` is a crash: the next start recovers."""
