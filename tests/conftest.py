@@ -35,15 +35,17 @@ _FIRST = (
 """Folders by their longest tests: those that come last fill what gaps are left."""
 _ALONE = ("simulation", "conformance")
 """Folders whose tests are handed out one by one; elsewhere a file's tests, which share servers, stay together."""
-_SESSION = {
-    *("adopt", "batch_runs", "failover", "gone_back", "kafka_session", "one_pass", "one_session"),
-    *("postgres_shapes", "routes", "text_files"),
-}
-"""Tests of `e2e` with a Spark session in the test process; all others attach to a warm JVM, as the pages do."""
+_SESSIONS = (
+    {"adopt", "batch_runs", "failover", "gone_back", "kafka_session", "one_session", "routes", "postgres_shapes"},
+    {"arrow_settings", "by_hand", "one_pass", "sql_transform", "text_files", "a_route_gives_no_frame_to_a_quarantine"},
+)
+"""Tests of `e2e` with a Spark session in the test process, by file or name: two workers have one."""
+_NO_SHARED_JVM = {"cluster", "connect", "kafka_source", "object_store"}
+"""Files of `e2e` that start JVMs of their own; all others attach to a warm one."""
 
 
 class _Scheduler(LoadScopeScheduling):
-    """For `--dist loadgroup`, by path: a worker has the session, two have a warm JVM: the pages' and the rest's."""
+    """For `--dist loadgroup`, by path: two groups have a session, two a warm JVM: the pages' and the rest's."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         config.option.loadscopereorder = False  # the order is the collection's
@@ -52,7 +54,9 @@ class _Scheduler(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         path = PurePath(nodeid.partition("::")[0])
         if path.parts[1] == "e2e":
-            return "session" if path.stem.removeprefix("test_") in _SESSION else "jvm"
+            names = {name.removeprefix("test_") for name in (path.stem, *nodeid.split("::"))}
+            sessions = [f"session {number}" for number, group in enumerate(_SESSIONS) if names & group]
+            return sessions[0] if sessions else str(path) if names & _NO_SHARED_JVM else "jvm"
         if path.parts[1] == "docs":
             return "docs"
         return nodeid if path.parts[1] in _ALONE else str(path)

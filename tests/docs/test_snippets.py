@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.docs.pages import ROOT, Command, pages, shown, steps
 from tests.docs.reader import Reader
@@ -14,11 +17,41 @@ from tests.servers.postgres import Postgres
 _PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
 _LONG = {"docs/how-to/back-up-and-restore.md"}
 """Two minutes of runs and restores, each of which is a test of its own, too."""
+_ALWAYS = {"README.md", "docs/tutorial.md"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.proof if name in _LONG else ()) for name in _PAGES]
-)
+def touched(root: Path) -> set[str]:
+    """Return the pages that a change concerns: those that differ from where the branch left `origin/main`.
+
+    On `origin/main` itself, as in a fresh clone, and without it: those that changed in the day up to HEAD.
+    All of them where git can't say.
+    """
+
+    def git(*arguments: str) -> list[str]:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    try:
+        [head] = git("rev-parse", "HEAD")
+        [seconds] = git("log", "-1", "--format=%ct")
+        bases = git("rev-list", "-1", f"--before={int(seconds) - 86_400}", "HEAD")
+        with suppress(subprocess.CalledProcessError):
+            bases = [base for base in git("merge-base", "HEAD", "origin/main") if base != head] or bases
+        return (
+            {*git("diff", "--name-only", *bases, "--"), *git("ls-files", "--others", "--exclude-standard")}
+            if bases
+            else set(_PAGES)
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return set(_PAGES)
+
+
+def _pages() -> Iterator[ParameterSet]:
+    quick = (touched(ROOT) | _ALWAYS) - _LONG
+    return (pytest.param(name, marks=() if name in quick else pytest.mark.proof) for name in _PAGES)
+
+
+@pytest.mark.parametrize("name", list(_pages()))
 def test_a_page_can_be_followed_from_its_first_to_its_last_snippet(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -92,3 +125,32 @@ def test_a_page_gets_its_servers_when_a_step_asks_for_them_and_one_database_for_
     for step, known in zip(steps(page), ([], ["docs1"], ["docs1"]), strict=True):
         reader.do(step)
         assert made == known
+
+
+def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "a test")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "test@example.org")
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    def committed(page: str, day: int) -> None:
+        (tmp_path / page).write_text(f"{page} of day {day}\n")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-01-{day:02}T12:00:00Z")
+        git("add", page)
+        git("commit", "-m", page)
+
+    assert touched(tmp_path) == set(_PAGES), "no repository"
+    git("init", "-b", "main")
+    committed("first.md", 1)
+    assert touched(tmp_path) == set(_PAGES), "nothing is a day older, as in a shallow clone"
+    committed("second.md", 5)
+    committed("third.md", 5)
+    (tmp_path / "new.md").write_text("not added yet\n")
+    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}, "a fresh clone"
+    committed("fourth.md", 6)
+    (tmp_path / "first.md").write_text("edited\n")
+    assert touched(tmp_path) == {"first.md", "fourth.md", "new.md"}

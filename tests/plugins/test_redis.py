@@ -17,10 +17,7 @@ from tests.servers.redis import RedisServer, own_redis
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-redis"
 pytestmark = pytest.mark.usefixtures("installed")
-QUICK = (
-    *("killed-after-decide", "killed-inside-commit", "commits-at-once"),
-    *("applied-late", "second-journal", "two-jobs-interleaved"),
-)
+QUICK = ("killed-inside-commit", "applied-late", "second-journal")
 """What `make test` plays; `make proof` plays all."""
 
 
