@@ -1,13 +1,13 @@
-"""An example plugin of a test's module, `PLUGIN`, without its wheel; and where the kit plays it."""
+"""An example plugin of a test's module, `PLUGIN`, without its wheel, and rows as the kit's are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
+import pyarrow as pa
 import pytest
 
-from exactsink.testing import Runner
+from exactsink.testing.target import ROWS
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,6 @@ def installed(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def runner(installed: None) -> Iterator[Runner]:
-    with closing(Runner()) as made:
-        yield made
+def rows(*ids: int) -> pa.Table:
+    """Make rows as the kit's are."""
+    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)

@@ -1,4 +1,4 @@
-"""The Delta plugin of the examples, on real tables: the kit, races for one entry, and what others do to a table."""
+"""The Delta plugin of the examples on real tables: the kit in S3, races for an entry, and what others do to a table."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ from exactsink.contract import (
     Retryable,
     Unknown,
 )
-from exactsink.testing import SCENARIOS, Runner, Session
+from exactsink.testing import ConformanceSuite, Runner, Session
 from exactsink.testing.target import ROWS
 from exactsink.toolkit.storage import ObjectPath, path_of
-from tests.plugins.kit import rows
+from tests.plugins.conftest import rows
 from tests.servers.s3 import S3
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-delta"
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("installed")]
 APP = "exactsink:shop:lake"
-QUICK = ("commits-at-once", "second-journal", "one-vote-lost")
-"""What `make test` plays; `make proof` plays all."""
 OF_STORES = (
     *("births-at-once", "commit-replayed", "commits-at-once", "foreign-untouched", "killed-inside-sweep"),
     *("loser-swept", "one-vote-lost", "other-process", "second-journal", "undecided-invisible", "unknown-after-commit"),
@@ -69,13 +67,6 @@ def s3_runner(bucket: str, installed: None) -> Iterator[Runner]:
     """The process has the bucket in its environment."""
     with closing(Runner()) as made:
         yield made
-
-
-def play(runner: Runner, target: Any, scenario: str, folder: Path) -> None:
-    result = runner.play(scenario, target, folder)
-    assert result.outcome != "failed", result.why
-    if result.outcome == "skipped":
-        pytest.skip(result.why)
 
 
 def session(folder: Path, lineage: str = "ab", **options: Any) -> Session:
@@ -129,27 +120,11 @@ def before_once(holder: Any, name: str, between: Callable[[], object]) -> None:
     setattr(holder, name, call)
 
 
-@pytest.mark.parametrize("scenario", QUICK)
-def test_the_kit(runner: Runner, scenario: str, tmp_path: Path) -> None:
-    from exactsink_delta_targets import DeltaTarget
-
-    play(runner, DeltaTarget(), scenario, tmp_path / "played")
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_all_of_the_kit_on_a_table_with_partitions(runner: Runner, scenario: str, tmp_path: Path) -> None:
-    from exactsink_delta_targets import DeltaTarget
-
-    play(runner, DeltaTarget(("kind",)), scenario, tmp_path / "played")
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize("scenario", OF_STORES)
 def test_the_kit_in_s3(s3_runner: Runner, bucket: str, scenario: str, tmp_path: Path) -> None:
     from exactsink_delta_targets import DeltaTarget
 
-    play(s3_runner, DeltaTarget(("kind",), bucket), scenario, tmp_path / "played")
+    ConformanceSuite().test_conformance(scenario, DeltaTarget(("kind",), bucket), tmp_path, s3_runner)
 
 
 def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
@@ -171,7 +146,6 @@ def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
     assert sorted(stands["id"].to_pylist()) == [1, 2, 3]
 
 
-@pytest.mark.proof
 def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +329,6 @@ path = "files"
 """
 
 
-@pytest.mark.proof
 def test_a_job_on_spark_commits_a_table_and_files_together_and_stops_once_the_table_went_back(tmp_path: Path) -> None:
     known = tmp_path / "known" / "exactsink_delta-0.1.0.dist-info"
     known.mkdir(parents=True)

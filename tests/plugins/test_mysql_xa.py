@@ -1,4 +1,4 @@
-"""The XA plugin of the examples, on a real MariaDB: the kit, crashes and restores of the server, and preflight."""
+"""The XA plugin of the examples, on a real MariaDB: crashes and restores of the server, and preflight."""
 
 from __future__ import annotations
 
@@ -34,38 +34,19 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink.protocol.sinks import Sink
-from exactsink.testing import SCENARIOS, Runner, Script, Session
+from exactsink.testing import Script, Session
 from exactsink.testing.driver_run import run_driver
 from exactsink.testing.processes import ended, start
 from exactsink.testing.target import ROWS
-from tests.plugins.kit import played, rows
+from tests.plugins.conftest import rows
 from tests.servers.mariadb import MariaDB, own_mariadb
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-mysql-xa"
-pytestmark = pytest.mark.usefixtures("installed")
-QUICK = ("killed-inside-commit", "commits-at-once", "loser-swept")
-"""What `make test` plays; `make proof` plays all."""
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("installed")]
 
 
 def url(server: MariaDB, database: str, user: str = "root") -> str:
     return f"mysql://{user}@localhost/{database}?unix_socket={server.socket}"
-
-
-def play(server: MariaDB, runner: Runner, scenario: str, folder: Path) -> str:
-    from exactsink_mysql_xa_targets import XaTarget
-
-    return played(runner, XaTarget(url(server, "mysql")), scenario, folder)
-
-
-def test_the_kit(mariadb: MariaDB, runner: Runner, tmp_path: Path) -> None:
-    assert [play(mariadb, runner, scenario, tmp_path / scenario) for scenario in QUICK] == ["passed"] * len(QUICK)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in QUICK])
-def test_all_of_the_kit(mariadb: MariaDB, runner: Runner, scenario: str, tmp_path: Path) -> None:
-    if play(mariadb, runner, scenario, tmp_path / "played") == "skipped":
-        pytest.skip("its traits or its target don't give what the scenario needs")
 
 
 def session(server: MariaDB, database: str, job: str = "shop", user: str = "root", **options: Any) -> Session:
@@ -129,7 +110,6 @@ def test_a_crash_between_vote_and_commit_and_inside_a_commit_leaves_the_rows_exa
         assert sink.mark() == Mark("ab", 0, frozenset(["ab"]), 3)
 
 
-@pytest.mark.proof
 def test_a_database_that_was_restored_stops_the_job(tmp_path: Path) -> None:
     with own_mariadb() as server:
         database = server.new_database("restored")
@@ -180,7 +160,6 @@ def test_a_branch_is_not_ended_while_a_session_holds_it(mariadb: MariaDB, monkey
     assert found(mariadb, database) == [1]
 
 
-@pytest.mark.proof
 def test_who_commits_while_the_session_ends_loses_nothing(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two commit without a pause: without the look at sessions one round of 100 leaves a branch that nobody can end."""
     import exactsink_mysql_xa_server as module

@@ -1,4 +1,4 @@
-"""The Redis plugin of the examples, on a real server: the kit, a crash of the server, and what preflight finds."""
+"""The Redis plugin of the examples, on a real server: a crash of the server, and what preflight finds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from exactsink.contract import Fatal, JobContext, LineageError, Retryable
-from exactsink.testing import SCENARIOS, Runner, Session
+from exactsink.testing import Session
 from exactsink.testing.target import ROWS
-from tests.plugins.kit import played, rows
+from tests.plugins.conftest import rows
 from tests.servers.redis import RedisServer, own_redis
 
 PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-redis"
-pytestmark = pytest.mark.usefixtures("installed")
-QUICK = ("killed-inside-commit", "applied-late", "second-journal")
-"""What `make test` plays; `make proof` plays all."""
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("installed")]
 
 
 @pytest.fixture(scope="module")
@@ -27,29 +25,12 @@ def server() -> Iterator[RedisServer]:
         yield started
 
 
-def play(server: RedisServer, runner: Runner, scenario: str, folder: Path) -> str:
-    from exactsink_redis_targets import RedisTarget
-
-    return played(runner, RedisTarget(server.url), scenario, folder)
-
-
 def session(server: RedisServer, folder: Path, lineage: str = "ab", **options: Any) -> Session:
     from exactsink_redis import RedisBackend, RedisOptions
 
     values = {"url": server.url, "prefix": folder.name, "keys": ["id"], "count_by": ["kind"], **options}
     ctx = JobContext("shop", "cache", str(folder / "staging"), 1, lineage)
     return Session(RedisBackend(RedisOptions.model_validate(values)), ctx, lineage)
-
-
-def test_the_kit(server: RedisServer, runner: Runner, tmp_path: Path) -> None:
-    assert [play(server, runner, scenario, tmp_path / scenario) for scenario in QUICK] == ["passed"] * len(QUICK)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in QUICK])
-def test_all_of_the_kit(server: RedisServer, runner: Runner, scenario: str, tmp_path: Path) -> None:
-    if play(server, runner, scenario, tmp_path / "played") == "skipped":
-        pytest.skip("its traits or its target don't give what the scenario needs")
 
 
 def test_what_is_committed_outlives_a_crash_of_the_server_with_its_mark(tmp_path: Path) -> None:
