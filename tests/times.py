@@ -59,14 +59,13 @@ def with_figures(page: str, command: str, run: ElementTree.Element) -> str:
     figure = {name: float(run.attrib[name]) for name in ("time", "tests", "skipped", "failures", "errors")}
     passed = figure["tests"] - figure["skipped"] - figure["failures"] - figure["errors"]
     shown = rf"\g<1>{figure['time'] / 60:.0f} minutes on two cores ({passed:,.0f} tests)"
-    line = rf"(^- `make {command}`(?:.*\n?){{1,2}}?.*?)\d+ minutes on two cores \([\d,]+ tests\)"
+    line = rf"(^- `make {command}`.*?)\d+ minutes on two cores \([\d,]+ tests\)"
     return re.sub(line, shown, page, count=1, flags=re.MULTILINE)
 
 
 def main(command: str, file: str = "") -> None:
     [run] = ElementTree.parse(file or max(RUNS.glob("*.xml"))).getroot()
-    cases = [(case.attrib["classname"].split("."), float(case.attrib["time"])) for case in run.iter("testcase")]
-    print(*sums(("/".join(part for part in name if part.islower()), took) for name, took in cases), sep="\n")
+    print(*sums((case.attrib["file"], float(case.attrib["time"])) for case in run.iter("testcase")), sep="\n")
     PAGE.write_text(with_figures(PAGE.read_text(), command, run))
 
 
