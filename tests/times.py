@@ -39,7 +39,7 @@ BUDGETS = {
 
 
 def sums(tests: Iterable[tuple[str, float]]) -> list[str]:
-    """Say how many tests each folder has, and how long they took by its budget, of their files and seconds."""
+    """Return a table: how many tests each folder has, and how long they took by its budget."""
     count, seconds = Counter[str](), Counter[str]()
     for path, took in tests:
         _, *folders, _ = path.split("/")

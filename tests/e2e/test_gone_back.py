@@ -81,29 +81,6 @@ def restored(*parts: str) -> Damage:
     return lambda folder: put_back(folder, "yesterday", *parts)
 
 
-def newest(folder: Path, kind: str) -> Path:
-    entries = sorted((folder / "checkpoint.exactsink" / "journal").glob("*.json"))
-    return [entry for entry in entries if f'"kind": "{kind}"' in entry.read_text()][-1]
-
-
-def lose_the_newest_decision(folder: Path) -> None:
-    journal = folder / "checkpoint.exactsink" / "journal"
-    last = newest(folder, "decide")
-    for entry in journal.glob("*.json"):
-        if entry.name >= last.name:
-            entry.unlink()
-
-
-def edit_the_decision(folder: Path) -> None:
-    entry = newest(folder, "decide")
-    entry.write_text(entry.read_text().replace('"rows": 500', '"rows": 499'))
-
-
-def rename_the_job(folder: Path) -> None:
-    path = folder / "job.toml"
-    path.write_text(path.read_text().replace('name = "e2e"', 'name = "other"'))
-
-
 def move_the_checkpoint_alone(folder: Path) -> None:
     path = folder / "job.toml"
     path.write_text(path.read_text().replace('"checkpoint"', '"elsewhere"'))
@@ -111,28 +88,14 @@ def move_the_checkpoint_alone(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Damage, type[ExactsinkError], str]] = {
-    "checkpoint and journal restored": (restored(*PARTS[:2]), LineageError, "the journal went back in time"),
-    "the journal restored": (restored(PARTS[1]), LineageError, "went back in time"),
     "the checkpoint restored": (restored(PARTS[0]), LineageError, "went back in time|other input"),
-    "the newest records lost": (lose_the_newest_decision, LineageError, "the journal went back in time"),
-    "a decision edited": (edit_the_decision, LineageError, "was changed after it was written"),
-    "the lake restored": (restored("lake"), InDoubtError, "the target went back in time, and lacks rows"),
     "the table restored": (restored("table.db"), InDoubtError, "the target went back in time, and lacks rows"),
-    "both targets restored": (restored(*PARTS[2:]), InDoubtError, "sink lake: its target holds epoch 0"),
-    "the lake emptied": (lambda folder: shutil.rmtree(folder / "lake"), InDoubtError, "holds no mark"),
-    "the job renamed": (rename_the_job, LineageError, "the journal belongs to job e2e, and this is job other"),
     "the checkpoint moved alone": (move_the_checkpoint_alone, LineageError, "another journal fed this target|expects"),
 }
+"""More of them, without Spark: the night's states, `integration/test_bad_states.py`, simulation's `restored`."""
 
 
-ON_SPARK = ("the checkpoint restored", "the lake restored", "the checkpoint moved alone")
-"""What `make test` plays on Spark; the others are states of the night, of `test_bad_states.py`, and of unit tests."""
-
-
-@pytest.mark.parametrize(
-    ("damage", "kind", "says"),
-    [pytest.param(*how, id=name, marks=() if name in ON_SPARK else pytest.mark.proof) for name, how in DAMAGES.items()],
-)
+@pytest.mark.parametrize(("damage", "kind", "says"), DAMAGES.values(), ids=DAMAGES)
 def test_what_went_back_by_itself_stops_the_job_and_doubles_nothing(
     spark: SparkSession, folder: Path, damage: Damage, kind: type[ExactsinkError], says: str
 ) -> None:
@@ -189,7 +152,8 @@ def test_one_job_is_one_job_from_wherever_it_is_started(
 def test_a_sink_changes_after_a_clean_stop_and_not_before(spark: SparkSession, folder: Path) -> None:
     path = folder / "job.toml"
     text = path.read_text()
-    newest(folder, "clean").unlink()  # as if the driver had been killed
+    entries = (folder / "checkpoint.exactsink" / "journal").glob("*.json")
+    max(entry for entry in entries if '"kind": "clean"' in entry.read_text()).unlink()  # as if it had been killed
     path.write_text(text[: text.index("[sinks.table]")])
     with pytest.raises(ConfigError, match=r"(?s)lacks sink table as it was.*exactsink recover"):
         run(spark, path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -23,10 +22,6 @@ from tests.servers.s3a_jars import s3a_jars
 
 UPLOADS = 4 * PARTICIPANTS
 """Of an epoch: a Parquet file of each of three kinds, and one of JSON lines, a participant."""
-UNDECIDED = ("open_epoch", "vote", "decide")
-AT_START = ("claim", "recommit", "sweep")
-DECIDED = ("commit:lake", "commit:table", "commit:lines", "complete", "return")
-EDGES = ("before", "after")
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +95,6 @@ def test_killed_around_the_decision_and_in_a_commit_and_answers_of_complete_lost
     forgets: list[ForgetsUploads] = []
     runs.whole()
     assert all(trap.sprung.is_set() for trap in (*lost, repeated, *forgets))
-
-
-@pytest.mark.proof
-def test_killed_at_each_step(runs: Runs, tmp_path: Path) -> None:
-    """From the decision on a kill is an epoch's last: the next driver run goes on behind it."""
-    write_source(tmp_path, (2 + len(DECIDED) * len(EDGES)) * PARTICIPANTS)
-    for point, edge in product(UNDECIDED, EDGES):
-        runs.killed(point, edge, 0)
-    for point, edge in product(AT_START, EDGES):
-        runs.killed(point, edge)
-    for epoch, (point, edge) in enumerate(product(DECIDED, EDGES), start=1):
-        runs.killed(point, edge, epoch)
-    runs.whole()
 
 
 @pytest.mark.proof

@@ -54,7 +54,7 @@ def main() -> None:
 
 @contextmanager
 def _dumped(archive: Path) -> Iterator[tuple[str, ...]]:
-    """Give the options of a JVM that makes an archive of what it has loaded when it ends."""
+    """Yield the options of a JVM that makes an archive of what it has loaded when it ends."""
     new = archive.with_suffix(".new")
     yield (f"-XX:ArchiveClassesAtExit={new}", "-Xlog:disable")
     new.rename(archive)
