@@ -313,10 +313,16 @@ def _difference(given: Play, row: Row | None, wanted: Row | None) -> str:
 def _read(given: Play, place: Place) -> list[Row]:
     if given.declared is None and not _there(place, given.table):
         return []
-    texts = ("local", "instant") if place.database == "duckdb" else ()
-    columns = [f"CAST({name} AS VARCHAR)" if given.kinds.get(name) in texts else name for name in given.columns]
+    columns = [_exactly(place.database, given.kinds.get(name)).format(name) for name in given.columns]
     found = place.run(f"SELECT {', '.join(columns)} FROM {given.table}")
     return [dict(zip(given.columns, row, strict=True)) for row in found]
+
+
+def _exactly(database: str, kind: str | None) -> str:
+    """Return the expression that reads all of a value: of a FLOAT MariaDB shows six digits, and computes with all."""
+    if database == "duckdb" and kind in ("local", "instant"):
+        return "CAST({} AS VARCHAR)"
+    return "{} + 0e0" if database == "mariadb" and kind == "float" else "{}"
 
 
 def _there(place: Place, table: str) -> bool:
