@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -14,16 +16,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from exactsink.contract import (
-    Committed,
-    Fatal,
-    Finding,
-    JobContext,
-    LineageError,
-    Refused,
-    Retryable,
-    Writer,
-)
+from exactsink.contract import Committed, Fatal, Finding, JobContext, LineageError, Refused, Retryable, Writer
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
@@ -222,12 +215,18 @@ def test_tables_and_columns_may_have_any_name_and_are_made_with_their_keys(sink:
     assert sink.run('SELECT * FROM "Order ""x"" %s"') == [(1, "new")]
 
 
-def test_a_column_that_only_orders_is_not_stored(sink: Sink) -> None:
-    sink.run(f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text)")
-    mine = sink.session({"table": TABLE, "order_by": "o", "exclude": ("o",)})
-    rows = pa.table({"k": [1, 1, 1], "v": ["second", "third", "first"], "o": ["b", "c", None]})
+_ORDERS = (["b", "c", None], [-1, 2, None], [1.5, 1e300, -0.5], [Decimal("9.50"), Decimal("11.00"), None])
+_ORDERS += ([False, True, None], [*(dt.datetime(year, 1, 1, tzinfo=dt.timezone.utc) for year in (2026, 2027)), None])
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@pytest.mark.parametrize("order", _ORDERS, ids=lambda order: type(order[0]).__name__)
+def test_a_column_that_only_orders_is_not_stored(sink: Sink, strategy: str, order: list[Any]) -> None:
+    given = {"table": TABLE, "order_by": "o", "exclude": ("o",), "strategy": strategy, "create": True}
+    mine = sink.session(given)
+    rows = pa.table({"k": [1, 1, 1], "v": ["second", "third", "first"], "o": order})
     assert mine.commit_marked(1, mine.prepare(1, [rows])) == [Committed()]
-    assert sink.run(f"SELECT * FROM {TABLE}") == [(1, "third")]
+    assert sink.run(f"SELECT k, v FROM {TABLE}") == [(1, "third")]
 
 
 def _direct(sink: Sink, **given: Any) -> Session:
