@@ -107,8 +107,7 @@ def test_what_rows_are_ordered_by_is_judged_where_the_table_lacks_it(
 ) -> None:
     given = {"url": conninfo_url(conninfo), "table": "t", "keys": ("id",), "order_by": "o", "exclude": ("o",)}
     sink = Session(UpsertBackend(UpsertOptions.model_validate(given)), JobContext("j", "s", "", 1, "l"), "ab")
-    rows = {"id": [1, 1, 1], "name": ["a", "b", "c"], "o": pa.array([good, bad, None], kind)}
-    _check(sink, pa.table(rows), 1)
+    _check(sink, pa.table({"id": [1, 1, 1], "name": ["a", "b", "c"], "o": pa.array([good, bad, None], kind)}), 1)
 
 
 def conninfo_url(conninfo: str) -> str:

@@ -226,8 +226,7 @@ def test_small_batches_go_in_together(
     monkeypatch.setattr(pymysql.Connection, "query", lambda *given: query(*given))
     flag = {DELETED: [False]} if "delete_when" in given else {}
     batches = [pa.record_batch({"id": [at], "v": ["a"], "o": [at], **flag}) for at in range(300)]
-    votes = sink.vote(1, pa.Table.from_batches(batches))
-    assert sink.commit(1, votes) == [Committed()]
+    assert sink.run(1, pa.Table.from_batches(batches)) == [Committed()]
     assert query.call_count < 200
     assert here.sql("SELECT count(*), sum(o) FROM t") == [(300, 299 * 150)]
 
