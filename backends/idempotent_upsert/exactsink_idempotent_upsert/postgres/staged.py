@@ -154,4 +154,4 @@ def _statements(
     )
     named = as_named(table, columns)
     ordered = ORDER if ORDER in held else named.ordered_by
-    return Statements(named, target, columns, brought, ordered, sources)
+    return Statements(named, target, columns, brought, ordered, sources).by_bytes(session.run, sources[0].relation)
