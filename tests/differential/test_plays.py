@@ -39,6 +39,12 @@ def test_tables_hold_what_a_dictionary_does(place: Place, tmp_path: Path, count:
     assert ended["equal"] > count / 2
 
 
+def test_a_float_of_mariadb_is_read_with_all_its_digits(mariadb: MariaDB, tmp_path: Path) -> None:
+    """The server shows a FLOAT of 1.0000000272564224e16 as 1e16. The play's second epoch, of doubles, is refused."""
+    with mariadb_place(mariadb) as here:
+        assert play(drawn(10_160, "mariadb"), here, tmp_path)[0] == "refused by check"
+
+
 def test_a_table_that_differs_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dictionary takes rows that tables don't: an older version, and a row that deletes."""
     monkeypatch.setattr(plays, "_is_older", lambda version, held: False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -98,6 +99,15 @@ def test_upserts_into_postgres(conninfo: str) -> None:
     rows = _rows(BAD + ONLY_POSTGRES, SCHEMA)
     with_flag = rows.append_column("exactsink_delete", pa.array([False] * rows.num_rows))
     _check(sink, with_flag, len(BAD) + len(ONLY_POSTGRES))
+
+
+@pytest.mark.parametrize(("kind", "bad", "good"), [(pa.float64(), math.nan, 1.5), (pa.string(), "a\0b", "a")])
+def test_what_rows_are_ordered_by_is_judged_where_the_table_lacks_it(
+    conninfo: str, kind: pa.DataType, bad: object, good: object
+) -> None:
+    given = {"url": conninfo_url(conninfo), "table": "t", "keys": ("id",), "order_by": "o", "exclude": ("o",)}
+    sink = Session(UpsertBackend(UpsertOptions.model_validate(given)), JobContext("j", "s", "", 1, "l"), "ab")
+    _check(sink, pa.table({"id": [1, 1, 1], "name": ["a", "b", "c"], "o": pa.array([good, bad, None], kind)}), 1)
 
 
 def conninfo_url(conninfo: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,19 @@ def test_a_key_of_another_program_s_spelling_is_refused_and_ours_is_not(tmp_path
 def test_a_number_has_one_spelling_in_a_column_of_numbers(tmp_path: Path, declared: str) -> None:
     made = f"CREATE TABLE t (id {declared} PRIMARY KEY, v, o); INSERT INTO t VALUES ('1.50', 1, 1), (2, 1, 1)"
     assert found(tmp_path, made, of(0, PRICE)) == []
+
+
+def test_a_strict_tables_any_keeps_values_as_they_are(tmp_path: Path) -> None:
+    """So the text '1' and the number 1 are two keys there, where another table's ANY makes both the number."""
+    texts = pa.schema([("id", pa.int64()), ("v", pa.string()), ("o", pa.decimal128(17, 3))])
+    made = "CREATE TABLE t (id ANY PRIMARY KEY, v ANY, o ANY) STRICT; INSERT INTO t VALUES ('1', '007', '12345.678')"
+    assert [one.message for one in found(tmp_path, made, texts)] == [
+        "key id of table t holds '1', and rows of int64 spell it otherwise: one value would be two rows"
+    ]
+    (sink := upsert(tmp_path, create=False)).sql("DELETE FROM t")
+    rows = pa.table({"id": [1], "v": ["007"], "o": [Decimal("12345678901234.567")]})
+    assert (list(sink.check(texts)), sink.run(1, rows)) == ([], [Committed()])
+    assert sink.rows("SELECT * FROM t") == [(1, "007", "12345678901234.567")]
 
 
 @pytest.mark.parametrize(("strategy", "severity"), [("staged", "warning"), ("direct", "error")])

@@ -15,7 +15,10 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = ["QUESTIONS", "Questions", "SchemaQuestions", "frame_findings", "keys_there", "named_findings", "text"]
+__all__ = [
+    *("QUESTIONS", "Questions", "SchemaQuestions", "frame_findings", "keys_there", "named_findings", "text"),
+    *("unkept", "unordered"),
+]
 
 QUESTIONS = (
     "columns",
@@ -127,6 +130,20 @@ def frame_findings(
             expression = f"to_json({field.name})" if pa.types.is_nested(field.type) else f"cast({field.name} AS STRING)"
             message = f"column {field.name} is of type {field.type}, which {product} can't hold"
             yield Finding("error", message, f"convert it in the transform: {expression} AS {field.name}")
+
+
+def unkept(table: Table, key: str, by: object) -> Finding:
+    """Find a key of whose texts some that differ are equal: whatever cuts rows into tasks compares bytes."""
+    wins = "any of them may win" if table.guarded else "that of the later partition wins"
+    message = f"key {key} of table {table.name} is met by {by}: texts of one key may come from two tasks, and {wins}"
+    fix = f"lower({key}) or the like in the transform, and a column that compares bytes"
+    return Finding("error" if table.guarded else "warning", message, fix)
+
+
+def unordered(name: str, alter: str = "") -> Finding:
+    """Find a version that the table orders otherwise than rows are ordered; `alter` begins the fix."""
+    message = f"`version` names {name}, a text, which the table compares otherwise than by its bytes"
+    return Finding("error", message, f"{alter}cast {name} to a number or a timestamp in the transform")
 
 
 class SchemaQuestions(Questions):

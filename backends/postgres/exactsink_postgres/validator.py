@@ -6,6 +6,7 @@ server's own input functions read. Executors import this module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -35,14 +36,14 @@ class RowRules:
 
 
 class TableValidator(BatchValidator):
-    """Judges rows by what the encoder refuses, and by NOT NULL."""
+    """Judges rows by what the encoder refuses, by NOT NULL, and by a check that raises Fatal."""
 
-    def __init__(self, rules: RowRules, schema: pa.Schema) -> None:
-        names = [name for name in schema.names if name in rules.columns]
-        judged = pa.schema([schema.field(name) for name in names])
-        self._encoder = RowEncoder(rules.table, judged, [rules.columns[name] for name in names])
-        self._names = names
-        self._rules = rules
+    def __init__(
+        self, rules: RowRules, schema: pa.Schema, check: Callable[[pa.RecordBatch], None] = lambda batch: None
+    ) -> None:
+        judged = pa.schema([field for field in schema if field.name in rules.columns])
+        self._encoder = RowEncoder(rules.table, judged, [rules.columns[name] for name in judged.names])
+        self._names, self._rules, self._more = judged.names, rules, check
         super().__init__(self._refusal, schema)
 
     def _refusal(self, batch: pa.RecordBatch) -> str | None:
@@ -51,6 +52,7 @@ class TableValidator(BatchValidator):
             if column.not_null and plain(batch.column(name)).null_count:
                 return f"table {self._rules.table}, column {column.name}: it is NOT NULL, and the row has NULL"
         try:
+            self._more(batch)
             self._encoder.check(batch.select(self._names))
         except Fatal as refusal:
             return f"{refusal.what}: {refusal.why}"

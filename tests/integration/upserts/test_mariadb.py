@@ -217,6 +217,20 @@ def test_rows_that_turn_between_deletes_and_upserts_take_few_statements(
     assert here.sql("SELECT id, v, o FROM t") == [("key 99", "a", 1998)]
 
 
+@pytest.mark.parametrize("given", [{}, {"delete_when": "false"}, {"strategy": "direct"}], ids=str)
+def test_small_batches_go_in_together(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, Any]
+) -> None:
+    """Each one of its own costs a statement: with 50 rows in each, an epoch took five times as long."""
+    sink, query = here.sink(tmp_path, **given), Mock(side_effect=pymysql.Connection.query, autospec=True)
+    monkeypatch.setattr(pymysql.Connection, "query", lambda *given: query(*given))
+    flag = {DELETED: [False]} if "delete_when" in given else {}
+    batches = [pa.record_batch({"id": [at], "v": ["a"], "o": [at], **flag}) for at in range(300)]
+    assert sink.run(1, pa.Table.from_batches(batches)) == [Committed()]
+    assert query.call_count < 200
+    assert here.sql("SELECT count(*), sum(o) FROM t") == [(300, 299 * 150)]
+
+
 def test_rows_delete_in_a_table_of_another_database_and_of_any_name(here: Here, tmp_path: Path) -> None:
     other, name = here.server.new_database("other"), "se`lect gone.came"
     there = f"{other}.`{name.replace('`', '``')}`"

@@ -15,7 +15,7 @@ from exactsink_idempotent_upsert.questions import QUESTIONS
 from exactsink_idempotent_upsert.table import DELETED, GUARD
 from tests.integration.upserts.test_mariadb import Here
 from tests.servers.mariadb import MariaDB, own_mariadb
-from tests.unit.upsert_sink import SCHEMA, Sink
+from tests.unit.upsert_sink import SCHEMA, Sink, rows_of
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -76,6 +76,24 @@ def test_a_question_has_its_finding_and_no_other_one_has(
         here.sql(*fixes)
         assert sink.check(_rows(sink, 0).schema) == []
     assert "DROP INDEX `PRIMARY`" not in str(sink.check())
+
+
+@pytest.mark.parametrize(("strategy", "severity"), [("staged", "warning"), ("direct", "error")])
+@pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_bin", "utf8mb4_nopad_bin"])
+def test_texts_of_one_key_may_come_from_two_tasks(
+    here: Here, tmp_path: Path, collation: str, strategy: str, severity: str
+) -> None:
+    """Where they are staged, that of the later partition wins, whichever task ends first."""
+    guard = "".join(f", {name} BIGINT" for name in GUARD)
+    here.sql(f"CREATE TABLE t (id BIGINT, v VARCHAR(9) COLLATE {collation} PRIMARY KEY, o BIGINT{guard})")
+    sink = here.sink(tmp_path, create=False, keys=("v",), strategy=strategy)
+    found = [one.severity for one in sink.check() if f"v of table t is met by {collation}: texts of" in one.message]
+    assert found == ([] if "nopad" in collation else [severity])
+    if "error" not in found:
+        ticket = sink.open(1, SCHEMA)
+        votes = [sink.write(1, place, ticket, rows_of([(place, "a" + " " * place)])) for place in (1, 0)]
+        assert sink.commit(1, votes[::-1]) == [Committed(), Committed()]
+        assert here.sql("SELECT id FROM t ORDER BY id") == ([(1,)] if found else [(0,), (1,)])
 
 
 def _asked(sink: Sink, question: str) -> Any:

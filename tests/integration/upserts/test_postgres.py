@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -14,16 +17,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from exactsink.contract import (
-    Committed,
-    Fatal,
-    Finding,
-    JobContext,
-    LineageError,
-    Refused,
-    Retryable,
-    Writer,
-)
+from exactsink.contract import Committed, Fatal, Finding, JobContext, LineageError, Refused, Retryable, Writer
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
@@ -206,11 +200,8 @@ def test_check_names_what_an_upsert_needs_and_what_is_checked_too_late(sink: Sin
 
 
 def _found(sink: Sink, severity: str, **given: Any) -> list[Finding]:
-    committer = sink.backend(**given).committer(JobContext("j", "out", "", 1, "l1"))
-    try:
+    with closing(sink.backend(**given).committer(JobContext("j", "out", "", 1, "l1"))) as committer:
         return [finding for finding in committer.check(_ROWS, 1) if finding.severity == severity]
-    finally:
-        committer.close()
 
 
 def test_tables_and_columns_may_have_any_name_and_are_made_with_their_keys(sink: Sink) -> None:
@@ -222,12 +213,20 @@ def test_tables_and_columns_may_have_any_name_and_are_made_with_their_keys(sink:
     assert sink.run('SELECT * FROM "Order ""x"" %s"') == [(1, "new")]
 
 
-def test_a_column_that_only_orders_is_not_stored(sink: Sink) -> None:
-    sink.run(f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text)")
-    mine = sink.session({"table": TABLE, "order_by": "o", "exclude": ("o",)})
-    rows = pa.table({"k": [1, 1, 1], "v": ["second", "third", "first"], "o": ["b", "c", None]})
+_ORDERS = (["B", "a", None], [-1, 2, None], [1.5, 1e300, -0.5], [Decimal("9.50"), Decimal("11.00"), None])
+_ORDERS += ([False, True, None], [*(dt.datetime(year, 1, 1, tzinfo=dt.timezone.utc) for year in (2026, 2027)), None])
+
+
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+@pytest.mark.parametrize("order", _ORDERS, ids=lambda order: type(order[0]).__name__)
+def test_a_column_that_only_orders_is_not_stored(sink: Sink, strategy: str, order: list[Any]) -> None:
+    """Texts are ordered by their bytes, whatever the collation is."""
+    guard = ", exactsink_epoch bigint, exactsink_generation bigint" * (strategy == "direct")
+    sink.run(f'CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text, o text COLLATE "en-x-icu"{guard})')
+    mine = sink.session({"table": TABLE, "order_by": "o", "exclude": ("o",)[order[0] == "B" :], "strategy": strategy})
+    rows = pa.table({"k": [1, 1, 1], "v": ["second", "third", "first"], "o": order})
     assert mine.commit_marked(1, mine.prepare(1, [rows])) == [Committed()]
-    assert sink.run(f"SELECT * FROM {TABLE}") == [(1, "third")]
+    assert sink.run(f"SELECT k, v FROM {TABLE}") == [(1, "third")]
 
 
 def _direct(sink: Sink, **given: Any) -> Session:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type, columns_of, takes
-from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text
+from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text, unkept, unordered
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericQuestions"]
@@ -89,12 +89,11 @@ class GenericQuestions(SchemaQuestions):
         if table.mode == "replace" and not self._declared:
             message = f"{self._place} has no view of which columns of table {table.name} name a row, and are to stay"
             yield Finding("error", message, 'set mode = "upsert"')
-        if table.version is not None and _is_text(schema.field(table.version).type):
-            if not EpochRows(self._connection, table, schema).orders_bytes(table.version):
-                message = (
-                    f"`version` names {table.version}, a text, which the table compares otherwise than by its bytes"
-                )
-                yield Finding("error", message, f"cast {table.version} to a number or a timestamp in the transform")
+        names = filter(None, (table.version, *table.keys))
+        if texts := [name for name in names if _is_text(schema.field(name).type)]:
+            rows = EpochRows(self._connection, table, schema)
+            for name in (name for name in texts if not rows.compares_bytes(name)):
+                yield unordered(name) if name == table.version else unkept(table, name, "its collation")
             self._connection.rollback()
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:

@@ -131,11 +131,12 @@ class EpochRows:
         for name in self._kept:
             self._run(f"DROP TABLE {name}")
 
-    def orders_bytes(self, name: str) -> bool:
-        """Return whether the table orders a column's texts by their bytes, as rows are taken. Only without rows."""
-        self._connection.execute(self._rows.insert(), {name: "B"})
-        query = sa.select(sa.func.count()).select_from(self._rows).where(self._rows.c[name] < sa.literal("a"))
-        return self._connection.execute(query).scalar() == 1
+    def compares_bytes(self, name: str) -> bool:
+        """Return whether the table compares a column's texts by their bytes, as rows are taken. Only without rows."""
+        self._connection.execute(self._rows.insert(), [{name: "B"}, {name: "\u00e4"}])
+        outside = sa.or_(self._rows.c[name] < sa.literal("a"), self._rows.c[name] > sa.literal("z"))
+        query = sa.select(sa.func.count()).select_from(self._rows).where(outside)
+        return self._connection.execute(query).scalar() == 2
 
     def _fold(self, rows: str) -> None:
         """Take each key's rows in turn, where each one counts, outside of the table: only what they come to goes in.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -223,36 +224,30 @@ class _Session(Session):
             ) from error
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
-        statements = None
         ordered = in_order(self._database, self._table, batches)
         if self._table.deletes:
-            self._apply_at_once(ordered)
-            return
-        for batch in ordered:
-            statements = statements or self._statements(batch.schema.names)
-            self._upsert(statements, batch)
+            self._apply_at_once(numbered(self._table, ordered))
+        else:
+            self._upsert(ordered)
 
-    def _apply_at_once(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def _apply_at_once(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Apply rows some of which delete: out of a temporary table, which is gone with the connection."""
-        catalog, statements, names = _catalog(self._connection, self._table), None, list[str]()
-        for batch in numbered(self._table, batches):
-            if statements is None:
-                statements, names = self._statements(batch.schema.names), self._table.stored(batch.schema.names[1:])
-                self._connection.query(statements.rows({name: catalog.declared(name) for name in names}))
-            for pack in packed(rows_of(batch, batch.schema.names), _STATEMENT_BYTES):
-                self._connection.query(f"INSERT INTO {ROWS} VALUES ".encode() + pack)
-        for statement in statements.applied(names) if statements else ():
+        if (first := next(batches, None)) is None:
+            return
+        catalog, brought = _catalog(self._connection, self._table), first.schema.names
+        statements, names = self._statements(brought), self._table.stored(brought[1:])
+        self._connection.query(statements.rows({name: catalog.declared(name) for name in names}))
+        for pack in packed((rows_of(batch, brought) for batch in chain([first], batches)), _STATEMENT_BYTES):
+            self._connection.query(f"INSERT INTO {ROWS} VALUES ".encode() + pack)
+        for statement in statements.applied(names):
             self._connection.query(statement)
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         from pymysql.err import MySQLError
 
         assert isinstance(held, Spool)
-        statements = None
         try:
-            for batch in in_order(self._database, self._table, held.read()):
-                statements = statements or self._statements(batch.schema.names)
-                self._upsert(statements, batch, (epoch, generation))
+            self._upsert(in_order(self._database, self._table, held.read()), (epoch, generation))
         except MySQLError as error:
             newer = self._rows(Statements(self._table).newer_than(epoch, generation)) if is_refusal(error) else ()
             if not newer:
@@ -283,13 +278,15 @@ class _Session(Session):
         job, sink, lineage = owner
         return job, sink, lineage
 
-    def _upsert(self, statements: Statements, batch: pa.RecordBatch, guard: tuple[int, int] | None = None) -> None:
-        stored = self._table.stored(batch.schema.names)
-        names = [*stored, *(GUARD if guard else ())]
+    def _upsert(self, batches: Iterator[pa.RecordBatch], guard: tuple[int, ...] = ()) -> None:
+        if (first := next(batches, None)) is None:
+            return
+        stored = self._table.stored(first.schema.names)
+        names, statements = [*stored, *(GUARD if guard else ())], self._statements(stored)
         before = statements.insert(names).encode()
-        after = statements.on_duplicate(names, *(guard or ())).encode()
-        rows = rows_of(batch, stored, "".join(f",{number}" for number in guard or ()))
-        for pack in packed(rows, _STATEMENT_BYTES):
+        after = statements.on_duplicate(names, *guard).encode()
+        more = "".join(f",{number}" for number in guard)
+        for pack in packed((rows_of(batch, stored, more) for batch in chain([first], batches)), _STATEMENT_BYTES):
             self._connection.query(before + pack + after)
 
     def _statements(self, names: Iterable[str]) -> Statements:

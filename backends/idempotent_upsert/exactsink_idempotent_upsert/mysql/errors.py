@@ -12,29 +12,20 @@ __all__ = ["answered", "is_refusal"]
 
 _PASSING = {
     1020: "the row was changed meanwhile",
-    1021: "free space on the server's disk",
     1040: "the server has as many connections as it may",
     1053: "the server is shutting down",
-    1114: "free space on the server's disk",
-    1152: "the connection broke off",
-    1158: "the connection broke off",
-    1159: "the connection broke off",
-    1160: "the connection broke off",
-    1161: "the connection broke off",
     1180: "free space on the server's disk, and see its log",
     1205: "see who holds locks on the table: SHOW ENGINE INNODB STATUS",
     1213: "another transaction had locks that this one needs: it is tried again",
-    1290: "see whether the server is read-only: a standby, say",
     1317: "someone ended the statement",
-    1836: "see whether the server is read-only: a standby, say",
     1927: "someone ended the connection",
     1969: "see max_statement_time",
-    2002: "see that the server runs",
-    2003: "see that the server runs",
-    2006: "see that the server runs",
-    2013: "see that the server runs",
     3024: "see max_execution_time",
     4031: "see wait_timeout",
+    **dict.fromkeys((1021, 1114), "free space on the server's disk"),
+    **dict.fromkeys((1152, 1158, 1159, 1160, 1161), "the connection broke off"),
+    **dict.fromkeys((1290, 1836), "see whether the server is read-only: a standby, for example"),
+    **dict.fromkeys((2002, 2003, 2006, 2013), "see that the server runs"),
 }
 """Codes of what may go well later, with what to look at."""
 

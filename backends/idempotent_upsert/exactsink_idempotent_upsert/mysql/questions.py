@@ -15,7 +15,7 @@ from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
 from exactsink_idempotent_upsert.mysql.errors import code_of
 from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
 from exactsink_idempotent_upsert.mysql.values import column_type
-from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text
+from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text, unkept
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
@@ -151,11 +151,13 @@ class MysqlQuestions(SchemaQuestions):
             return
         for field in (schema.field(name) for name in self._table.stored(schema.names)):
             column = self._catalog.columns.get(field.name.lower())
-            found = column and self._loses(field, column)
-            if column is not None and found:
-                severity, what, fix = found
-                what = f"column {column.name} of table {self._table.name} is {column.declared}{what}"
-                yield Finding(severity, what, fix)
+            if column is None:
+                continue
+            if found := self._loses(field, column):
+                what = f"column {column.name} of table {self._table.name} is {column.declared}{found[1]}"
+                yield Finding(found[0], what, found[2])
+            if field.name in self._table.keys and column_type(field.type) == "LONGTEXT" and not _is_in_order(column):
+                yield unkept(self._table, field.name, column.collation or column.declared)
 
     def _loses(self, field: pa.Field, column: Column) -> tuple[Literal["error", "warning"], str, str] | None:
         """Return what a column does to values: how bad it is, in which words, and what sets it right."""

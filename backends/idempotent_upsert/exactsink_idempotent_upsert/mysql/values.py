@@ -6,7 +6,8 @@ Executors import this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,14 +50,23 @@ def rows_of(batch: pa.RecordBatch, names: Sequence[str], more: str = "") -> pa.A
     return _joined(_bytes(b"("), _joined(*columns, _bytes(b",")), _bytes(f"{more})".encode()), _bytes(b""))
 
 
-def packed(rows: pa.Array, most: int) -> Iterator[bytes]:
+def packed(batches: Iterable[pa.Array], most: int) -> Iterator[bytes]:
     """Join rows by commas, into texts of about `most` bytes: longer by less than a row."""
-    packs = pc.divide(pc.cumulative_sum(pc.add(pc.binary_length(rows), 1)), most)
-    first = 0
-    for end in pc.run_end_encode(packs, run_end_type=pa.int64()).run_ends.to_pylist():
-        lists = pa.LargeListArray.from_arrays(pa.array([0, end - first], pa.int64()), rows.slice(first, end - first))
-        yield pc.binary_join(lists, _bytes(b","))[0].as_py()
-        first = end
+    total = 0
+
+    def place(rows: pa.Array) -> int:
+        nonlocal total
+        total += int(rows.nbytes)
+        return total // most
+
+    for _, some in groupby(batches, place):  # small batches together
+        rows = pa.concat_arrays(list(some))
+        packs = pc.divide(pc.cumulative_sum(pc.add(pc.binary_length(rows), 1)), most)
+        first = 0
+        for end in pc.run_end_encode(packs, run_end_type=pa.int64()).run_ends.to_pylist():
+            joined = pa.LargeListArray.from_arrays(pa.array([first, end], pa.int64()), rows)
+            yield pc.binary_join(joined, _bytes(b","))[0].as_py()
+            first = end
 
 
 def _literals(column: pa.Array) -> pa.Array:

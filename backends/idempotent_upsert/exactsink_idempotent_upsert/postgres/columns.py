@@ -17,7 +17,7 @@ from exactsink_idempotent_upsert.questions import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 from exactsink_postgres import public as pg
 
-__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered", "ordered_in", "own_options"]
+__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "judged", "numbered", "ordered_in", "own_options"]
 
 ROW_COLUMN = pg.Column(ROW, "bigint", "int8", not_null=True, optional=False)
 _DELETED_COLUMN = pg.Column(DELETED, "boolean", "bool", not_null=True, optional=False)
@@ -54,18 +54,26 @@ def choose(
     """Make or widen the table as the options say, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
     for finding in named_findings(table, schema):
         raise Fatal(f"sink {sink}: {finding.message}", next=finding.fix)
+    return _chosen(pg.ensure_table(session, options, sink, held_in(table, schema), table.keys), table, schema)
+
+
+def judged(there: pg.Table, table: Table, schema: pa.Schema) -> dict[str, pg.Column]:
+    """Return the columns that rows are held against before they are written, by the rows' names."""
+    return {
+        name: replace(column, name=name, not_null=column.not_null or name in table.keys)
+        for name, column in _chosen(there, table, schema).columns.items()
+    }
+
+
+def _chosen(there: pg.Table, table: Table, schema: pa.Schema) -> Chosen:
     held = held_in(table, schema)
-    found = pg.ensure_table(session, options, sink, held, table.keys)
-    columns = dict(zip(held.names, pg.chosen_columns(found, held), strict=True))
-    beside = []
-    for field in schema:
-        if field.name == DELETED and table.deletes:
-            columns[field.name] = _DELETED_COLUMN
-            beside.append(_DELETED_COLUMN)
-        elif field.name not in columns and field.name == table.order_by:
-            columns[field.name] = _order_column(field)
-            beside.append(columns[field.name])
-    return Chosen(found, columns, beside)
+    columns = dict(zip(held.names, pg.chosen_columns(there, held), strict=True))
+    beside = {}
+    if table.order_by is not None and table.order_by not in columns:
+        beside[table.order_by] = _order_column(schema.field(table.order_by))
+    if table.deletes:
+        beside[DELETED] = _DELETED_COLUMN
+    return Chosen(there, columns | beside, list(beside.values()))
 
 
 def held_in(table: Table, schema: pa.Schema) -> pa.Schema:
@@ -110,8 +118,10 @@ def numbered(before: int, count: int) -> pa.Array:
 
 
 def _order_column(field: pa.Field) -> pg.Column:
+    """Return the column in which rows bring their order. Raises ConfigError for a type that has none."""
     kind = pg.column_type(field.type)
-    if kind is None:
+    known = psycopg.postgres.types.get((kind or "").partition("(")[0])
+    if kind is None or known is None or kind.endswith("[]"):
         what = f"`order_by` names column {field.name}, whose type {field.type} has no order in PostgreSQL"
         raise ConfigError(what, next="cast it in the frame, or take another column")
-    return pg.Column(ORDER, kind, kind)
+    return pg.Column(ORDER, kind, known.name)

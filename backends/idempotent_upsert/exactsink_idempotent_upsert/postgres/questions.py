@@ -15,7 +15,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE
 from exactsink_idempotent_upsert.postgres.columns import as_named, held_in
 from exactsink_idempotent_upsert.postgres.statements import RESET, Statements
-from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, named_findings
+from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, named_findings, unkept, unordered
 from exactsink_idempotent_upsert.table import GUARD, Table
 from exactsink_postgres import public as pg
 
@@ -117,20 +117,16 @@ class PostgresQuestions(Questions):
         bytewise = {one["name"]: one["bytewise"] and (found[0]["bytewise"] or not table.guarded) for one in found}
         for column in self._named(table.keys):
             if column.base == "citext" or not exact.get(column.name, True):
-                message = (
-                    f"table {there}, key {column.name}: its collation makes one key of texts that differ, which may"
-                )
-                fix = f"lower({column.name}) or the like in the transform, and a column that compares bytes"
-                yield Finding("error" if table.guarded else "warning", f"{message} come from two tasks", fix)
+                yield unkept(table, column.name, "citext" if column.base == "citext" else "its collation")
         for column in self._named(filter(None, [table.version])):
             texts = column.base in ("text", "varchar", "bpchar")
             if column.base == "citext" or (texts and not bytewise[column.name]):
-                yield self._unordered(column.name, f"{self._altered(column.name)} or ")
+                yield unordered(column.name, f"{self._altered(column.name)} or ")
         if there is None and table.create and schema is not None and table.version in schema.names:
             version = schema.field(schema.names.index(table.version))
             if pg.family(version.type) == "text" and not found[0]["bytewise"]:
                 made = pg.create_table(self._options.name, held_in(table, schema), table.keys)
-                yield self._unordered(version.name, f"{made}; {self._altered(version.name)} or ")
+                yield unordered(version.name, f"{made}; {self._altered(version.name)} or ")
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
         there = self._there
@@ -170,10 +166,8 @@ class PostgresQuestions(Questions):
             yield Finding("error", message, f"DROP RULE {rule['name']} ON {there.sql};" if there else "")
         updates = there and (self._table.guarded or self._table.mode != "insert_if_absent")
         for one in pg.ask(self._connection, _SUPPRESSED, oid=there.oid) if there and updates else ():
-            message = (
-                f"table {there}: trigger {one['name']} drops updates that change nothing, and an epoch of which a "
-            )
-            yield Finding("error", f"{message}row is dropped is refused", f"DROP TRIGGER {one['name']} ON {one['of']};")
+            message = f"table {there}: trigger {one['name']} drops updates that change nothing: an epoch whose row"
+            yield Finding("error", f"{message} is dropped is refused", f"DROP TRIGGER {one['name']} ON {one['of']};")
 
     def constraints(self, schema: pa.Schema | None) -> Iterator[Finding]:
         there, table = self._there, self._table
@@ -193,11 +187,9 @@ class PostgresQuestions(Questions):
         for check in pg.ask(self._connection, _CHECKS, oid=there.oid):
             read = set(check["columns"])
             if read & changed and not read <= (changed | keys) - computed:
-                message = (
-                    f"table {there}: CHECK {check['name']} reads what a row that stands keeps or computes: one that "
-                )
+                message = f"table {there}: CHECK {check['name']} reads what an existing row keeps or computes: one that"
                 fix = "bring all columns that it reads, or drop it"
-                yield Finding("warning", f"{message}breaks it {_STOPS}", fix)
+                yield Finding("warning", f"{message} breaks it {_STOPS}", fix)
 
     def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Find them in both directions."""
@@ -304,7 +296,3 @@ class PostgresQuestions(Questions):
     def _altered(self, column: str) -> str:
         name = self._there.sql if self._there else self._options.name.sql
         return f'ALTER TABLE {name} ALTER COLUMN {quoted(column)} TYPE text COLLATE "C";'
-
-    def _unordered(self, name: str, alter: str) -> Finding:
-        message = f"`version` names {name}, a text, which the table compares otherwise than by its bytes"
-        return Finding("error", message, f"{alter}cast {name} to a number or a timestamp in the transform")

@@ -193,6 +193,7 @@ class HeldCopy(pg.Load, Held):
         ordered = ORDER if ORDER in self._schema.names else self._table.ordered_by
         target = quoted(ticket.schema, ticket.target)
         statements = Statements(self._table, target, names, names, ordered, (held,), ticket.rest)
+        statements = statements.by_bytes(self.execute, HELD)
         if statements.in_rounds:
             written, taken, expected = take_rounds(self.execute, statements)
         else:

@@ -6,7 +6,7 @@ Executors import this module: no SQLAlchemy here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,7 +16,7 @@ from exactsink.contract import Committable, Committer, JobContext, Txn, Validato
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import Strategy
 from exactsink_idempotent_upsert.limits import check_order
-from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, held_in, numbered, ordered_in
+from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, judged, numbered, ordered_in
 from exactsink_idempotent_upsert.postgres.questions import PostgresQuestions
 from exactsink_idempotent_upsert.postgres.statements import DROPS, ORDER, RESET, ROW, Source, Statements, take_rounds
 from exactsink_idempotent_upsert.table import DELETED, Table
@@ -38,7 +38,7 @@ class StagingTables(Strategy):
         return _UpsertWriter(self._options, self._table, txn, schema, ticket)
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        return pg.TableValidator(pg.RowRules.load(rules), schema)
+        return pg.TableValidator(pg.RowRules.load(rules), schema, partial(check_order, self._table))
 
     def committer(self, ctx: JobContext) -> Committer:
         return _UpsertCommitter(self._options, ctx, self._table)
@@ -88,11 +88,7 @@ class _UpsertCommitter(pg.StagingCommitter):
         return pg.Form(chosen.table, names, declared, unique=False, required=keys), columns
 
     def _judged(self, table: pg.Table, schema: pa.Schema) -> dict[str, pg.Column]:
-        columns = super()._judged(table, held_in(self._table, schema))
-        return {
-            name: replace(column, not_null=column.not_null or name in self._table.keys)
-            for name, column in columns.items()
-        }
+        return judged(table, self._table, schema)
 
     def apply_rows(self, session: pg.Session, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
@@ -158,4 +154,4 @@ def _statements(
     )
     named = as_named(table, columns)
     ordered = ORDER if ORDER in held else named.ordered_by
-    return Statements(named, target, columns, brought, ordered, sources)
+    return Statements(named, target, columns, brought, ordered, sources).by_bytes(session.run, sources[0].relation)

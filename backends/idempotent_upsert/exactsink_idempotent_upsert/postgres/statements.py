@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from exactsink.toolkit.sql import quoted
@@ -34,6 +34,9 @@ RESET = """
             AND pg_get_expr(adbin, adrelid) ~ 'nextval\\(')
 """
 """The columns of a table that mode replace sets to their default, where rows bring these: none that names a row."""
+
+_TEXTS = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND attcollation <> 0"
+"""A column of a table, if a collation orders it: no row of this query, and none does."""
 
 DROPS = """
     SELECT FROM (SELECT %s::regclass AS oid) AS this
@@ -91,7 +94,7 @@ class Statements:
 
     `target` is its name, quoted; `columns` are those that the staging tables have of it, `brought` those among them
     that are set in a row that is there; `ordered` is the column by which an epoch's rows are taken, None for their own
-    order. `rest` are columns that mode replace sets to the table's default.
+    order. `rest` are columns that mode replace sets to the table's default. `texts`: `ordered` has a collation.
     """
 
     table: Table
@@ -101,6 +104,11 @@ class Statements:
     ordered: str | None
     sources: tuple[Source | HeldRows, ...]
     rest: tuple[str, ...] = ()
+    texts: bool = False
+
+    def by_bytes(self, run: Callable[..., Cursor[Any]], relation: str) -> Statements:
+        """Return the same with texts ordered by their bytes, as every database does it; the rows are in `relation`."""
+        return replace(self, texts=run(_TEXTS, relation, self.ordered).rowcount > 0)
 
     @property
     def in_rounds(self) -> bool:
@@ -133,9 +141,8 @@ class Statements:
         transaction inserts meanwhile is a unique violation.
         """
         values = _listed(self.columns, "excluded.")
-        matched = (
-            f" WHEN MATCHED{self._unless_newer('AND')} THEN UPDATE SET {', '.join(self._sets)}" if self._sets else ""
-        )
+        sets = ", ".join(self._sets)
+        matched = f" WHEN MATCHED{self._unless_newer('AND')} THEN UPDATE SET {sets}" if sets else ""
         return (
             f"MERGE INTO {self.target} USING ({self._chosen()}) AS excluded ON {self._equal('excluded')}{matched} "
             f"WHEN NOT MATCHED THEN INSERT ({_listed(self.columns)}) VALUES ({values})"
@@ -241,9 +248,7 @@ class Statements:
         return f"({stands} IS NULL OR {coming}.{quoted(self.table.version)} >= {stands})"
 
     def _rows(self) -> str:
-        columns = [*map(quoted, self.columns)]
-        columns += [DELETED] if self.table.deletes else []
-        columns += [ORDER] if self.ordered == ORDER else []
+        columns = [*map(quoted, self.columns), *[DELETED] * self.table.deletes, *[ORDER] * (self.ordered == ORDER)]
         alone = len(self.sources) == 1
         return " UNION ALL ".join(source.select(", ".join(columns), alone=alone) for source in self.sources)
 
@@ -256,7 +261,8 @@ class Statements:
 
     @property
     def _order(self) -> list[str]:
-        return [*([quoted(self.ordered)] if self.ordered else []), _PLACE, ROW]
+        by = quoted(self.ordered or "") + '::text COLLATE "C"' * self.texts
+        return [*([by] if self.ordered else []), _PLACE, ROW]
 
 
 def _listed(names: Sequence[str], prefix: str = "") -> str:

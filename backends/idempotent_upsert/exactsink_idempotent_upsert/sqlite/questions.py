@@ -15,7 +15,7 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.questions import Questions, frame_findings, keys_there
+from exactsink_idempotent_upsert.questions import Questions, frame_findings, keys_there, unkept
 from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, other_spelling
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity, lost
@@ -249,9 +249,7 @@ class SqliteQuestions(Questions):
             yield Finding("error", f"{message} otherwise: one value would be two rows", fix)
         by = met_by(unique_rules(self._catalog.connection, table), table.keys).get(ascii_lower(field.name), "BINARY")
         if by != "BINARY" and kind == "TEXT":
-            message = f"key {field.name} of table {table.name} is met by {by}: texts of one key may come from two tasks"
-            fix = f"lower({field.name}) or the like in the transform, and a column that compares bytes"
-            yield Finding("error" if table.guarded else "warning", message, fix)
+            yield unkept(table, field.name, by)
 
 
 def _closed(path: Path) -> Finding | None:

@@ -27,10 +27,11 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 __all__ = ["Catalog", "Trial", "affinity", "lost"]
 
 _COLUMNS = """
-    SELECT name, type, "notnull", dflt_value, pk, hidden,
+    SELECT name, CASE WHEN ?2 AND upper(type) = 'ANY' THEN 'ANY (BLOB)' ELSE type END AS type,
+        "notnull", dflt_value, pk, hidden,
         "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER') AS required
-    FROM pragma_table_xinfo(?) ORDER BY cid
-"""  # SQLite itself draws an INTEGER primary key
+    FROM pragma_table_xinfo(?1) ORDER BY cid
+"""  # SQLite itself draws an INTEGER primary key; ANY of a STRICT table keeps values as they are, as BLOB does
 _FORM = """
     SELECT sql FROM main.sqlite_master
     WHERE type IN ('table', 'index') AND lower(tbl_name) = lower(?) AND sql IS NOT NULL ORDER BY type = 'index'
@@ -60,7 +61,8 @@ class Catalog:
     def columns(self) -> dict[str, sqlite3.Row]:
         cursor = self.connection.cursor()
         cursor.row_factory = sqlite3.Row
-        return {ascii_lower(row["name"]): row for row in cursor.execute(_COLUMNS, (self._table.name,))}
+        given = self._table.name, any(map(_STRICT.search, self.form[:1]))
+        return {ascii_lower(row["name"]): row for row in cursor.execute(_COLUMNS, given)}
 
     @cached_property
     def form(self) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ class Catalog:
         drawn = [one["type"].upper() for one in self.columns.values() if one["pk"]] == ["INTEGER"]  # the row's number
         if there is None or not (_STRICT.search(self.form[0]) or (there["pk"] and drawn)):
             return False
-        return there["hidden"] > 0 or there["type"].upper() not in ("ANY", kind, *_STRICTLY.get(kind, ()))
+        return there["hidden"] > 0 or there["type"].upper() not in ("ANY (BLOB)", kind, *_STRICTLY.get(kind, ()))
 
     def clauses(self, names: Sequence[str]) -> tuple[list[str], set[str]]:
         """Return the unique constraints by which the table drops or deletes rows of these columns, and the columns
