@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from exactsink.toolkit.storage import ObjectPath, Upload, s3_pages, store_code, store_errors
 from exactsink_files.votes import Part
 
-__all__ = ["S3", "Held", "in_parallel", "open_s3"]
+__all__ = ["S3", "ObjectHead", "in_parallel", "open_s3"]
 
 AT_ONCE = 32
 """Requests on their way at a time, so that hundreds of files are a matter of a second."""
@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ObjectHead:
     """What a store says of an object."""
 
     size: int
@@ -106,14 +106,14 @@ class S3:
             return [Part(part["PartNumber"], part["Size"], part["ETag"]) for part in found]
         return None
 
-    def head(self, key: str) -> Held | None:
+    def head(self, key: str) -> ObjectHead | None:
         """Look at an object; None when it is absent. Raises OSError for a bucket that is."""
         found = self._found("head_object", Key=key)
         if found is None:
             self._call("list_objects_v2", Prefix=key, MaxKeys=1)  # a HEAD does not say that the bucket is missing
             return None
         encrypted = found.get("SSECustomerAlgorithm") or found.get("ServerSideEncryption") not in (None, "", "AES256")
-        return Held(found["ContentLength"], found["ETag"], found.get("Metadata", {}), not encrypted)
+        return ObjectHead(found["ContentLength"], found["ETag"], found.get("Metadata", {}), not encrypted)
 
     def get(self, key: str) -> bytes | None:
         """Read a small object; None when it is absent."""

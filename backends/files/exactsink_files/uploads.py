@@ -29,7 +29,7 @@ from exactsink.contract import (
 from exactsink.toolkit.storage import ObjectPath, Upload, store_code
 from exactsink_files.places import FilePlace, Look, foreign_file
 from exactsink_files.preflight_s3 import store_problems
-from exactsink_files.s3 import S3, Held, in_parallel
+from exactsink_files.s3 import S3, ObjectHead, in_parallel
 from exactsink_files.votes import Part, VotedFile, VotedFiles, own_txn, temp_root
 
 __all__ = ["Uploads", "identity", "record_name"]
@@ -236,7 +236,7 @@ def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
     return "" if size == file.size else f"the parts of {file.final} have {size} bytes, {file.size} were voted for"
 
 
-def _is_voted(held: Held, txn: str, file: VotedFile) -> bool:
+def _is_voted(held: ObjectHead, txn: str, file: VotedFile) -> bool:
     """Return whether an object is the voted file: ours by its metadata, of its size, and of its parts' MD5s."""
     if held.size != file.size or not identity(txn, file.final).items() <= held.metadata.items():
         return False
