@@ -20,7 +20,7 @@ from _pytest.mark import ParameterSet
 
 from exactsink.protocol.events import POINTS
 from exactsink.protocol.sinks import Sink
-from exactsink.testing import Fault, Report, Script, run_scenario
+from exactsink.testing import Fault, ScenarioReport, Script, run_scenario
 from exactsink.testing.scenarios.matrix import Action, Edge
 from exactsink_files.conformance import FilesTarget
 from exactsink_idempotent_upsert.sqlite.conformance import TableTarget
@@ -62,7 +62,7 @@ def test_every_row_is_applied_once(faults: list[Fault], processes: ProcessPoolEx
     assert found == dict.fromkeys(TARGETS, every)
 
 
-def _play(folder: Path, faults: Sequence[Fault]) -> tuple[Report, Mapping[str, Counter[int]]]:
+def _play(folder: Path, faults: Sequence[Fault]) -> tuple[ScenarioReport, Mapping[str, Counter[int]]]:
     sinks = {}
     for name, target in TARGETS.items():
         (folder / name).mkdir()
