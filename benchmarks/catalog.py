@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks.cases import (
     coordinator,
-    epoch,
     files,
     growth_epochs,
     growth_journal,
@@ -15,7 +14,6 @@ from benchmarks.cases import (
     kafka_epochs,
     mariadb_upserts,
     marks,
-    null,
     object_store,
     observed,
     postgres,
@@ -23,7 +21,6 @@ from benchmarks.cases import (
     postgres_upserts,
     s3_journal,
     second_sink,
-    sqlite,
     sqlite_upserts,
 )
 from benchmarks.plan import Benchmark
@@ -35,12 +32,9 @@ CATALOG: dict[str, Benchmark] = {
     for benchmark in (
         coordinator.BENCHMARK,
         journal.BENCHMARK,
-        epoch.BENCHMARK,
         observed.BENCHMARK,
-        null.BENCHMARK,
         files.BENCHMARK,
         second_sink.BENCHMARK,
-        sqlite.BENCHMARK,
         sqlite_upserts.SMALL,
         sqlite_upserts.LARGE,
         postgres_loads.LOAD,

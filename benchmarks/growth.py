@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.plan import Growth
 from benchmarks.report import Report as Reported
 from benchmarks.runner import Figure, Measured
-from exactsink.bench.report.model import Cell, Line, Lines, Report, Section, Table
+from exactsink.bench.report.model import Cell, Grid, Line, Lines, Report, Section
 
 __all__ = ["growth_report"]
 
@@ -38,7 +38,7 @@ def _section(reported: Reported) -> Section:
         "at most",
         "bound",
     ]
-    table = Table(f"Bends: {benchmark.name}", columns, [_row(figure) for figure in measured.figures], plan.notes)
+    table = Grid(f"Bends: {benchmark.name}", columns, [_row(figure) for figure in measured.figures], plan.notes)
     charts = [_chart(growth, measured) for growth in plan.growths]
     return Section(benchmark.name.removeprefix("growth_").capitalize(), [benchmark.about], [table], charts)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from exactsink.bench.report.markdown import table_lines
-from exactsink.bench.report.model import Cell, Table
+from exactsink.bench.report.model import Cell, Grid
 from exactsink.bench.report.numbers import shown
 from exactsink.bench.report.stored import from_json
 from exactsink.observe.reference import markdown_table
@@ -169,4 +169,4 @@ def _where(machine: Mapping[str, Any]) -> str:
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    return table_lines(Table("", columns, rows)) + "\n"
+    return table_lines(Grid("", columns, rows)) + "\n"

@@ -13,7 +13,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 
-from benchmarks.cases.sqlite import by_arrow
 from benchmarks.epochs import EpochDriver, FrameEpoch
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from benchmarks.warm_spark import PARTITIONS, row_frame
@@ -57,10 +56,10 @@ def _open(setting: Setting, rows_at_most: int) -> Iterator[Plan]:
     rows = setting.scaled(rows_at_most, least=2)
     frame = row_frame(setting.spark(), rows).select((F.col("id") * 7919 % rows).alias("id"), "name", "text")
     target = _Target(setting.folder, rows)
-    ready = list(by_arrow(frame))
+    ready = list(_by_arrow(frame))
     variants = [
         Variant(_OURS, partial(_ours, target, frame), target.counted),
-        Variant(_BY_ARROW, partial(_plain, target, partial(by_arrow, frame)), target.counted),
+        Variant(_BY_ARROW, partial(_plain, target, partial(_by_arrow, frame)), target.counted),
         Variant(_READY, partial(_plain, target, lambda: ready), target.counted),
     ]
     bounds = [
@@ -75,6 +74,12 @@ def _open(setting: Setting, rows_at_most: int) -> Iterator[Plan]:
         f"{_READY}: without Spark, tuples that are in memory before the clock runs",
     ]
     yield Plan(variants, bounds, notes)
+
+
+def _by_arrow(frame: DataFrame) -> Iterator[Sequence[Any]]:
+    """Yield a frame's rows, as the driver has them once Spark has sent them in Arrow batches."""
+    for batch in frame.toArrow().to_batches():
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _ours(target: _Target, frame: DataFrame, folder: Path) -> Work:

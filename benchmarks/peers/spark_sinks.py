@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.null_backend import drain
 from benchmarks.peers.ours import triggers
 from benchmarks.peers.source import Source
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["stream_into", "stream_through"]
+__all__ = ["drain_batch", "stream_into", "stream_through"]
 
 
 def stream_into(
@@ -29,6 +30,11 @@ def stream_through(
 ) -> list[int]:
     """Hand all of the source to a function, batch by batch; gives each trigger's milliseconds."""
     return _to_the_end(source.stream(spark).writeStream.foreachBatch(body), source, folder)
+
+
+def drain_batch(frame: DataFrame, number: int) -> None:
+    """Read all rows of a batch in the tasks' Python, and do nothing with them: what a batch costs at least."""
+    frame.mapInArrow(drain, "rows bigint").collect()
 
 
 def _to_the_end(writer: DataStreamWriter, source: Source, folder: Path) -> list[int]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq  # these here once, not in each process that the kit forks
 import pytest
+import s3fs  # noqa: F401
 
+from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
 from exactsink.toolkit.storage import ObjectPath
-from exactsink_files.conformance_s3 import S3Target
+from exactsink_files.backend import FilesBackend, FilesOptions
+from exactsink_files.s3 import S3 as Calls
+from exactsink_files.s3 import open_s3
+from exactsink_files.votes import VotedFiles
 from exactsink_idempotent_upsert.sqlite.conformance import StagedTarget
 from tests.conformance.test_backends import chosen
 from tests.servers.s3 import S3
@@ -38,6 +46,54 @@ _OF_STORES = {
     *("others-untouched", "undecided-invisible", "unknown-after-commit"),
 }
 """What is another in a store than in a folder; the rest is the committer's, which is the same, and takes 5 s each."""
+
+
+@dataclass(frozen=True)
+class S3Target(ConformanceTarget):
+    """A prefix of its own a scenario, below a URL in S3, with Parquet in partition folders."""
+
+    url: str
+
+    def backend(self, folder: Path) -> Backend:
+        return FilesBackend(FilesOptions.model_validate({"path": self._lake(folder), "partition_by": ["kind"]}))
+
+    def applied(self, folder: Path) -> Counter[int]:
+        return Counter(row for ids in self.order(folder) for row in ids)
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        s3 = self._s3(folder)
+        keys = [key for key, _ in s3.objects(s3.prefix, deep=True) if not key.startswith(s3.key("_exactsink/"))]
+        files = [pq.ParquetFile(pa.BufferReader(s3.get(key) or b"")) for key in sorted(keys)]
+        return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        """Abort the uploads, as a lifecycle rule does."""
+        s3 = self._s3(folder)
+        for file in (file for committable in committables for file in VotedFiles.load(committable).files):
+            s3.abort(s3.key(file.final), file.temp)
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        self.lose_votes(folder, committables)
+        s3 = self._s3(folder)
+        finals = [s3.key(file.final) for committable in committables for file in VotedFiles.load(committable).files]
+        marks = [s3.key(f"_exactsink/{c.txn.job}.{c.txn.sink}/") for c in committables]
+        s3.delete(sorted({*finals, *(key for prefix in marks for key, _ in s3.objects(prefix))}))
+
+    def foreign(self, folder: Path) -> None:
+        s3 = self._s3(folder)
+        s3.create(s3.key("somebody's own.parquet"), {})
+        s3.put(s3.key("_exactsink/somebody's own.uploads"), b"[]")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        s3 = self._s3(folder)
+        stands = s3.get(s3.key("_exactsink/somebody's own.uploads")) == b"[]"
+        return stands and bool(list(s3.uploads(s3.key("somebody's own.parquet"))))  # by its whole key: any server does
+
+    def _lake(self, folder: Path) -> str:
+        return f"{self.url}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}/lake"
+
+    def _s3(self, folder: Path) -> Calls:
+        return Calls(open_s3(self._lake(folder), None, None))
 
 
 @dataclass(frozen=True)

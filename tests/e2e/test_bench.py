@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.bench.report.model import Table
+from exactsink.bench.report.model import Grid
 from exactsink.bench.report.stored import from_json
 from tests.e2e.jobs import LINES, TWO_FILES, write_job, write_source
 from tests.e2e.postgres_job import Database
@@ -25,7 +25,7 @@ def _bench(folder: Path, jvm: WarmJvm, *arguments: str) -> Process:
     return Process(command, folder / "work" / "log", jvm.address)
 
 
-def _whole(folder: Path, jvm: WarmJvm, *arguments: str) -> dict[str, Table]:
+def _whole(folder: Path, jvm: WarmJvm, *arguments: str) -> dict[str, Grid]:
     """Run it to its good end; return what it measured."""
     began = datetime.now(timezone.utc)
     process = _bench(folder, jvm, f"--out={folder / 'out'}", *arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from exactsink.bench.report.guide import Criterion, guide
-from exactsink.bench.report.model import Bar, Bars, Line, Lines, Report, Section, Table
+from exactsink.bench.report.model import Bar, Bars, Grid, Line, Lines, Report, Section
 
 __all__ = ["EVIL", "SAMPLE"]
 
@@ -25,7 +25,7 @@ SAMPLE = Report(
             "Throughput " + EVIL,
             [EVIL, "Medians of three rounds."],
             [
-                Table(
+                Grid(
                     EVIL,
                     ["strategy", "rows/s", "CPU us/row", "epoch p99 ms", "an abort leaves", EVIL],
                     [["files", 426123.4567, 4.6123, 512, "hidden files", None], [_LONG, 67000, None, 1e-9, EVIL, "x"]],

@@ -23,11 +23,11 @@ from exactsink.bench.report import page as pages
 from exactsink.bench.report import stored as reports
 from exactsink.bench.report.guide import Criterion, guide
 from exactsink.bench.report.markdown import to_markdown
-from exactsink.bench.report.model import Line, Lines, Report, Table
+from exactsink.bench.report.model import Grid, Line, Lines, Report
 from exactsink.bench.rows import Rows
 from exactsink.bench.runs import MeasuredRun
 from exactsink.bench.target import BenchTarget
-from exactsink.bench.timeline import PHASES, Epoch
+from exactsink.bench.timeline import PHASES, TimedEpoch
 from exactsink.bench.ways import Way
 from exactsink.cli import bench as cli_bench
 from exactsink.contract import ConfigError, Traits
@@ -185,14 +185,16 @@ def _way(kind: str, name: str, rate: float) -> WayFigures:
     target = cast(BenchTarget, SimpleNamespace(holds=""))
     way = Way(f"{kind} {name}", kind, target, SinkSection(backend=kind), {}, {})
     commits, phases = {"sink-0": (0.0, 0.1)}, dict.fromkeys(PHASES, 0.1)
-    epochs = [Epoch(n, n * 10 / rate, (n + 1) * 10 / rate, phases, commits, {"sink-0": 10}, n * 0.1) for n in (0, 1)]
+    epochs = [
+        TimedEpoch(n, n * 10 / rate, (n + 1) * 10 / rate, phases, commits, {"sink-0": 10}, n * 0.1) for n in (0, 1)
+    ]
     run = MeasuredRun(epochs, 10)
     return WayFigures(way, Traits(), [run] * 3, None, run, [(0.1, 0.2)])
 
 
 def test_values_that_no_form_could_show_are_refused() -> None:
     with pytest.raises(ValueError, match="2 columns"):
-        Table("t", ["a", "b"], [["only one"]])
+        Grid("t", ["a", "b"], [["only one"]])
     with pytest.raises(ValueError, match="above zero"):
         Lines("c", "x", "y", [Line("l", [(1, 0)])])
     with pytest.raises(ValueError, match="time zone"):

@@ -27,7 +27,7 @@ from exactsink.contract import ConfigError, Fatal
 from exactsink.toolkit.storage import file_names, path_of
 from exactsink_files import Snapshot, manifests, snapshot
 from exactsink_files.marks import MarkFolder
-from exactsink_files.votes import Vote
+from exactsink_files.votes import VotedFiles
 
 
 @pytest.fixture(autouse=True)
@@ -284,7 +284,7 @@ def test_in_an_object_store_manifests_and_folds_are_the_same(
     marks.put_birth()
     for epoch in range(8):
         voted = sink.prepare(epoch, [table(epoch)])
-        votes = {each.txn.id: Vote.load(each) for each in voted}
+        votes = {each.txn.id: VotedFiles.load(each) for each in voted}
         manifest = marks.begin(epoch, votes, ["ab12"], marks.read())
         for vote in votes.values():
             for file in vote.files:

@@ -133,16 +133,6 @@ def test_rows_are_put_once_decided_and_the_last_of_a_key_wins(tmp_path: Path) ->
         sink.vote(2, [(1, "f")])
 
 
-def test_an_older_epoch_never_overwrites_a_newer_one(tmp_path: Path) -> None:
-    sink = keyed(tmp_path)
-    stalled, again = sink.vote(4, [(1, "old")]), keyed(tmp_path, generation=2).vote(4, [(1, "old")])
-    sink.commit(5, sink.vote(5, [(1, "new")]))
-    assert sink.commit(4, stalled) == [AlreadyCommitted()]
-    (sink.staging / PROOF.format(5)).unlink()  # without it, only the row's own version stands in the way
-    assert sink.commit(4, again) == [Committed()]
-    assert sink.rows() == {"1": "new"}
-
-
 def test_a_proof_of_another_journal_or_of_a_later_epoch_stops_everything(tmp_path: Path) -> None:
     sink, other = keyed(tmp_path), keyed(tmp_path, lineage="L2")
     mine = sink.vote(7, [(1, "mine")])
@@ -154,15 +144,6 @@ def test_a_proof_of_another_journal_or_of_a_later_epoch_stops_everything(tmp_pat
     with pytest.raises(LineageError, match="already holds epoch 3"):
         other.vote(3, [(1, "again")])
     assert (sink.rows(), len(sink.left(".arrow"))) == ({"1": "theirs"}, 1)
-
-
-def test_a_row_of_another_journal_stops_the_epoch_unproven(tmp_path: Path) -> None:
-    sink, other = keyed(tmp_path), keyed(tmp_path, lineage="L2")
-    other.commit(3, other.vote(3, [(1, "theirs")]))
-    (sink.staging / PROOF.format(3)).unlink()
-    with pytest.raises(LineageError, match="another journal wrote"):
-        sink.commit(7, sink.vote(7, [(1, "mine")]))
-    assert (sink.left(".applied"), sink.rows()) == ([], {"1": "theirs"})
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", '{"job": "orders"}'])

@@ -319,11 +319,10 @@ def run(code: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
-def test_importing_it_does_not_import_sqlalchemy_and_a_store_says_how_to_install_it() -> None:
-    assert run("import sys, exactsink.protocol.journal.stores.sql; print('sqlalchemy' in sys.modules)") == "False\n"
-    without = "import sys\nsys.modules['sqlalchemy'] = None\n"
-    without += "from exactsink.protocol.journal.stores.sql import SqlStore as S\n"
-    said = run(f"{without}try: S('sqlite:////x/y.db', 'job')\nexcept Exception as e: print(type(e).__name__, e)")
+def test_only_a_journal_in_a_database_imports_sqlalchemy_and_says_how_to_install_it() -> None:
+    assert run("import sys, exactsink.job.history; print('sqlalchemy' in sys.modules)") == "False\n"
+    without = "import sys\nsys.modules['sqlalchemy'] = None\nfrom exactsink.job.history import _sql_stores\n"
+    said = run(f"{without}try: _sql_stores()\nexcept Exception as e: print(type(e).__name__, e)")
     assert said.startswith("ConfigError a journal in a database needs sqlalchemy")
     assert said.endswith("next: pip install SQLAlchemy\n")
 

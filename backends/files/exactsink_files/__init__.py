@@ -13,7 +13,7 @@ The way of a row, and then of its vote:
 - `marks`: what the target's folder proves of it, and of the journal that feeds the folder.
 - `manifests`: which files each epoch has, folded by the hundred.
 - `snapshots`: the exact files of an epoch, for any reader; `commands`: the same for a shell.
-- `conformance`, `conformance_s3`: targets for the conformance kit.
+- `conformance`: targets for the conformance kit.
 """
 
 from __future__ import annotations

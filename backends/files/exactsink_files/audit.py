@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from exactsink.contract import Audit
 from exactsink.toolkit.storage import AnyPath, ObjectPath, file_sha256
+from exactsink_files.manifests import bytes_of
 from exactsink_files.votes import VotedFile
 
 __all__ = ["audited"]
@@ -35,8 +36,7 @@ def audited(root: AnyPath, voted: Mapping[int, Sequence[VotedFile]], *, deep: bo
 def _damage(path: AnyPath, file: VotedFile, *, deep: bool) -> str:
     """Return what is wrong with a file, empty when nothing is."""
     try:
-        size = path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
-        if size != file.size:
+        if (size := bytes_of(path)) != file.size:
             return f"{path} has {size} bytes of {file.size}"
         if deep:
             return "" if file_sha256(path) == file.sha256 else f"{path} has another SHA-256"

@@ -18,11 +18,12 @@ from exactsink.toolkit.storage import AnyPath, ObjectPath, is_object_url
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.links import Links
-from exactsink_files.places import Place, root_of
+from exactsink_files.places import FilePlace, root_of
 from exactsink_files.renames import Renames, SentFiles
 from exactsink_files.s3 import open_s3
 from exactsink_files.upload_files import UploadFiles
 from exactsink_files.uploads import Uploads
+from exactsink_files.votes import is_below
 from exactsink_files.writer import FilesWriter, TempFolder
 
 __all__ = ["FilesBackend", "FilesOptions"]
@@ -92,18 +93,17 @@ class FilesOptions(TabularOptions):
 
 
 def _s3_url(bucket: str, path: str) -> str:
-    names = path.strip("/").split("/") if path.strip("/") else []
     if not bucket or re.search(r"[@:?#\s]", bucket):
         raise ValueError("write s3://bucket/path; credentials come from the environment, a profile or a role")
-    if any(name in ("", ".", "..") for name in names) or "\0" in path:
+    if path.strip("/") and not is_below(path.strip("/")):
         raise ValueError("the path in the bucket has an empty name, `.` or `..` in it")
-    return "/".join([f"s3://{bucket}", *names])
+    return f"s3://{bucket}/{path.strip('/')}".rstrip("/")
 
 
 def _sftp_url(host: str, path: str) -> str:
     if not re.fullmatch(r"(?:[^@:/?#\s]+@)?[^@:/?#\s]+(?::\d+)?", host):
         raise ValueError("write sftp://user@host:port/path; keys come from ~/.ssh or an agent, never a password")
-    if not path.strip("/") or any(name in ("", ".", "..") for name in path.strip("/").split("/")) or "\0" in path:
+    if not is_below(path.strip("/")):
         raise ValueError("give the whole path of the folder on the server, without an empty name, `.` or `..`")
     return f"sftp://{host}/{path.strip('/')}"
 
@@ -151,7 +151,7 @@ class FilesBackend(TabularBackend):
     def committer(self, ctx: JobContext) -> Committer:
         root = self.root
         if isinstance(root, Path):
-            place: Place = Links(root, ctx.file_mode)
+            place: FilePlace = Links(root, ctx.file_mode)
         else:
             place = Renames(root) if root.scheme == "sftp" else Uploads(root)
         exact = () if self.options.allow_folded_names else self.options.partition_by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ from exactsink.toolkit.storage import AnyPath
 from exactsink_files.backend import FilesBackend
 from exactsink_files.snapshots import Feed, Snapshot, snapshot
 
-__all__ = ["commands", "list_files", "read_list"]
+__all__ = ["commands"]
 
 _job = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
 _sink = click.option("--sink", help="One of the job's files sinks, where it has several.")
@@ -37,7 +37,16 @@ def commands(open_job: OpenJob) -> click.Group:
 
         All that stands in a folder, or what one job has.
         """
-        list_files(open_job, target, sink, run, as_json)
+        if target.endswith(".toml") and not os.path.isdir(target):
+            job, sinks = _files_sinks(open_job, target, run)
+            found = [snapshot(sinks[name], job=job, sink=name, partial=True) for name in sinks if sink in (None, name)]
+        else:
+            found = [snapshot(target, sink=sink, partial=True)]
+        feeds = [feed for each in found for feed in each.feeds]
+        if as_json:
+            click.echo(json.dumps([_summary(feed) for feed in feeds], indent=1))
+        else:
+            _print(map(_line, feeds))
 
     @group.command("read-list")
     @_job
@@ -53,36 +62,20 @@ def commands(open_job: OpenJob) -> click.Group:
 
         For pyarrow, DuckDB, Polars and Spark.
         """
-        read_list(open_job, job, sink, run, at, partial, as_json)
+        name, chosen, root = _chosen(open_job, job, sink, run)
+        found = snapshot(root, at, job=name, sink=chosen, partial=partial)
+        if as_json:
+            files = [file._asdict() for file in found.files]
+            click.echo(json.dumps({"epoch": found.epoch, "rows": found.rows, "files": files}, indent=1))
+        else:
+            _print(found.paths)
 
     return group
 
 
-def list_files(open_job: OpenJob, target: str, sink: str | None, run: str | None, as_json: bool) -> None:
-    """Print a line for each job and sink that has written to a folder."""
-    if target.endswith(".toml") and not os.path.isdir(target):
-        job, sinks = _files_sinks(open_job, target, run)
-        feeds = [feed for name, root in sinks.items() if sink in (None, name) for feed in _known(root, job, name)]
-    else:
-        feeds = list(snapshot(target, sink=sink, partial=True).feeds)
-    if as_json:
-        click.echo(json.dumps([_summary(feed) for feed in feeds], indent=1))
-        return
-    for feed in feeds:
-        click.echo(_line(feed))
-
-
-def read_list(
-    open_job: OpenJob, job: str, sink: str | None, run: str | None, at: int | None, partial: bool, as_json: bool
-) -> None:
-    """Print the paths of a snapshot."""
-    name, chosen, root = _chosen(open_job, job, sink, run)
-    found = snapshot(root, at, job=name, sink=chosen, partial=partial)
-    if as_json:
-        click.echo(json.dumps(_body(found), indent=1))
-        return
-    for path in found.paths:
-        click.echo(path)
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 def _files_sinks(open_job: OpenJob, job: str, run: str | None) -> tuple[str, dict[str, AnyPath]]:
@@ -101,10 +94,6 @@ def _chosen(open_job: OpenJob, job: str, sink: str | None, run: str | None) -> t
     if sink not in sinks:
         raise ConfigError(f"{job}: which sink?", why=f"its files sinks are {', '.join(sinks)}", next="give --sink")
     return name, sink, sinks[sink]
-
-
-def _known(root: AnyPath, job: str, sink: str) -> list[Feed]:
-    return list(snapshot(root, job=job, sink=sink, partial=True).feeds)
 
 
 def _summary(feed: Feed) -> dict[str, Any]:
@@ -128,7 +117,3 @@ def _line(feed: Feed) -> str:
     rows = "rows not known" if known["rows"] is None else f"{known['rows']} rows"
     size = f"{known['files']} files, {rows}, {known['bytes']} bytes"
     return f"{feed.job}.{feed.sink}: epoch {feed.epoch}{begun}: {size}"
-
-
-def _body(found: Snapshot) -> dict[str, Any]:
-    return {"epoch": found.epoch, "rows": found.rows, "files": [asdict(file) for file in found.files]}

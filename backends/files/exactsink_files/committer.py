@@ -31,10 +31,9 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink_files.audit import audited
-from exactsink_files.marks import MarkFolder
-from exactsink_files.marks import Standing as Stands
-from exactsink_files.places import Place, explained
-from exactsink_files.votes import Vote, own_txn
+from exactsink_files.marks import MarkFolder, Stands
+from exactsink_files.places import FilePlace, explained
+from exactsink_files.votes import VotedFiles, own_txn
 
 __all__ = ["FilesCommitter"]
 
@@ -45,7 +44,7 @@ class FilesCommitter(Committer):
     def __init__(
         self,
         ctx: JobContext,
-        place: Place,
+        place: FilePlace,
         problems: Callable[[pa.Schema], list[Finding]],
         exact_folders: Sequence[str] = (),
     ) -> None:
@@ -128,15 +127,15 @@ class FilesCommitter(Committer):
         with explained(self._root):
             return [] if txn is None else self._place.holds(txn)
 
-    def _votes(self, committables: Sequence[Committable]) -> dict[str, Vote]:
+    def _votes(self, committables: Sequence[Committable]) -> dict[str, VotedFiles]:
         """Read votes, by participant. Raises Fatal for one that is not its own participant's."""
-        votes = {committable.txn.id: Vote.load(committable) for committable in committables}
+        votes = {committable.txn.id: VotedFiles.load(committable) for committable in committables}
         for committable in committables:
             votes[committable.txn.id].check_own(self._ctx, committable.txn, self._place.root)
         return votes
 
     def _settled(
-        self, epoch: int, votes: Mapping[str, Vote], outcomes: Mapping[str, Outcome], missing: Mapping[str, str]
+        self, epoch: int, votes: Mapping[str, VotedFiles], outcomes: Mapping[str, Outcome], missing: Mapping[str, str]
     ) -> Sequence[Outcome]:
         """Return each vote's outcome; what is missing may have been named, and moved by a user, since the look at it.
 
@@ -176,7 +175,7 @@ class FilesCommitter(Committer):
             )
         return standing
 
-    def _lost(self, epoch: int, name: str, vote: Vote, standing: Stands) -> bool:
+    def _lost(self, epoch: int, name: str, vote: VotedFiles, standing: Stands) -> bool:
         """Return whether none of a vote's files was ever named, nor can be: what is left of them is removed first.
 
         The proof is a mark that the journal knows, in which the participant is not: before marks were kept, there was
@@ -187,14 +186,14 @@ class FilesCommitter(Committer):
         self._place.withdraw(vote)
         return not self._marks.read().names(epoch, name) and not self._place.shows(vote)
 
-    def _never_named(self, epoch: int, name: str, vote: Vote, standing: Stands) -> bool:
+    def _never_named(self, epoch: int, name: str, vote: VotedFiles, standing: Stands) -> bool:
         """Return whether something of a vote is gone, and none of its files was ever named."""
         gone = self._place.gone(vote)
         return isinstance(self._held, Mark) and gone and not (standing.names(epoch, name) or self._place.shows(vote))
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         with explained(self._root):
-            voted = {epoch: [f for c in votes for f in Vote.load(c).files] for epoch, votes in epochs.items()}
+            voted = {epoch: [f for c in votes for f in VotedFiles.load(c).files] for epoch, votes in epochs.items()}
             return audited(self._place.root, voted, deep=deep)
 
     def mark(self) -> Mark | None:

@@ -1,14 +1,10 @@
-"""Targets of the `files` backend for the conformance kit: one per format, of several files a participant and of one.
-
-One more is in S3, below the URL that EXACTSINK_KIT_S3 names; what else is needed is in botocore's environment.
-"""
+"""Targets of the `files` backend for the conformance kit: one per format, of several files a participant and of one."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,17 +28,11 @@ _FOREIGN = Path("_exactsink", "somebody's own", "0.tmp")
 
 def targets() -> Mapping[str, ConformanceTarget]:
     """Return the targets by name."""
-    local = {
+    return {
         "parquet": FilesTarget.of("parquet", partition_by=["kind"]),
         "json": FilesTarget.of("json"),
         "csv": FilesTarget.of("csv", target_file_size="100 B"),
     }
-    url = os.environ.get("EXACTSINK_KIT_S3")
-    if not url:
-        return local
-    from exactsink_files.conformance_s3 import S3Target
-
-    return {**local, "s3": S3Target(url)}
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink.toolkit.storage import ObjectPath, SyncFailed, sync_folders
-from exactsink_files.places import Found, Place, contended, hidden
-from exactsink_files.votes import Vote, VotedFile, own_txn, temp_folder, temp_root
+from exactsink.toolkit.storage import ObjectPath, SyncFailed, file_sha256, sync_folders
+from exactsink_files.places import FilePlace, Look, contended, foreign_file, hidden
+from exactsink_files.votes import VotedFile, VotedFiles, own_txn, temp_folder, temp_root
 
 __all__ = ["TRIES", "Folders"]
 
@@ -34,16 +34,12 @@ TRIES = 100
 _Path = TypeVar("_Path", Path, ObjectPath)
 
 
-class Folders(Place, Generic[_Path]):
+class Folders(FilePlace, Generic[_Path]):
     """Files that wait in folders. How a file is looked at, named and removed is the subclass's part."""
 
     def __init__(self, root: _Path) -> None:
         self.root = root
         self._root: _Path = root
-
-    @abstractmethod
-    def _at(self, root: str, name: str) -> _Path:
-        """Return the place of a name below a vote's root, `.` for the root."""
 
     @abstractmethod
     def _look(self, path: _Path) -> Any | None:
@@ -58,10 +54,6 @@ class Folders(Place, Generic[_Path]):
         """Name a hidden file, in folders that are made for it. Raises FileExistsError, FileNotFoundError."""
 
     @abstractmethod
-    def _is_named(self, final: _Path, file: VotedFile, waits: Any | None) -> bool:
-        """Return whether a file has its final name; `waits` was found of its temp name. Raises Fatal for another's."""
-
-    @abstractmethod
     def _listed(self, folder: _Path, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
         """List a folder's files, or its folders: sizes, and when each was made; nothing where it is absent."""
 
@@ -69,26 +61,26 @@ class Folders(Place, Generic[_Path]):
     def _remove(self, folder: _Path) -> None:
         """Remove a participant's folder. Idempotent, also while another process removes it or a writer adds files."""
 
-    def look(self, votes: Mapping[str, Vote]) -> Found:
-        return Found({name: found for name, vote in votes.items() if (found := self._missing(vote))})
+    def look(self, votes: Mapping[str, VotedFiles]) -> Look:
+        return Look({name: found for name, vote in votes.items() if (found := self._missing(vote))})
 
-    def gone(self, vote: Vote) -> bool:
+    def gone(self, vote: VotedFiles) -> bool:
         return any(self._look(self._temp(vote, file)) is None for file in vote.files)
 
-    def shows(self, vote: Vote) -> bool:
-        return any(self._look(self._at(vote.root, file.final)) is not None for file in vote.files)
+    def shows(self, vote: VotedFiles) -> bool:
+        return any(self._look(self._root / file.final) is not None for file in vote.files)
 
-    def withdraw(self, vote: Vote) -> None:
-        self._remove(self._at(vote.root, vote.folder))
+    def withdraw(self, vote: VotedFiles) -> None:
+        self._remove(self._root / vote.folder)
 
-    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
+    def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
         """Name each file. The names are made durable for those participants that are there whole."""
         outcomes = {name: [self._place(vote, file) for file in vote.files] for name, vote in votes.items()}
         unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
         self._sync_finals([vote for name, vote in votes.items() if name not in unknown])
         return outcomes
 
-    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
+    def standings(self, votes: Mapping[str, VotedFiles]) -> Mapping[str, Sequence[Standing]]:
         return {name: [self._stands(vote, file) for file in vote.files] for name, vote in votes.items()}
 
     def holds(self, txn: Txn) -> Sequence[str]:
@@ -96,9 +88,9 @@ class Folders(Place, Generic[_Path]):
         sizes = [size for size, _ in self._listed(folder).values()]
         return [hidden(folder, sizes)] if sizes else []
 
-    def drop(self, votes: Sequence[Vote]) -> None:
+    def drop(self, votes: Sequence[VotedFiles]) -> None:
         for vote in votes:
-            self._remove(self._at(vote.root, vote.folder))
+            self.withdraw(vote)
 
     def remove(self, txns: Sequence[Txn]) -> None:
         for txn in txns:
@@ -110,26 +102,26 @@ class Folders(Place, Generic[_Path]):
         ages = {name: None if when is None else now - when for name, when in made.items()}
         return [InDoubt.of(txn, age_seconds=ages[name]) for name in ages if (txn := own_txn(ctx, name)) is not None]
 
-    def _temp(self, vote: Vote, file: VotedFile) -> _Path:
-        return self._at(vote.root, f"{vote.folder}/{file.temp}")
+    def _temp(self, vote: VotedFiles, file: VotedFile) -> _Path:
+        return self._root / f"{vote.folder}/{file.temp}"
 
-    def _missing(self, vote: Vote) -> str:
+    def _missing(self, vote: VotedFiles) -> str:
         """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
         found = []
         for file in vote.files:
             waits = self._look(self._temp(vote, file))  # before the final name: that is given before the temp goes
             if waits is not None:
                 found.append(self._differs(self._temp(vote, file), waits, file))
-            elif self._look(self._at(vote.root, file.final)) is None:
+            elif self._look(self._root / file.final) is None:
                 found.append(self._gone(vote, file))
         return "; ".join(filter(None, found))
 
-    def _gone(self, vote: Vote, file: VotedFile) -> str:
-        return f"both {self._temp(vote, file)} and its final name {self._at(vote.root, file.final)} are gone"
+    def _gone(self, vote: VotedFiles, file: VotedFile) -> str:
+        return f"both {self._temp(vote, file)} and its final name {self._root / file.final} are gone"
 
-    def _place(self, vote: Vote, file: VotedFile) -> Outcome:
+    def _place(self, vote: VotedFiles, file: VotedFile) -> Outcome:
         """Name one file, or find that it has its name. Raises Fatal when a foreign file has that name."""
-        temp, final = self._temp(vote, file), self._at(vote.root, file.final)
+        temp, final = self._temp(vote, file), self._root / file.final
         for _ in range(TRIES):
             waits = self._look(temp)  # before the final name, as above
             if waits is not None:
@@ -146,18 +138,34 @@ class Folders(Place, Generic[_Path]):
                 return Unknown(self._gone(vote, file))
         raise contended(f"can't give {temp} its final name {final}")
 
-    def _stands(self, vote: Vote, file: VotedFile) -> Standing:
+    def _stands(self, vote: VotedFiles, file: VotedFile) -> Standing:
         """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
         waits = self._look(self._temp(vote, file))  # in this order, as above
-        if self._is_named(self._at(vote.root, file.final), file, waits):
+        if self._is_named(self._root / file.final, file, waits):
             return AlreadyCommitted()
         return Unknown(self._gone(vote, file)) if waits is None else Prepared()
 
-    def _sync_finals(self, votes: Sequence[Vote]) -> None:
-        """Make the names of these votes' files durable, in all folders up to the root."""
-        finals = [(vote.root, Path(file.final)) for vote in votes for file in vote.files]
+    def _is_named(self, final: _Path, file: VotedFile, waits: Any | None) -> bool:
+        """Return whether a file has its final name; `waits` was found of its temp name. Raises Fatal for another's."""
+        found = self._look(final)
+        if found is None or self._is_same(found, waits):
+            return found is not None
         try:
-            sync_folders(self._at(root, str(folder)) for root, final in finals for folder in final.parents)
+            if not self._differs(final, found, file) and file_sha256(final) == file.sha256:
+                return True
+        except FileNotFoundError:
+            return False
+        raise foreign_file(final, file)
+
+    def _is_same(self, found: Any, waits: Any | None) -> bool:
+        """Return whether what has the final name is, for certain, what has the temp name."""
+        return False
+
+    def _sync_finals(self, votes: Sequence[VotedFiles]) -> None:
+        """Make the names of these votes' files durable, in all folders up to the root."""
+        above = (str(folder) for vote in votes for file in vote.files for folder in Path(file.final).parents)
+        try:
+            sync_folders(self._root if folder == "." else self._root / folder for folder in above)
         except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
             raise Fatal(
                 f"the names of files in {error.filename} can't be made durable",

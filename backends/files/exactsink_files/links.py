@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from exactsink.contract import FileMode, Finding, JobContext
-from exactsink.toolkit.storage import NO_HARD_LINKS, file_sha256, make_folder, new_folder
+from exactsink.toolkit.storage import NO_HARD_LINKS, make_folder, new_folder
 from exactsink_files.folders import TRIES, Folders
-from exactsink_files.places import contended, doing, foreign_file, remedy, tried
-from exactsink_files.votes import Vote, VotedFile, temp_root
+from exactsink_files.places import contended, doing, remedy, tried
+from exactsink_files.votes import VotedFile, VotedFiles, temp_root
 
 __all__ = ["Links", "remove_folder"]
 
@@ -58,12 +58,9 @@ class Links(Folders[Path]):
         """Return the root, who may look into hidden folders, and the user who must: the driver's."""
         return json.dumps([str(self.root), self._file_mode, os.getuid()]).encode()
 
-    def drop(self, votes: Sequence[Vote]) -> None:
+    def drop(self, votes: Sequence[VotedFiles]) -> None:
         for vote in votes:
-            _drop_temps(Path(vote.root, vote.folder), vote)
-
-    def _at(self, root: str, name: str) -> Path:
-        return Path(root, name)
+            _drop_temps(self._root / vote.folder, vote)
 
     def _look(self, path: Path) -> os.stat_result | None:
         try:
@@ -71,12 +68,12 @@ class Links(Folders[Path]):
         except FileNotFoundError:
             return None
 
-    def _missing(self, vote: Vote) -> str:
-        folder = Path(vote.root, vote.folder)
+    def _missing(self, vote: VotedFiles) -> str:
+        folder = self._root / vote.folder
         return "; ".join(filter(None, (f"{folder} is a link" * folder.is_symlink(), super()._missing(vote))))
 
-    def _gone(self, vote: Vote, file: VotedFile) -> str:
-        mounted = "" if os.path.isdir(vote.root) else f"; {vote.root} is missing too: is its file system mounted?"
+    def _gone(self, vote: VotedFiles, file: VotedFile) -> str:
+        mounted = "" if self._root.is_dir() else f"; {self._root} is missing too: is its file system mounted?"
         return super()._gone(vote, file) + mounted
 
     def _differs(self, temp: Path, found: os.stat_result, file: VotedFile) -> str:
@@ -89,17 +86,8 @@ class Links(Folders[Path]):
         _make_folders(final.parent)
         _link(temp, final)
 
-    def _is_named(self, final: Path, file: VotedFile, waits: os.stat_result | None) -> bool:
-        """Return whether the final name is the same inode's, or that of the same size and hash."""
-        found = self._look(final)
-        if found is None or (waits is not None and os.path.samestat(found, waits)):
-            return found is not None
-        try:
-            if stat.S_ISREG(found.st_mode) and found.st_size == file.size and file_sha256(final) == file.sha256:
-                return True
-        except FileNotFoundError:
-            return False
-        raise foreign_file(final, file)
+    def _is_same(self, found: os.stat_result, waits: os.stat_result | None) -> bool:
+        return waits is not None and os.path.samestat(found, waits)
 
     def _listed(self, folder: Path, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
         found: dict[str, tuple[int, float | None]] = {}
@@ -153,7 +141,7 @@ def _link(temp: Path, final: Path) -> None:
         os.rename(temp, final)  # two committers race for the one temp: the slower finds it gone
 
 
-def _drop_temps(folder: Path, vote: Vote) -> None:
+def _drop_temps(folder: Path, vote: VotedFiles) -> None:
     """Remove a committed participant's temp names and folder. Idempotent."""
     if folder.is_symlink():  # what it leads to is not ours
         return

@@ -16,13 +16,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from exactsink.contract import Fatal, Retryable
 from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, file_names
 from exactsink_files.votes import is_below
 
-__all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "epochs_of", "fold", "range_of"]
+__all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "bytes_of", "epochs_of", "fold", "names_in", "range_of"]
 
 _FAN = 100
 """Epochs in a fold of the first level."""
@@ -35,18 +35,20 @@ _MANIFEST = re.compile(r"e(\d{1,19})\.[0-9a-f]{16}\.manifest")
 _FOLD = re.compile(r"m(?P<level>[1-9])\.(?P<first>\d{1,19})-(?P<last>\d{1,19})\.epochs(?P<unfinished>\..*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """One file: `path` is below the target's root. `rows` is None where an earlier release wrote it."""
 
     path: str
     size: int
+    rows: int | None
     sha256: str
-    rows: int | None = None
 
-    def __post_init__(self) -> None:
-        if not is_below(self.path):
-            raise ValueError(f"{self.path!r} is outside of the target")
+    @classmethod
+    def of(cls, path: str, size: int, sha256: str, rows: int | None = None) -> FileEntry:
+        """Take what a manifest says. Raises ValueError for a path that leads out of the target."""
+        if not is_below(path):
+            raise ValueError(f"{path!r} is outside of the target")
+        return cls(path, size, rows, sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,12 @@ class Epoch:
         sets = list(bodies)
         known = [body["after"] for body in sets if body.get("after") is not None]
         voted = [file for body in sets for participant in body["participants"].values() for file in participant]
-        files = {file["path"]: FileEntry(**file) for file in voted}
+        files = {file["path"]: FileEntry.of(**file) for file in voted}
         return cls(number, max(known, default=None), done, tuple(files[path] for path in sorted(files)))
 
     def line(self) -> bytes:
         """Return it as a line of a fold."""
-        files = [{"path": f.path, "size": f.size, "sha256": f.sha256, "rows": f.rows} for f in self.files]
+        files = [file._asdict() for file in self.files]
         body = {"version": _VERSION, "epoch": self.number, "after": self.after, "done": self.done, "files": files}
         return json.dumps(body, sort_keys=True).encode() + b"\n"
 
@@ -82,7 +84,7 @@ class Epoch:
         body = json.loads(line)
         if body["version"] != _VERSION:
             raise ValueError(f"version {body['version']}, this release reads {_VERSION}")
-        return cls(body["epoch"], body["after"], body["done"], tuple(FileEntry(**file) for file in body["files"]))
+        return cls(body["epoch"], body["after"], body["done"], tuple(FileEntry.of(**file) for file in body["files"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,14 @@ class Listing:
     @classmethod
     def of(cls, folder: AnyPath) -> Listing:
         """List a mark folder; an absent one is empty."""
-        names = _names(folder)
+        names = names_in(folder)
         folds = sorted(_folds(names), key=lambda fold: (fold.first, -fold.level))
         return cls(tuple(names), _sets(names), tuple(folds))
 
     @classmethod
     def newest(cls, folder: AnyPath) -> Mapping[int, Mapping[str, bool]]:
         """List a mark folder for its highest epoch's sets alone; empty when no epoch has a manifest."""
-        names = _names(folder)
+        names = names_in(folder)
         highest = max((found[1] for found in map(_MANIFEST.fullmatch, names) if found), key=int, default=None)
         return {} if highest is None else _sets(name for name in names if name.startswith(f"e{highest}."))
 
@@ -202,7 +204,7 @@ def _folded_again(
         if loose or new.last >= listing.highest or _is_held(standing, new.first, new.last):
             continue
         with suppress(FileNotFoundError):
-            if sum(_size(folder / part.name) for part in parts) <= _MOST_BYTES:
+            if sum(bytes_of(folder / part.name) for part in parts) <= _MOST_BYTES:
                 create_file(folder / new.name, b"".join((folder / part.name).read_bytes() for part in parts))
                 yield new
 
@@ -267,7 +269,8 @@ def _readable(what: AnyPath) -> Iterator[None]:
         raise Fatal(f"{what} does not say which files an epoch has: {error!r}", next=fix) from error
 
 
-def _names(folder: AnyPath) -> list[str]:
+def names_in(folder: AnyPath) -> list[str]:
+    """List a folder; an absent one is empty."""
     try:
         return file_names(folder)
     except FileNotFoundError:
@@ -297,5 +300,6 @@ def _folds(names: Iterable[str]) -> Iterator[_Fold]:
             yield _Fold(int(found["level"]), int(found["first"]), int(found["last"]))
 
 
-def _size(path: AnyPath) -> int:
+def bytes_of(path: AnyPath) -> int:
+    """Return a file's size. Raises FileNotFoundError."""
     return path.info().size if isinstance(path, ObjectPath) else path.stat().st_size

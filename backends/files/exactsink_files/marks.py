@@ -22,6 +22,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ from exactsink.toolkit.storage import (
     create_file,
     make_folder,
     new_file,
+    remove_files,
     replace_file,
     sync_folders,
 )
-from exactsink_files.manifests import Listing, fold, range_of
-from exactsink_files.votes import Vote, temp_root
+from exactsink_files.manifests import FileEntry, Listing, fold, range_of
+from exactsink_files.votes import VotedFiles, temp_root
 
-__all__ = ["MarkFolder", "Standing"]
+__all__ = ["MarkFolder", "Stands"]
 
 _VERSION = 1
 _BIRTH = "birth"
@@ -50,7 +52,7 @@ _UNFINISHED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Stands:
     """What stood at one moment: the mark, and of its epoch each participant that is named, and is in a set done.
 
     `after` is the epoch that stood before the marked one: -1 when none did, None where nothing says so.
@@ -90,14 +92,14 @@ class MarkFolder:
         self._newest = -1
         self._trimmed: int | None = None
 
-    def read(self) -> Standing:
+    def read(self) -> Stands:
         """Read what stands; the highest epoch counts."""
         while True:
             found = Listing.newest(self._path)
             with suppress(FileNotFoundError):  # trimmed since it was listed: a later one stands
                 if not found and not (self._path / _BIRTH).exists():
-                    return Standing(None)
-                return self._epoch(found) if found else Standing(Mark(self._loaded(_BIRTH)["lineage"]))
+                    return Stands(None)
+                return self._epoch(found) if found else Stands(Mark(self._loaded(_BIRTH)["lineage"]))
 
     def put_birth(self) -> Mark:
         """Bind the target to this journal unless it has a mark; return the mark that stands."""
@@ -118,13 +120,12 @@ class MarkFolder:
         """Make durable what was read: its writer may have died before it did."""
         sync_folders([self._path])
 
-    def begin(self, epoch: int, votes: Mapping[str, Vote], tokens: Sequence[str], standing: Standing) -> str:
+    def begin(self, epoch: int, votes: Mapping[str, VotedFiles], tokens: Sequence[str], standing: Stands) -> str:
         """Make the manifest of these participants' files durable; return its name, for `finish`."""
         participants = {
-            name: [
-                {"path": file.final, "size": file.size, "sha256": file.sha256, "rows": file.rows}
-                for file in sorted(vote.files, key=lambda file: file.final)
-            ]
+            name: sorted(
+                [FileEntry(f.final, f.size, f.rows, f.sha256)._asdict() for f in vote.files], key=itemgetter("path")
+            )
             for name, vote in votes.items()
         }
         body = self._body() | {"epoch": epoch, "tokens": sorted(set(tokens)), "participants": participants}
@@ -160,15 +161,10 @@ class MarkFolder:
             return
         self.sync()
         (self._path / _BIRTH).unlink(missing_ok=True)
-        names = list(listing.superfluous(fold(self._path, listing)))
-        if isinstance(self._path, ObjectPath):
-            self._path.unlink_below(names)
-        else:
-            for name in names:
-                (self._path / name).unlink(missing_ok=True)
+        remove_files(self._path, list(listing.superfluous(fold(self._path, listing))))
         self._trimmed = range_of(self._newest)
 
-    def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Standing:
+    def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Stands:
         epoch = max(found)
         bodies = {named: self._loaded(f"e{epoch}.{named}.manifest") for named in found[epoch]}
         lineages = {body["lineage"] for body in bodies.values()}
@@ -179,7 +175,7 @@ class MarkFolder:
         named = frozenset(name for body in bodies.values() for name in body["participants"])
         finished = frozenset(name for each in done for name in bodies[each]["participants"])
         known = [body["after"] for body in bodies.values() if body.get("after") is not None]
-        return Standing(mark, named, finished, max(known, default=None))
+        return Stands(mark, named, finished, max(known, default=None))
 
     def _loaded(self, name: str) -> dict[str, Any]:
         path = self._path / name

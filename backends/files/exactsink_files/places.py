@@ -23,9 +23,20 @@ from exactsink.toolkit.storage import (
     remove_files,
     replace_file,
 )
-from exactsink_files.votes import Vote, VotedFile
+from exactsink_files.votes import VotedFile, VotedFiles
 
-__all__ = ["Found", "Place", "contended", "doing", "explained", "foreign_file", "hidden", "remedy", "root_of", "tried"]
+__all__ = [
+    "Look",
+    "FilePlace",
+    "contended",
+    "doing",
+    "explained",
+    "foreign_file",
+    "hidden",
+    "remedy",
+    "root_of",
+    "tried",
+]
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
 _IN_THE_WAY = "move away what is no folder there, or set another path"
@@ -71,7 +82,7 @@ def root_of(text: str) -> AnyPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Look:
     """What one look found of several votes: what can't get its name any more, and why, by participant.
 
     `waiting` are the temp names that were seen to stand, where the place wants to know it when it gives the names.
@@ -81,7 +92,7 @@ class Found:
     waiting: frozenset[str] = field(default_factory=frozenset)
 
 
-class Place(ABC):
+class FilePlace(ABC):
     """Where one sink's files are until they are committed, and how they get their names. Votes come by participant."""
 
     root: AnyPath
@@ -101,33 +112,33 @@ class Place(ABC):
         return str(self.root).encode()
 
     @abstractmethod
-    def look(self, votes: Mapping[str, Vote]) -> Found:
+    def look(self, votes: Mapping[str, VotedFiles]) -> Look:
         """Find what of these votes can't get its name, nor has it."""
 
     @abstractmethod
-    def gone(self, vote: Vote) -> bool:
+    def gone(self, vote: VotedFiles) -> bool:
         """Return whether something of a vote waits no more; what is there, but is not what was voted for, is not gone.
 
         That may be as it has its name: `shows` says so.
         """
 
     @abstractmethod
-    def shows(self, vote: Vote) -> bool:
+    def shows(self, vote: VotedFiles) -> bool:
         """Return whether something has the final name of one of a vote's files."""
 
     @abstractmethod
-    def withdraw(self, vote: Vote) -> None:
+    def withdraw(self, vote: VotedFiles) -> None:
         """Remove what waits of a vote: none of it can get its name from then on."""
 
     @abstractmethod
-    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
+    def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
         """Let all files have their final names, durably, or find that they have them: an outcome per file.
 
         Raises Fatal when a foreign file has such a name.
         """
 
     @abstractmethod
-    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
+    def standings(self, votes: Mapping[str, VotedFiles]) -> Mapping[str, Sequence[Standing]]:
         """Find, as `publish` does, which files have their final names, and give none: a standing per file."""
 
     @abstractmethod
@@ -135,7 +146,7 @@ class Place(ABC):
         """Return what a participant takes until it ends, a sentence each."""
 
     @abstractmethod
-    def drop(self, votes: Sequence[Vote]) -> None:
+    def drop(self, votes: Sequence[VotedFiles]) -> None:
         """Remove what committed participants leave behind. Idempotent."""
 
     @abstractmethod

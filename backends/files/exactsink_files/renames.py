@@ -5,19 +5,17 @@ As in a local folder, but that a file has one name at a time: once it has the fi
 
 from __future__ import annotations
 
-import hashlib
-import io
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from exactsink.contract import Fatal, Finding, JobContext, Retryable, Txn
-from exactsink.toolkit.storage import ObjectPath, file_sha256, store_errors, sync_folders
+from exactsink.contract import Fatal, Finding, JobContext, Txn
+from exactsink.toolkit.storage import HashedFile, ObjectPath, store_errors
 from exactsink_files.folders import TRIES, Folders
-from exactsink_files.places import contended, doing, foreign_file, tried
-from exactsink_files.votes import Vote, VotedFile, temp_folder, temp_root
-from exactsink_files.writer import HiddenFiles
+from exactsink_files.places import contended, doing, tried
+from exactsink_files.votes import VotedFile, temp_root
+from exactsink_files.writer import InFolder, in_use
 
 __all__ = ["Renames", "SentFiles"]
 
@@ -60,9 +58,6 @@ class Renames(Folders[ObjectPath]):
         with store_errors(self._root.url):
             self._fs.make_folders(_path(temp_root(self._root)))
 
-    def _at(self, root: str, name: str) -> ObjectPath:
-        return ObjectPath(root if name == "." else f"{root}/{name}", self._root.fs)
-
     def _look(self, path: ObjectPath) -> int | None:
         """Return a file's size."""
         try:
@@ -78,33 +73,19 @@ class Renames(Folders[ObjectPath]):
             self._fs.make_folders(_path(final.parent))
             self._fs.give_name(_path(temp), _path(final))
 
-    def _is_named(self, final: ObjectPath, file: VotedFile, waits: int | None) -> bool:
-        try:
-            if final.info().size == file.size and file_sha256(final) == file.sha256:
-                return True
-        except FileNotFoundError:
-            return False
-        raise foreign_file(final, file)
-
     def _listed(self, folder: ObjectPath, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
-        return {name: (info.size or 0, info.modified) for name, info in folder.listed().items()}
+        return {name: (info.size, info.modified) for name, info in folder.listed().items()}
 
     def _remove(self, folder: ObjectPath) -> None:
         _remove_folder(folder)
 
 
-class SentFiles(HiddenFiles["SentFile"]):
-    """Files in `<root>/_exactsink/<txn.id>/` of a server.
-
-    A sweep removes that folder; from then on their writer can't vote.
-    """
+class SentFiles(InFolder[ObjectPath]):
+    """A folder of a server."""
 
     def __init__(self, txn: Txn, root: ObjectPath) -> None:
-        self.root = root.url
+        super().__init__(txn, root)
         self._fs: Any = root.fs
-        self._folder = temp_folder(root, txn)
-        self._sealed: list[VotedFile] = []
-        self._opened = 0
 
     def make(self) -> None:
         """Make the participant's own folder; the one above is the driver's to make, durably."""
@@ -120,60 +101,32 @@ class SentFiles(HiddenFiles["SentFile"]):
             except OSError as error:
                 if not self._fs.exists(_path(self._folder)):
                     raise
-                raise Retryable(
-                    f"the target can't be written: {self._folder} exists",
-                    why="another attempt uses this transaction's id",
-                    next="start the job again: its next claim gives new ids",
-                ) from error
+                raise in_use(self._folder) from error
 
-    def open(self, final: str) -> SentFile:
-        self._opened += 1
+    def begin(self, path: ObjectPath) -> HashedFile:
         with store_errors(self.root):
-            return SentFile(self._fs, self._folder / f"{self._opened - 1}.tmp", final)
-
-    def seal(self, out: SentFile, rows: int) -> None:
-        self._sealed.append(VotedFile(out.path.name, out.final, *out.seal(), rows=rows))
-
-    def vote(self) -> Vote:
-        """Sync the folders that name the files."""
-        sync_folders([self._folder, self._folder.parent])
-        return Vote(self.root, self._folder.url[len(self.root) + 1 :], tuple(self._sealed))
+            return _SentFile(path)
 
     def drop(self) -> None:
         _remove_folder(self._folder)
 
 
-class SentFile(io.RawIOBase):
-    """A temp file that is written from front to back, and hashed on the way; each write is answered before the next."""
+class _SentFile(HashedFile):
+    """A temp file: each write is answered before the next."""
 
-    def __init__(self, fs: Any, path: ObjectPath, final: str) -> None:
+    def __init__(self, path: ObjectPath) -> None:
         super().__init__()
-        self.path = path
-        self.final = final
-        self._fs = fs
-        self._hash = hashlib.sha256()
-        self._size = 0
-        self._file = fs.ftp.open(_path(path), "wx")
+        self._path = path
+        self._fs: Any = path.fs
+        self._file = self._fs.ftp.open(_path(path), "wx")
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object, /) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        with store_errors(self.path.url):
+    def put(self, view: memoryview) -> None:
+        with store_errors(self._path.url):
             self._file.write(view)
-        self._hash.update(view)
-        self._size += len(view)
-        return len(view)
 
-    def tell(self) -> int:
-        return self._size
-
-    def seal(self) -> tuple[int, str]:
-        with store_errors(self.path.url):
+    def finish(self) -> None:
+        with store_errors(self._path.url):
             self._fs.seal(self._file)
-        self.close()
-        return self._size, self._hash.hexdigest()
 
     def close(self) -> None:
         self._file.close()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from exactsink.toolkit.storage import ObjectPath, s3_pages, store_code, store_errors
+from exactsink.toolkit.storage import ObjectPath, Upload, s3_pages, store_code, store_errors
 from exactsink_files.votes import Part
 
-__all__ = ["S3", "Held", "Upload", "in_parallel", "open_s3"]
+__all__ = ["S3", "ObjectHead", "in_parallel", "open_s3"]
 
 AT_ONCE = 32
 """Requests on their way at a time, so that hundreds of files are a matter of a second."""
@@ -27,16 +27,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload that a store lists, and when it was begun, in Unix seconds."""
-
-    key: str
-    id: str
-    begun: float
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
+class ObjectHead:
     """What a store says of an object."""
 
     size: int
@@ -109,24 +100,20 @@ class S3:
 
     def parts(self, key: str, upload: str) -> list[Part] | None:
         """List an upload's parts; None when there is no such upload."""
-        found: list[Part] = []
-        try:
-            for page in s3_pages(self._call, "list_parts", Key=key, UploadId=upload):
-                found += [Part(part["PartNumber"], part["Size"], part["ETag"]) for part in page.get("Parts", ())]
-        except FileNotFoundError as absent:
-            if store_code(absent) not in _ABSENT:
-                raise
-            return None
-        return found
+        with _absent_is_none():
+            pages = s3_pages(self._call, "list_parts", Key=key, UploadId=upload)
+            found = [part for page in pages for part in page.get("Parts", ())]
+            return [Part(part["PartNumber"], part["Size"], part["ETag"]) for part in found]
+        return None
 
-    def head(self, key: str) -> Held | None:
+    def head(self, key: str) -> ObjectHead | None:
         """Look at an object; None when it is absent. Raises OSError for a bucket that is."""
         found = self._found("head_object", Key=key)
         if found is None:
             self._call("list_objects_v2", Prefix=key, MaxKeys=1)  # a HEAD does not say that the bucket is missing
             return None
         encrypted = found.get("SSECustomerAlgorithm") or found.get("ServerSideEncryption") not in (None, "", "AES256")
-        return Held(found["ContentLength"], found["ETag"], found.get("Metadata", {}), not encrypted)
+        return ObjectHead(found["ContentLength"], found["ETag"], found.get("Metadata", {}), not encrypted)
 
     def get(self, key: str) -> bytes | None:
         """Read a small object; None when it is absent."""
@@ -143,7 +130,7 @@ class S3:
         self._objects.unlink_below(keys)
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
-        """List unfinished uploads. Some servers find them by a whole key only, or without a prefix only."""
+        """List unfinished uploads, by key. Some servers find them by a whole key only, or without a prefix only."""
         for page in s3_pages(self._call, "list_multipart_uploads", Prefix=prefix):
             for found in page.get("Uploads", ()):
                 yield Upload(found["Key"], found["UploadId"], found["Initiated"].timestamp())
@@ -160,17 +147,24 @@ class S3:
         return list(self._call("get_bucket_lifecycle_configuration").get("Rules", ()))
 
     def _found(self, method: str, **given: Any) -> dict[str, Any] | None:
-        try:
+        with _absent_is_none():
             return self._call(method, **given)
-        except FileNotFoundError as absent:
-            if store_code(absent) not in _ABSENT:
-                raise
-            return None
+        return None
 
     def _call(self, method: str, **given: Any) -> dict[str, Any]:
         with store_errors(self.root.url):
             answer: dict[str, Any] = self._fs.call_s3(method, Bucket=self.bucket, **given)
             return answer
+
+
+@contextmanager
+def _absent_is_none() -> Iterator[None]:
+    """End the block where an upload or object is absent; raise what says that the bucket is."""
+    try:
+        yield
+    except FileNotFoundError as absent:
+        if store_code(absent) not in _ABSENT:
+            raise
 
 
 def in_parallel(call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:

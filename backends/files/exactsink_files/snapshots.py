@@ -7,30 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from exactsink.contract import NAME_PATTERN, ConfigError
-from exactsink.toolkit.storage import AnyPath, ObjectPath, file_names
-from exactsink_files.manifests import Epoch, FileEntry, epochs_of
+from exactsink.toolkit.storage import AnyPath, ObjectPath
+from exactsink_files.manifests import FileEntry, epochs_of, names_in
 from exactsink_files.places import root_of
 from exactsink_files.votes import temp_root
 
-__all__ = ["Feed", "Snapshot", "SnapshotFile", "snapshot"]
+__all__ = ["Feed", "Snapshot", "snapshot"]
 
 _FEED = re.compile(rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})")
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotFile:
-    """A file of a snapshot: `path` is whole, a path or a URL. `rows` is None where an earlier release wrote it."""
-
-    path: str
-    size: int
-    rows: int | None
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +26,7 @@ class Feed:
     """What one job's sink has written up to `epoch`, None when no epoch with rows is complete.
 
     `first` is the first epoch that is known; `whole` says that it is the sink's first: what was before was written when
-    no manifests were kept, else, and is not in `files`.
+    no manifests were kept, else, and is not in `files`. A file's `path` is whole, a path or a URL.
     """
 
     job: str
@@ -46,7 +34,7 @@ class Feed:
     epoch: int | None
     first: int | None
     whole: bool
-    files: tuple[SnapshotFile, ...]
+    files: tuple[FileEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +50,7 @@ class Snapshot:
         return feed.epoch
 
     @property
-    def files(self) -> tuple[SnapshotFile, ...]:
+    def files(self) -> tuple[FileEntry, ...]:
         return tuple(file for feed in self.feeds for file in feed.files)
 
     @property
@@ -91,7 +79,7 @@ def snapshot(
     says that what is known will do. Raises ConfigError.
     """
     root = _root(path)
-    chosen = list(_feeds(root, job, sink))
+    chosen = _feeds(root, job, sink)
     if not chosen:
         raise ConfigError(f"no sink that was asked for has written to {root}", next="check path, job and sink")
     if epoch is not None and len(chosen) > 1:
@@ -116,18 +104,14 @@ def _root(path: str | os.PathLike[str] | AnyPath) -> AnyPath:
     return Path(os.path.abspath(path)) if isinstance(path, os.PathLike) else path
 
 
-def _feeds(root: AnyPath, job: str | None, sink: str | None) -> Iterator[tuple[str, str]]:
-    names: list[str] = []
-    with suppress(FileNotFoundError):
-        names = file_names(temp_root(root))
-    for found in filter(None, map(_FEED.fullmatch, sorted(names))):
-        if job in (None, found["job"]) and sink in (None, found["sink"]):
-            yield found["job"], found["sink"]
+def _feeds(root: AnyPath, job: str | None, sink: str | None) -> list[tuple[str, str]]:
+    feeds = [(f["job"], f["sink"]) for f in map(_FEED.fullmatch, sorted(names_in(temp_root(root)))) if f]
+    return [feed for feed in feeds if job in (None, feed[0]) and sink in (None, feed[1])]
 
 
 def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
     folder = temp_root(root) / f"{job}.{sink}"
-    if "changes" in file_names(folder):
+    if "changes" in names_in(folder):
         raise ConfigError(
             f"{job}.{sink}: an earlier release compacted these files, and this one does not read its list of them",
             why="their manifests name files that compacting with --drop-originals may have removed",
@@ -141,13 +125,10 @@ def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
         _check_known(f"{job}.{sink}", asked, first, newest, epochs.whole)
     known = [epoch for epoch in epochs.known if asked is None or epoch.number <= asked]
     epoch = newest if asked is None else asked
-    files = tuple(SnapshotFile(str(root / e.path), e.size, e.rows, e.sha256) for e in _entries(root, known))
+    # of an epoch that an operator's word has ended, the files that stand
+    entries = [file for each in known for file in each.files if each.done or (root / file.path).exists()]
+    files = tuple(file._replace(path=str(root / file.path)) for file in entries)
     return Feed(job, sink, epoch, first, epochs.whole, files)
-
-
-def _entries(root: AnyPath, epochs: list[Epoch]) -> list[FileEntry]:
-    """List the epochs' files; of one that an operator's word has ended, those that stand."""
-    return [file for epoch in epochs for file in epoch.files if epoch.done or (root / file.path).exists()]
 
 
 def _check_known(name: str, asked: int, first: int | None, newest: int | None, whole: bool) -> None:

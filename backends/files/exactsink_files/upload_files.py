@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from tempfile import SpooledTemporaryFile
 
-from exactsink.contract import Fatal, Txn
-from exactsink.toolkit.storage import ObjectPath
+from exactsink.contract import Txn
+from exactsink.toolkit.storage import HashedFile, ObjectPath
 from exactsink_files.s3 import S3, in_parallel
 from exactsink_files.uploads import identity, record_name
-from exactsink_files.votes import Part, Vote, VotedFile, temp_root
-from exactsink_files.writer import HiddenFiles
+from exactsink_files.votes import Part, VotedFile, VotedFiles, temp_root
+from exactsink_files.writer import HiddenFiles, too_long
 
 __all__ = ["UploadFile", "UploadFiles", "part_bytes"]
 
@@ -47,7 +45,7 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         self._record = S3(temp_root(root)).key(record_name(txn.id))
         self._pool = ThreadPoolExecutor(_SENDERS, "exactsink-upload")
         self._sending: deque[tuple[Future[Part], int]] = deque()
-        self._files: list[UploadFile] = []
+        self._files: list[tuple[UploadFile, int]] = []
         self._waiting = 0
         self._lock = threading.Lock()
         self._begun: list[tuple[str, str]] = []
@@ -59,24 +57,20 @@ class UploadFiles(HiddenFiles["UploadFile"]):
     def open(self, final: str) -> UploadFile:
         key = self._s3.key(final)
         if len(key.encode()) > _LONGEST_KEY:
-            raise Fatal(
-                f"sink {self._txn.sink}: no file can be called {final}",
-                why="the name is longer than the store takes",
-                next="use partition columns with shorter values, or a shorter path",
-            )
-        return UploadFile(self, final, self._pool.submit(self._begin, key, final))
+            raise too_long(self._txn.sink, final, "the store")
+        return UploadFile(self, final, key, self._pool.submit(self._begin, key, final))
 
     def seal(self, out: UploadFile, rows: int) -> None:
-        out.finish(rows)
-        self._files.append(out)
+        out.seal()
+        self._files.append((out, rows))
 
-    def vote(self) -> Vote:
+    def vote(self) -> VotedFiles:
         """Wait for all parts, and note all uploads."""
-        files = tuple(file.voted() for file in self._files)
+        files = tuple(file.voted(rows) for file, rows in self._files)
         with self._lock:
             self._note()
         self._pool.shutdown()
-        return Vote(self.root, f"_exactsink/{record_name(self._txn.id)}", files)
+        return VotedFiles(self.root, f"_exactsink/{record_name(self._txn.id)}", files)
 
     def drop(self) -> None:
         self._pool.shutdown(cancel_futures=True)  # a part that is on its way may outlive an abort
@@ -97,9 +91,6 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         self._sending.append((sent, len(data)))
         return sent
 
-    def key(self, final: str) -> str:
-        return self._s3.key(final)
-
     def _begin(self, key: str, final: str) -> str:
         """Begin an upload. The first is noted at once, and then each time when there are twice as many."""
         upload = self._s3.create(key, identity(self._txn.id, final))
@@ -115,54 +106,37 @@ class UploadFiles(HiddenFiles["UploadFile"]):
             self._noted = len(self._begun)
 
 
-class UploadFile(io.RawIOBase):
-    """One file, from front to back: hashed on the way, and cut into parts."""
+class UploadFile(HashedFile):
+    """One file, cut into parts."""
 
-    def __init__(self, files: UploadFiles, final: str, upload: Future[str]) -> None:
+    def __init__(self, files: UploadFiles, final: str, key: str, upload: Future[str]) -> None:
         super().__init__()
-        self.final = final
+        self._final = final
         self._files = files
         self._upload = upload
-        self._key = files.key(final)
-        self._hash = hashlib.sha256()
-        self._size = 0
-        self._rows = 0
+        self._key = key
         self._waiting = SpooledTemporaryFile()  # noqa: SIM115 - lives until its part is full
         self._in_memory = 0
         self._on_disk = False
         self._parts: list[Future[Part]] = []
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object, /) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        self._hash.update(view)
-        taken = 0
-        while taken < len(view):
+    def put(self, view: memoryview) -> None:
+        while view:
             room = part_bytes(len(self._parts) + 1) - self._waiting.tell()
-            chunk = view[taken : taken + room]
-            self._keep(chunk)
-            taken += len(chunk)
-            if len(chunk) == room:
+            self._keep(view[:room])
+            if len(view) >= room:
                 self._send()
-        self._size += len(view)
-        return len(view)
+            view = view[room:]
 
-    def tell(self) -> int:
-        return self._size
-
-    def finish(self, rows: int) -> None:
-        """Send the last part, of a file of so many rows: it has one part at least."""
-        self._rows = rows
+    def finish(self) -> None:
+        """Send the last part: a file has one part at least."""
         if self._waiting.tell() or not self._parts:
             self._send()
-        self.close()
 
-    def voted(self) -> VotedFile:
-        """Wait until all is sent."""
+    def voted(self, rows: int) -> VotedFile:
+        """Wait until all of a file of so many rows is sent."""
         parts = tuple(part.result() for part in self._parts)
-        return VotedFile(self._upload.result(), self.final, self._size, self._hash.hexdigest(), parts, self._rows)
+        return VotedFile(self._upload.result(), self._final, self._size, self._hash.hexdigest(), parts, rows)
 
     def close(self) -> None:
         self._forget()

@@ -10,7 +10,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -25,11 +26,11 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink.toolkit.storage import ObjectPath, store_code
-from exactsink_files.places import Found, Place, foreign_file
+from exactsink.toolkit.storage import ObjectPath, Upload, store_code
+from exactsink_files.places import FilePlace, Look, foreign_file
 from exactsink_files.preflight_s3 import store_problems
-from exactsink_files.s3 import S3, Held, Upload, in_parallel
-from exactsink_files.votes import Part, Vote, VotedFile, own_txn, temp_root
+from exactsink_files.s3 import S3, ObjectHead, in_parallel
+from exactsink_files.votes import Part, VotedFile, VotedFiles, own_txn, temp_root
 
 __all__ = ["Uploads", "identity", "record_name"]
 
@@ -40,6 +41,8 @@ _PARTS_DIFFER = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
 _CONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"})
 _LOOK = _GONE | _PARTS_DIFFER | _CONDITION
 """Refusals of a Complete after which it is to be seen what stands."""
+
+_Answer = TypeVar("_Answer")
 
 
 def record_name(txn: str) -> str:
@@ -52,11 +55,11 @@ def identity(txn: str, final: str) -> dict[str, str]:
     return {"exactsink-txn": txn, "exactsink-file": hashlib.sha256(final.encode()).hexdigest()[:16]}
 
 
-class Uploads(Place):
+class Uploads(FilePlace):
     """A bucket, below a prefix: files wait as parts of uploads."""
 
     def __init__(self, root: ObjectPath) -> None:
-        self.root = self._root = root
+        self.root = root
         self._s3 = S3(root)
         self._own = S3(temp_root(root))
         self._all_listed = False
@@ -67,52 +70,39 @@ class Uploads(Place):
     def prepare(self) -> None:
         """A store has no folders to make."""
 
-    def look(self, votes: Mapping[str, Vote]) -> Found:
+    def look(self, votes: Mapping[str, VotedFiles]) -> Look:
         """Find what is missing: one listing finds what stands, and what it lacks is asked for one by one."""
-        files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
-        listed = {upload.id for upload in self._s3.uploads(self._s3.prefix)} if files else set()
-        waiting = {file.temp for _, _, file in files if file.temp in listed}
-        missing = {name: [_wrong_parts(file, file.parts)] for name, _, file in files if _wrong_parts(file, file.parts)}
-        unlisted = [each for each in files if each[2].temp not in listed]
-        states = in_parallel(lambda each: self._state(each[1], each[2]), unlisted)
-        for (name, _, file), (waits, evidence) in zip(unlisted, states, strict=True):
+        files = [(name, file) for name, vote in votes.items() for file in vote.files]
+        listed = {upload.upload_id for upload in self._s3.uploads(self._s3.prefix)} if files else set()
+        waiting = {file.temp for _, file in files if file.temp in listed}
+        missing = {name: [_wrong_parts(file, file.parts)] for name, file in files if _wrong_parts(file, file.parts)}
+        unlisted = [each for each in files if each[1].temp not in listed]
+        states = in_parallel(lambda each: self._state(each[1]), unlisted)
+        for (name, file), (waits, evidence) in zip(unlisted, states, strict=True):
             waiting |= {file.temp} if waits else set()
             if evidence:
                 missing.setdefault(name, []).append(evidence)
-        return Found({name: "; ".join(found) for name, found in missing.items()}, frozenset(waiting))
+        return Look({name: "; ".join(found) for name, found in missing.items()}, frozenset(waiting))
 
-    def gone(self, vote: Vote) -> bool:
-        s3 = self._of(vote)
-        return None in in_parallel(lambda file: s3.parts(s3.key(file.final), file.temp), vote.files)
+    def gone(self, vote: VotedFiles) -> bool:
+        return None in self._parts(vote)
 
-    def shows(self, vote: Vote) -> bool:
-        s3 = self._of(vote)
-        return any(in_parallel(lambda file: s3.head(s3.key(file.final)), vote.files))
+    def shows(self, vote: VotedFiles) -> bool:
+        return any(in_parallel(lambda file: self._s3.head(self._s3.key(file.final)), vote.files))
 
-    def withdraw(self, vote: Vote) -> None:
-        s3 = self._of(vote)
-        in_parallel(lambda file: s3.abort(s3.key(file.final), file.temp), vote.files)
-        left = in_parallel(lambda file: s3.parts(s3.key(file.final), file.temp), vote.files)
-        if left != [None] * len(left):  # the answer to an abort is empty, so it proves nothing
+    def withdraw(self, vote: VotedFiles) -> None:
+        in_parallel(lambda file: self._s3.abort(self._s3.key(file.final), file.temp), vote.files)
+        if any(parts is not None for parts in self._parts(vote)):  # the answer to an abort is empty: it proves nothing
             what, fix = f"the store keeps uploads to {vote.root}", "start the job again; if it stays, look at the store"
             raise Retryable(what, why="it had answered that they are aborted", next=fix)
-        s3.delete([s3.key(vote.folder)])
+        self.drop([vote])
 
-    def publish(self, votes: Mapping[str, Vote], found: Found) -> Mapping[str, Sequence[Outcome]]:
-        files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
-        outcomes: dict[str, list[Outcome]] = {name: [] for name in votes}
+    def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
         with self._s3.completes_sent() as sent:
-            placed = in_parallel(lambda each: self._place(*each, each[2].temp in found.waiting, sent), files)
-        for (name, _, _), outcome in zip(files, placed, strict=True):
-            outcomes[name].append(outcome)
-        return outcomes
+            return _each(votes, lambda name, file: self._place(name, file, file.temp in found.waiting, sent))
 
-    def standings(self, votes: Mapping[str, Vote]) -> Mapping[str, Sequence[Standing]]:
-        files = [(name, vote, file) for name, vote in votes.items() for file in vote.files]
-        answers: dict[str, list[Standing]] = {name: [] for name in votes}
-        for (name, _, _), standing in zip(files, in_parallel(lambda each: self._stands(*each), files), strict=True):
-            answers[name].append(standing)
-        return answers
+    def standings(self, votes: Mapping[str, VotedFiles]) -> Mapping[str, Sequence[Standing]]:
+        return _each(votes, self._stands)
 
     def holds(self, txn: Txn) -> Sequence[str]:
         noted = len(self._noted(self._own.key(record_name(txn.id))))
@@ -120,20 +110,18 @@ class Uploads(Place):
         rule = "lifecycle rule of the bucket (AbortIncompleteMultipartUpload) ends them; "
         return [takes + rule + "no reader sees them, and none waits for them"]
 
-    def drop(self, votes: Sequence[Vote]) -> None:
+    def drop(self, votes: Sequence[VotedFiles]) -> None:
         """Remove the lists of uploads that are completed."""
-        for root in {vote.root for vote in votes}:
-            s3 = self._at(root)
-            s3.delete([s3.key(vote.folder) for vote in votes if vote.root == root])
+        self._s3.delete([self._s3.key(vote.folder) for vote in votes])
 
     def remove(self, txns: Sequence[Txn]) -> None:
         """Abort all uploads of these participants: those on their lists, then those that the store lists."""
         ids = {txn.id for txn in txns}
         records = [self._own.key(record_name(name)) for name in sorted(ids)]
         noted = {pair for found in in_parallel(self._noted, records) for pair in found if _txn_name(pair[0]) in ids}
-        listed = {(upload.key, upload.id) for upload in self._listed(everywhere=True) if _txn_name(upload.key) in ids}
+        listed = {(up.name, up.upload_id) for up in self._listed(everywhere=True) if _txn_name(up.name) in ids}
         for key in {key for key, _ in noted} - {key for key, _ in listed}:  # a server may know whole keys only
-            listed |= {(upload.key, upload.id) for upload in self._s3.uploads(key) if upload.key == key}
+            listed |= {(key, upload.upload_id) for upload in self._s3.uploads(key) if upload.name == key}
         in_parallel(lambda pair: self._s3.abort(*pair), sorted(noted | listed))
         self._own.delete(records)
 
@@ -147,7 +135,7 @@ class Uploads(Place):
         known = [(key.rpartition("/")[2].removesuffix(_RECORD), when) for key, when in records if key.endswith(_RECORD)]
         listed = self._listed(everywhere=not self._all_listed)
         self._all_listed = True
-        for name, when in [*known, *((_txn_name(upload.key), upload.begun) for upload in listed)]:
+        for name, when in [*known, *((_txn_name(upload.name), upload.begun) for upload in listed)]:
             if (txn := own_txn(ctx, name)) is not None:
                 begun[txn] = min(when, begun.get(txn, when))
         now = time.time()
@@ -156,7 +144,7 @@ class Uploads(Place):
     def _listed(self, *, everywhere: bool) -> Sequence[Upload]:
         found = list(self._s3.uploads(self._s3.prefix))
         if not found and everywhere and self._s3.prefix:
-            found = [upload for upload in self._s3.uploads("") if upload.key.startswith(self._s3.prefix)]
+            found = [upload for upload in self._s3.uploads("") if upload.name.startswith(self._s3.prefix)]
         return found
 
     def _noted(self, record: str) -> list[tuple[str, str]]:
@@ -164,23 +152,17 @@ class Uploads(Place):
         data = self._own.get(record)
         return [] if data is None else [(key, upload) for key, upload in json.loads(data)]
 
-    def _at(self, root: str) -> S3:
-        """Return the calls on the root that a vote names: the options may have another by now."""
-        return self._s3 if root == self._root.url else S3(ObjectPath(root, self._root.fs))
+    def _parts(self, vote: VotedFiles) -> list[list[Part] | None]:
+        return in_parallel(lambda file: self._s3.parts(self._s3.key(file.final), file.temp), vote.files)
 
-    def _of(self, vote: Vote) -> S3:
-        return self._at(vote.root)
-
-    def _state(self, vote: Vote, file: VotedFile) -> tuple[bool, str]:
+    def _state(self, file: VotedFile) -> tuple[bool, str]:
         """Return whether an upload waits, and what keeps its file from its name."""
-        s3 = self._of(vote)
-        parts = s3.parts(s3.key(file.final), file.temp)
+        parts = self._s3.parts(self._s3.key(file.final), file.temp)
         if parts is not None:
-            differs = parts != list(file.parts)
-            return True, f"the parts of {_named(vote, file)} are not those that were voted for" if differs else ""
-        return False, "" if s3.head(s3.key(file.final)) is not None else _gone(vote, file)
+            return True, "" if parts == list(file.parts) else self._other_parts(file)
+        return False, "" if self._s3.head(self._s3.key(file.final)) is not None else self._gone(file)
 
-    def _place(self, name: str, vote: Vote, file: VotedFile, waits: bool, sent: Mapping[str, int]) -> Outcome:
+    def _place(self, name: str, file: VotedFile, waits: bool, sent: Mapping[str, int]) -> Outcome:
         """Complete one upload, or find that it is. Raises Fatal when a foreign object has its name.
 
         Only an upload that was seen to wait is completed; a repeat is believed only when the object is seen: see
@@ -190,8 +172,7 @@ class Uploads(Place):
         completed = False
         if waits:
             try:
-                s3 = self._of(vote)
-                s3.complete(s3.key(file.final), file.temp, file.parts)
+                self._s3.complete(self._s3.key(file.final), file.temp, file.parts)
                 completed = True
                 if sent[file.temp] <= 1:
                     return Committed()
@@ -199,35 +180,52 @@ class Uploads(Place):
                 if store_code(error) not in _LOOK:
                     raise
                 refusal = error
-        if self._is_named(name, vote, file):
+        if self._is_named(name, file):
             return Committed() if completed else AlreadyCommitted()
         if completed:
-            return Unknown(f"{_named(vote, file)} was completed, as the store answered, and it shows no object")
+            return Unknown(f"{self._named(file)} was completed, as the store answered, and it shows no object")
         code = store_code(refusal)
         if refusal is None or code in _GONE:
-            return Unknown(_gone(vote, file))
+            return Unknown(self._gone(file))
         if code in _PARTS_DIFFER:
-            return Unknown(f"the parts of {_named(vote, file)} are not those that were voted for: {refusal}")
+            return Unknown(f"{self._other_parts(file)}: {refusal}")
         raise Retryable(  # a condition failed, and what it failed for is gone, or another call is at the same key
-            f"{vote.root}/{file.final} could not be completed",
+            f"{self.root}/{file.final} could not be completed",
             why=str(refusal),
             next="start the job again: it looks anew",
         ) from refusal
 
-    def _stands(self, name: str, vote: Vote, file: VotedFile) -> Standing:
+    def _stands(self, name: str, file: VotedFile) -> Standing:
         """Find whether one object has its final name. Raises Fatal when a foreign one has it."""
-        waits, evidence = self._state(vote, file)  # in this order: the name comes before the upload goes
-        if self._is_named(name, vote, file):
+        waits, evidence = self._state(file)  # in this order: the name comes before the upload goes
+        if self._is_named(name, file):
             return AlreadyCommitted()
-        return Prepared() if waits and not evidence else Unknown(evidence or _gone(vote, file))
+        return Prepared() if waits and not evidence else Unknown(evidence or self._gone(file))
 
-    def _is_named(self, name: str, vote: Vote, file: VotedFile) -> bool:
+    def _is_named(self, name: str, file: VotedFile) -> bool:
         """Return whether an object has its final name. Raises Fatal when a foreign one has it."""
-        s3 = self._of(vote)
-        held = s3.head(s3.key(file.final))
+        held = self._s3.head(self._s3.key(file.final))
         if held is not None and not _is_voted(held, name, file):
-            raise foreign_file(f"{vote.root}/{file.final}", file)
+            raise foreign_file(f"{self.root}/{file.final}", file)
         return held is not None
+
+    def _named(self, file: VotedFile) -> str:
+        return f"the upload {file.temp} of {self.root}/{file.final}"
+
+    def _gone(self, file: VotedFile) -> str:
+        return f"{self._named(file)} is gone, and so is its object"
+
+    def _other_parts(self, file: VotedFile) -> str:
+        return f"the parts of {self._named(file)} are not those that were voted for"
+
+
+def _each(votes: Mapping[str, VotedFiles], ask: Callable[[str, VotedFile], _Answer]) -> dict[str, list[_Answer]]:
+    """Find an answer for each file, many at a time; return them by participant."""
+    files = [(name, file) for name, vote in votes.items() for file in vote.files]
+    answers: dict[str, list[_Answer]] = {name: [] for name in votes}
+    for (name, _), answer in zip(files, in_parallel(lambda each: ask(*each), files), strict=True):
+        answers[name].append(answer)
+    return answers
 
 
 def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
@@ -238,7 +236,7 @@ def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
     return "" if size == file.size else f"the parts of {file.final} have {size} bytes, {file.size} were voted for"
 
 
-def _is_voted(held: Held, txn: str, file: VotedFile) -> bool:
+def _is_voted(held: ObjectHead, txn: str, file: VotedFile) -> bool:
     """Return whether an object is the voted file: ours by its metadata, of its size, and of its parts' MD5s."""
     if held.size != file.size or not identity(txn, file.final).items() <= held.metadata.items():
         return False
@@ -254,11 +252,3 @@ def _txn_name(key: str) -> str:
     """Return the part of a file's key that is its participant's id, if it is a file of ours."""
     found = _FILE.fullmatch(key)
     return "" if found is None else found["txn"]
-
-
-def _named(vote: Vote, file: VotedFile) -> str:
-    return f"the upload {file.temp} of {vote.root}/{file.final}"
-
-
-def _gone(vote: Vote, file: VotedFile) -> str:
-    return f"{_named(vote, file)} is gone, and so is its object"

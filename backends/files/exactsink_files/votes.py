@@ -16,7 +16,7 @@ from exactsink.toolkit.storage import AnyPath, ObjectPath
 __all__ = [
     "PAYLOAD_VERSION",
     "Part",
-    "Vote",
+    "VotedFiles",
     "VotedFile",
     "final_name",
     "is_below",
@@ -68,7 +68,7 @@ class VotedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class VotedFiles:
     """All that another process needs to commit a participant, or to find that it is committed.
 
     `folder` holds its temp files; in a store it is the object that lists its uploads. Both are below the root.
@@ -83,7 +83,7 @@ class Vote:
         return json.dumps({"root": self.root, "folder": self.folder, "files": files}).encode()
 
     @classmethod
-    def load(cls, committable: Committable) -> Vote:
+    def load(cls, committable: Committable) -> VotedFiles:
         """Read a vote. Raises Fatal for what is none."""
         check_version(committable, 1, PAYLOAD_VERSION)
         try:

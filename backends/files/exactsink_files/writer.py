@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -11,15 +10,16 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal, FileMode, Retryable, Txn, Writer
-from exactsink.toolkit.storage import DurableFile, new_folder, sync_folders
+from exactsink.toolkit.storage import DurableFile, HashedFile, ObjectPath, new_folder, sync_folders
 from exactsink.toolkit.tabular import Parts, TabularOptions
 from exactsink_files.links import remove_folder
 from exactsink_files.places import explained
-from exactsink_files.votes import PAYLOAD_VERSION, Vote, VotedFile, final_name, temp_folder
+from exactsink_files.votes import PAYLOAD_VERSION, VotedFile, VotedFiles, final_name, temp_folder
 
-__all__ = ["FilesWriter", "HiddenFiles", "TempFolder"]
+__all__ = ["FilesWriter", "HiddenFiles", "InFolder", "TempFolder", "in_use", "too_long"]
 
-_Out = TypeVar("_Out", bound=io.RawIOBase)
+_Out = TypeVar("_Out", bound=HashedFile)
+_Folder = TypeVar("_Folder", Path, ObjectPath)
 
 
 class HiddenFiles(ABC, Generic[_Out]):
@@ -40,7 +40,7 @@ class HiddenFiles(ABC, Generic[_Out]):
         """Take a file of so many rows that was written whole."""
 
     @abstractmethod
-    def vote(self) -> Vote:
+    def vote(self) -> VotedFiles:
         """Make all files durable: from here on any process can commit them."""
 
     @abstractmethod
@@ -80,30 +80,46 @@ class FilesWriter(Writer, Generic[_Out]):
         return self._hidden.open(final_name(self._txn, partition, number, self._format))
 
 
-class TempFile(DurableFile):
-    """A temp file, with the final name that it is to get."""
-
-    def __init__(self, path: Path, final: str, rights: int) -> None:
-        super().__init__(path, rights)
-        self.path = path
-        self.final = final
-
-
-class TempFolder(HiddenFiles[TempFile]):
+class InFolder(HiddenFiles[HashedFile], Generic[_Folder]):
     """Files in `<root>/_exactsink/<txn.id>/`.
 
     A sweep removes that folder; from then on every call of their writer but `abort` raises Retryable, `pre_commit`
-    included. The folder is as closed as `mode` says; its files have the rights of committed ones, which they become.
+    included.
     """
 
+    def __init__(self, txn: Txn, root: _Folder) -> None:
+        self.root = str(root)
+        self._sink = txn.sink
+        self._folder: _Folder = temp_folder(root, txn)
+        self._open: dict[HashedFile, tuple[str, str]] = {}
+        self._sealed: list[VotedFile] = []
+
+    @abstractmethod
+    def begin(self, path: _Folder) -> HashedFile:
+        """Begin a new temp file."""
+
+    def open(self, final: str) -> HashedFile:
+        temp = f"{len(self._open) + len(self._sealed)}.tmp"
+        out = self.begin(self._folder / temp)
+        self._open[out] = temp, final
+        return out
+
+    def seal(self, out: HashedFile, rows: int) -> None:
+        self._sealed.append(VotedFile(*self._open.pop(out), *out.seal(), rows=rows))
+
+    def vote(self) -> VotedFiles:
+        """Sync the folders that name the files."""
+        sync_folders([self._folder, self._folder.parent])
+        return VotedFiles(self.root, f"{self._folder.parent.name}/{self._folder.name}", tuple(self._sealed))
+
+
+class TempFolder(InFolder[Path]):
+    """A local folder, as closed as `mode` says; its files have the rights of committed ones, which they become."""
+
     def __init__(self, txn: Txn, root: str, mode: FileMode = "umask", driver_user: int = 0) -> None:
-        self.root = root
+        super().__init__(txn, Path(root))
         self._mode = mode
         self._driver_user = driver_user
-        self._sink = txn.sink
-        self._folder = temp_folder(Path(root), txn)
-        self._sealed: list[VotedFile] = []
-        self._opened = 0
 
     def make(self) -> None:
         """Make the participant's own folder; the one above is the driver's to make, durably."""
@@ -122,31 +138,35 @@ class TempFolder(HiddenFiles[TempFile]):
                 next="set path to a folder that the driver and all executors share, then start the job again",
             ) from error
         except FileExistsError as error:
-            raise Retryable(
-                f"the target can't be written: {self._folder} exists",
-                why="another attempt uses this transaction's id",
-                next="start the job again: its next claim gives new ids",
-            ) from error
+            raise in_use(self._folder) from error
 
-    def open(self, final: str) -> TempFile:
+    def open(self, final: str) -> HashedFile:
         longest = max(len(os.fsencode(name)) for name in final.split("/"))
         whole = len(os.fsencode(os.path.join(self.root, final)))
         if longest > os.pathconf(self.root, "PC_NAME_MAX") or whole >= os.pathconf(self.root, "PC_PATH_MAX"):
-            raise Fatal(
-                f"sink {self._sink}: no file can be called {final}",
-                why="the name is longer than the file system takes",
-                next="use partition columns with shorter values, or a shorter path",
-            )
-        self._opened += 1
-        return TempFile(self._folder / f"{self._opened - 1}.tmp", final, 0o060 if self._mode == "group" else 0)
+            raise too_long(self._sink, final, "the file system")
+        return super().open(final)
 
-    def seal(self, out: TempFile, rows: int) -> None:
-        self._sealed.append(VotedFile(out.path.name, out.final, *out.seal(), rows=rows))
-
-    def vote(self) -> Vote:
-        """Sync the folders that name the files."""
-        sync_folders([self._folder, self._folder.parent])
-        return Vote(self.root, os.path.relpath(self._folder, self.root), tuple(self._sealed))
+    def begin(self, path: Path) -> HashedFile:
+        return DurableFile(path, 0o060 if self._mode == "group" else 0)
 
     def drop(self) -> None:
         remove_folder(self._folder)
+
+
+def in_use(folder: object) -> Retryable:
+    """Return the error for a participant's folder that stands already."""
+    return Retryable(
+        f"the target can't be written: {folder} exists",
+        why="another attempt uses this transaction's id",
+        next="start the job again: its next claim gives new ids",
+    )
+
+
+def too_long(sink: str, final: str, who: str) -> Fatal:
+    """Return the error for a name that no commit could give."""
+    return Fatal(
+        f"sink {sink}: no file can be called {final}",
+        why=f"the name is longer than {who} takes",
+        next="use partition columns with shorter values, or a shorter path",
+    )

@@ -34,7 +34,7 @@ from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
-from exactsink_postgres.staging_tables import ATTEMPT, Form, Opened, StagingTable, clear, make_schema, twice
+from exactsink_postgres.staging_tables import ATTEMPT, Form, OpenEpoch, StagingTable, clear, make_schema, twice
 from exactsink_postgres.tables import UniqueIndex, chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
@@ -181,7 +181,7 @@ class StagingCommitter(PostgresCommitter):
             with session.transaction():
                 make_schema(session, options.staging_schema)
                 Registry(session, options.staging_schema, unlogged=form.unlogged).create()
-                opened = Opened(ctx.generation, ctx.lineage, epoch)
+                opened = OpenEpoch(ctx.generation, ctx.lineage, epoch)
                 staging = StagingTable.take(session, options.staging_schema, self._sink, opened, form)
                 keys = staging.keys(session, table) if form.unique else ()
             self._keys = keys

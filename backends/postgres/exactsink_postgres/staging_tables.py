@@ -22,7 +22,7 @@ from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK, Table, UniqueIndex
 
-__all__ = ["ATTEMPT", "Form", "Opened", "StagingTable", "clear", "make_schema", "twice"]
+__all__ = ["ATTEMPT", "Form", "OpenEpoch", "StagingTable", "clear", "make_schema", "twice"]
 
 ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: whose rows they are."""
@@ -49,7 +49,7 @@ _FORM = """SELECT left(md5(concat_ws(' ', %s::text,
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenEpoch:
     """An epoch as one claim has opened it: `lineage` is the journal's name."""
 
     generation: int
@@ -93,7 +93,7 @@ class StagingTable:
 
     schema: str
     sink: str
-    opened: Opened | None
+    opened: OpenEpoch | None
     form: str = ""
     number: int = 0
     unlogged: bool = False
@@ -126,13 +126,13 @@ class StagingTable:
         for name, unlogged, comment in session.run(_LIST, quoted(schema), f"{sink}.").fetchall():
             match = _COMMENT.fullmatch(comment.removeprefix(f"{sink}."))
             if match is not None:
-                opened = Opened(int(match[1]), match[2], int(match[3])) if match[1] else None
+                opened = OpenEpoch(int(match[1]), match[2], int(match[3])) if match[1] else None
                 table = cls(schema, sink, opened, match[4] or "", int(match[5] or 0), unlogged)
                 if table.name == name:  # it follows from the comment: a copied one leads to no foreign table
                     yield table
 
     @classmethod
-    def take(cls, session: Session, schema: str, sink: str, opened: Opened, form: Form) -> StagingTable:
+    def take(cls, session: Session, schema: str, sink: str, opened: OpenEpoch, form: Form) -> StagingTable:
         """Return the table of an epoch: the one that it has, else a free one, else a new one.
 
         Idempotent; belongs into a transaction.

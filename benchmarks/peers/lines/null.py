@@ -1,4 +1,4 @@
-"""What the framework costs by itself: a null sink beside Spark's noop sink."""
+"""What the framework costs by itself: a null sink beside Spark's noop sink, and beside a function that only reads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from benchmarks.null_backend import null_sinks
 from benchmarks.peers.ours import job_of_sink, stream_job
 from benchmarks.peers.sides import SPARK, Sides, bounded
 from benchmarks.peers.source import ROWS, epochs_of, make_source
-from benchmarks.peers.spark_sinks import stream_into
+from benchmarks.peers.spark_sinks import drain_batch, stream_into, stream_through
 from benchmarks.plan import Benchmark, Plan, Setting, Variant, Work
 
 __all__ = ["NULL"]
+
+_NOOP, _BARE = "Spark noop", "bare mapInArrow"
 
 
 @contextmanager
@@ -29,9 +31,12 @@ def _open(setting: Setting) -> Iterator[Plan]:
     def noop(folder: Path) -> Work:
         return sides.timed(SPARK, lambda: _nothing(stream_into(spark, source, folder, "noop")))
 
-    variants = [Variant("ours", ours), Variant("Spark noop", noop)]
-    notes = [source.note, "no target, so no rows to count in one: both report every epoch done"]
-    yield Plan(variants, bounded("ours", "Spark noop", 0.6), notes)
+    def bare(folder: Path) -> Work:
+        return sides.timed(SPARK, lambda: _nothing(stream_through(spark, source, folder, drain_batch)))
+
+    variants = [Variant("ours", ours), Variant(_NOOP, noop), Variant(_BARE, bare)]
+    notes = [source.note, "no target, so no rows to count in one: all report every epoch done"]
+    yield Plan(variants, [*bounded("ours", _NOOP, 0.6), *bounded("ours", _BARE, 0.9)], notes)
 
 
 def _nothing(triggers: list[int]) -> None:

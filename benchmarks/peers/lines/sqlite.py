@@ -1,10 +1,11 @@
-"""Upserts into SQLite: ours, staged, beside an executemany of each batch."""
+"""Upserts into SQLite: ours, staged, beside an executemany of each batch, and beside `direct`."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import SPARK, Sides, bounded
 from benchmarks.peers.source import ROWS, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_through
-from benchmarks.plan import Benchmark, Plan, Setting, Variant, Work
+from benchmarks.plan import Benchmark, Bound, Plan, Setting, Variant, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["SQLITE"]
 
 _TABLE = "rows"
-_PLAIN = "executemany"
+_PLAIN, _DIRECT = "executemany", "ours, direct"
 
 
 @contextmanager
@@ -29,11 +30,11 @@ def _open(setting: Setting) -> Iterator[Plan]:
     spark = setting.spark()
     sides = Sides(source.rows, {})
 
-    def ours(folder: Path) -> Work:
+    def ours(folder: Path, strategy: str = "staged") -> Work:
         options = {"url": f"sqlite:///{folder / 'target.db'}", "table": _TABLE, "keys": ["id"], "create": True}
 
         def work() -> None:
-            stream_job(spark, source, lambda: job_of_file(folder, "idempotent_upsert", strategy="staged", **options))
+            stream_job(spark, source, lambda: job_of_file(folder, "idempotent_upsert", strategy=strategy, **options))
 
         return sides.timed(SPARK, work)
 
@@ -47,12 +48,14 @@ def _open(setting: Setting) -> Iterator[Plan]:
 
         return sides.timed(SPARK, work)
 
-    variants = [Variant(name, prepare, _count) for name, prepare in (("ours", ours), (_PLAIN, plain))]
+    sided = {"ours": ours, _PLAIN: plain, _DIRECT: partial(ours, strategy="direct")}
+    variants = [Variant(name, prepare, _count) for name, prepare in sided.items()]
+    bounds = [*bounded("ours", _PLAIN, 0.5), Bound("wall_s", "ours", _DIRECT, at_most=1.1)]
     notes = [
         source.note,
         f"{_PLAIN}: foreachBatch, toArrow, one INSERT ON CONFLICT DO UPDATE a batch; both WAL and FULL",
     ]
-    yield Plan(variants, bounded("ours", _PLAIN, 0.5), notes)
+    yield Plan(variants, bounds, notes)
 
 
 def _upsert(there: sqlite3.Connection, frame: DataFrame) -> None:

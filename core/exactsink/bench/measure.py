@@ -174,7 +174,7 @@ class Bench:
     def _copies(self, ways: Sequence[Way]) -> Iterator[Sequence[Copy]]:
         self._jobs += 1
         job = f"{self._base.prefix}-{self._jobs}"
-        copies = [Copy(way, Place(job, _sink(number), self._base.folder)) for number, way in enumerate(ways)]
+        copies = [Copy(way, Place(job, f"sink-{number}", self._base.folder)) for number, way in enumerate(ways)]
         self._left += copies
         yield copies
         self._drop(copies)
@@ -189,10 +189,6 @@ class Bench:
                 failed.append(f"{copy.place.name}: {self._base.document.scrubbed(str(error))}")
         if failed:
             raise Fatal("what the bench made could not be removed", why="; ".join(failed), next="remove it yourself")
-
-
-def _sink(number: int) -> str:
-    return f"sink-{number}"
 
 
 def _check(found: int, expected: int, way: Way) -> None:

@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 from exactsink.bench.machine import machine_facts, version_of
 from exactsink.bench.measure import Measured, WayFigures
 from exactsink.bench.report.guide import Criterion, guide
-from exactsink.bench.report.model import Bar, Bars, Better, Cell, Report, Section, Table
+from exactsink.bench.report.model import Bar, Bars, Better, Cell, Grid, Report, Section
 from exactsink.bench.runs import MeasuredRun
-from exactsink.bench.timeline import PHASES, Epoch, quantile
+from exactsink.bench.timeline import PHASES, TimedEpoch, quantile
 
 __all__ = ["report_of"]
 
@@ -52,8 +52,8 @@ def _rates(measured: Measured) -> Section:
     )
     columns = ("way", "guarantee", "rows/s", "CPU us/row", "ms an epoch", "bytes/row in the target")
     tables = [
-        Table("Throughput, medians of the rounds", columns, rows, ["Requests a row: no client here counts them."]),
-        Table("An epoch's phases, medians, ms", ("way", *PHASES), phases, [_PHASES]),
+        Grid("Throughput, medians of the rounds", columns, rows, ["Requests a row: no client here counts them."]),
+        Grid("An epoch's phases, medians, ms", ("way", *PHASES), phases, [_PHASES]),
     ]
     return Section("Rows and CPU time", [prose], tables)
 
@@ -76,7 +76,7 @@ def _readers(measured: Measured) -> Section:
         else:
             notes.append(f"{one.way.name} holds nothing else: its rows wait aside")
     seen_at = [f"{row} row, {part}, ms" for row in ("first", "last") for part in ("p50", "p99")]
-    table = Table("From the begin of an epoch", ("way", *seen_at, "rows held, p50, ms"), rows, notes)
+    table = Grid("From the begin of an epoch", ("way", *seen_at, "rows held, p50, ms"), rows, notes)
     epochs = measured.rows.epochs - 1
     prose = (
         f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from their tasks' "
@@ -101,13 +101,13 @@ def _several(measured: Measured) -> Section | None:
         "Sinks of one job share one pass over its rows. They are decided at one moment and committed side by side: "
         "in between, for as long as they differ, one shows an epoch and another does not yet."
     )
-    table = Table("One job with several sinks, medians of the rounds", columns, rows)
+    table = Grid("One job with several sinks, medians of the rounds", columns, rows)
     return Section("More than one sink", [prose], [table])
 
 
 def _skipped(measured: Measured) -> Section | None:
     rows = [[name, " ".join(why.split())] for name, why in measured.skipped.items()]
-    return Section("Left out", [], [Table("What was not measured", ("what", "why"), rows)]) if rows else None
+    return Section("Left out", [], [Grid("What was not measured", ("what", "why"), rows)]) if rows else None
 
 
 def _guides(measured: Measured) -> Iterator[Section]:
@@ -147,5 +147,5 @@ def _cpu(run: MeasuredRun) -> float:
     return run.cpu_us_per_row
 
 
-def _ms(run: MeasuredRun, seconds: Callable[[Epoch], float]) -> float:
+def _ms(run: MeasuredRun, seconds: Callable[[TimedEpoch], float]) -> float:
     return statistics.median(map(seconds, run.measured)) * 1000

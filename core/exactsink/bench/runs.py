@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from exactsink.bench.clocks import cpu_reading, cpu_seconds_since
 from exactsink.bench.rows import Rows
 from exactsink.bench.target import Place
-from exactsink.bench.timeline import Epoch, Timeline
+from exactsink.bench.timeline import TimedEpoch, Timeline
 from exactsink.bench.ways import Base, Way
 from exactsink.job.config import JobConfig, bind_sinks
 from exactsink.job.config.model import SinkSection
@@ -49,12 +49,12 @@ class PreparedJob:
 class MeasuredRun:
     """What a job came to: its epochs in their order; the first one is for warming up, and in no figure."""
 
-    epochs: Sequence[Epoch]
+    epochs: Sequence[TimedEpoch]
     source_rows: int
     """Rows of an epoch that were read."""
 
     @property
-    def measured(self) -> Sequence[Epoch]:
+    def measured(self) -> Sequence[TimedEpoch]:
         return self.epochs[1:]
 
     @property

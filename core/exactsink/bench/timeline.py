@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from exactsink.contract import Event
 
-__all__ = ["PHASES", "Epoch", "Timeline", "quantile"]
+__all__ = ["PHASES", "TimedEpoch", "Timeline", "quantile"]
 
 PHASES = ("open", "write", "vote", "decide", "commit", "complete")
 """What an epoch's time is cut into. `write` is the Spark job: reading, shaping, writing, pre-commits."""
@@ -25,7 +25,7 @@ class _Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class TimedEpoch:
     """One epoch that this driver ran from its start to its end. Times are seconds; moments are the system's clock."""
 
     number: int
@@ -68,12 +68,12 @@ class Timeline:
         if (event.name, event.edge) == ("return", "before"):
             marks.rows, marks.cpu = event.fields["rows"], self._cpu()
 
-    def epochs(self) -> Sequence[Epoch]:
+    def epochs(self) -> Sequence[TimedEpoch]:
         """Return the epochs in their order; one that was only finished, or has not ended, is left out."""
         return [_epoch(n, marks) for n, marks in sorted(self._epochs.items()) if marks.at.keys() >= _WHOLE]
 
 
-def _epoch(number: int, marks: _Marks) -> Epoch:
+def _epoch(number: int, marks: _Marks) -> TimedEpoch:
     at = marks.at
     names = [name for name, edge in at if name.startswith("commit:") and edge == "after"]
     commits = {name.partition(":")[2]: (at[name, "before"], at[name, "after"]) for name in names}
@@ -86,8 +86,8 @@ def _epoch(number: int, marks: _Marks) -> Epoch:
         max(end for _, end in commits.values()),
         at["return", "before"],
     ]
-    steps = [after - before for before, after in itertools.pairwise(moments)]
-    return Epoch(number, moments[0], moments[-1], dict(zip(PHASES, steps, strict=True)), commits, marks.rows, marks.cpu)
+    phases = dict(zip(PHASES, (after - before for before, after in itertools.pairwise(moments)), strict=True))
+    return TimedEpoch(number, moments[0], moments[-1], phases, commits, marks.rows, marks.cpu)
 
 
 def quantile(values: Sequence[float], part: float) -> float:

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exactsink.bench.target import BenchTarget, Place
-from exactsink.bench.timeline import Epoch
+from exactsink.bench.timeline import TimedEpoch
 from exactsink.contract import Fatal
 from exactsink.toolkit.storage import replace_file
 from exactsink.toolkit.waiting import attempts_within
 
-__all__ = ["Seen", "Watch", "count", "views"]
+__all__ = ["Sight", "Watch", "count", "views"]
 
 _PAUSE_SECONDS = 0.002
 _PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Sight:
     """At this moment, and not before, this many rows were seen."""
 
     moment: float
@@ -55,14 +55,14 @@ class Watch:
     def _enough(self) -> Path:
         return self.folder / f"{self.place.name}.enough"
 
-    def __call__(self) -> Sequence[Seen]:
-        seen: list[Seen] = []
+    def __call__(self) -> Sequence[Sight]:
+        seen: list[Sight] = []
         most = end = None
         with closing(self.target.reader(self.place)) as reader:
             while True:
                 rows = reader.rows()
                 if not seen or rows != seen[-1].rows:
-                    seen.append(Seen(time.monotonic(), rows))
+                    seen.append(Sight(time.monotonic(), rows))
                 self._ready.touch()
                 if most is None and self._enough.exists():
                     most, end = int(self._enough.read_text()), time.monotonic() + _PATIENCE_SECONDS
@@ -71,7 +71,7 @@ class Watch:
                 time.sleep(_PAUSE_SECONDS)
 
 
-def views(seen: Sequence[Seen], epochs: Sequence[Epoch], sink: str) -> Sequence[tuple[float, float]]:
+def views(seen: Sequence[Sight], epochs: Sequence[TimedEpoch], sink: str) -> Sequence[tuple[float, float]]:
     """Return, for each epoch, how long after its begin a reader saw its first row and its last one."""
     found, before = [], 0
     for epoch in epochs:

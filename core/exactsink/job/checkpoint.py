@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from shlex import quote
 
@@ -34,12 +34,8 @@ class Checkpoint:
 
     def query_id(self) -> str | None:
         """The query's id; None before its first start."""
-        with self._explained():
-            try:
-                metadata = json.loads((self._folder / "metadata").read_text())
-            except FileNotFoundError:
-                return None
-        return str(metadata["id"])
+        metadata = self._read("metadata")
+        return None if metadata is None else str(json.loads(metadata)["id"])
 
     def check_bound(self, log: Log) -> None:
         """Refuse a checkpoint that is not the one that the journal belongs to, or is gone. Raises LineageError."""
@@ -101,11 +97,8 @@ class Checkpoint:
 
     def previous(self, batch: int) -> str:
         """Hash the offsets at which a batch begins; empty where the checkpoint has none, as for the first batch."""
-        with self._explained():
-            try:
-                return _sha256((self._folder / "offsets" / str(batch - 1)).read_bytes())
-            except FileNotFoundError:
-                return ""
+        offsets = self._read(f"offsets/{batch - 1}")
+        return "" if offsets is None else _sha256(offsets)
 
     def is_epoch_done(self, epoch: int, log: Log) -> bool:
         """Return whether Spark has recorded an epoch of this journal as done.
@@ -163,31 +156,32 @@ class Checkpoint:
 
     def next_batch(self) -> int:
         """Return the batch that the query runs next: the first that Spark has not recorded as done."""
-        with self._explained():
-            try:
-                names = file_names(self._folder / "commits")
-            except FileNotFoundError:
-                return 0
-        return max((int(name) for name in names if name.isdigit()), default=-1) + 1
+        return max((int(name) for name in self._names(self._folder / "commits") if name.isdigit()), default=-1) + 1
 
     def is_stateful(self) -> bool:
         """Return whether the query keeps state: then a skipped batch must still run, or its state has a hole."""
-        with self._explained():
-            try:
-                return "state" in file_names(self._folder)
-            except FileNotFoundError:
-                return False
+        return "state" in self._names(self._folder)
 
     def _offsets(self, batch: int) -> bytes:
-        with self._explained():
-            try:
-                return (self._folder / "offsets" / str(batch)).read_bytes()
-            except FileNotFoundError:
-                raise LineageError(
-                    f"the checkpoint has no offsets of batch {batch}",
-                    why="asynchronous progress tracking writes them late, and then a replay looks like new input",
-                    next="set asyncProgressTrackingEnabled to false",
-                ) from None
+        if (offsets := self._read(f"offsets/{batch}")) is None:
+            raise LineageError(
+                f"the checkpoint has no offsets of batch {batch}",
+                why="asynchronous progress tracking writes them late, and then a replay looks like new input",
+                next="set asyncProgressTrackingEnabled to false",
+            )
+        return offsets
+
+    def _read(self, name: str) -> bytes | None:
+        """Read a file; None where it is absent."""
+        with self._explained(), suppress(FileNotFoundError):
+            return (self._folder / name).read_bytes()
+        return None
+
+    def _names(self, folder: AnyPath) -> Sequence[str]:
+        """List a folder; an absent one is empty."""
+        with self._explained(), suppress(FileNotFoundError):
+            return file_names(folder)
+        return ()
 
     def _explained(self) -> AbstractContextManager[None]:
         return storage_errors(self._folder, f"the checkpoint {self._folder} can't be read")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from pydantic import SecretStr
 
@@ -82,9 +84,7 @@ class JobHistory:
         """Where the journal is, without secrets."""
         if self.journal_url is None:
             return str(self.folder / "journal")
-        from exactsink.protocol.journal.stores.database import Database
-
-        return f"{Database(self.journal_url.get_secret_value()).place}, rows of job {self.job}"
+        return f"{_sql_stores().Database(self.journal_url.get_secret_value()).place}, rows of job {self.job}"
 
     def make(self) -> None:
         """Make the folder. Idempotent. Raises OSError."""
@@ -128,9 +128,16 @@ class JobHistory:
         if self.journal_url is None:
             place = self.folder / "journal"
             return ObjectStore(place) if isinstance(place, ObjectPath) else LocalStore(place, file_mode=self.file_mode)
-        from exactsink.protocol.journal.stores.sql import SqlStore
+        store: JournalStore = _sql_stores().SqlStore(self.journal_url.get_secret_value(), self.job)
+        return store
 
-        return SqlStore(self.journal_url.get_secret_value(), self.job)
+
+def _sql_stores() -> ModuleType:
+    """Import what keeps a journal in a database: nobody else needs SQLAlchemy. Raises ConfigError."""
+    try:
+        return importlib.import_module("exactsink.protocol.journal.stores.sql")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a journal in a database needs {error.name}", next="pip install SQLAlchemy") from error
 
 
 def _unwritable(folder: Path, what: str) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -29,8 +29,6 @@ from exactsink.contract import (
 )
 
 __all__ = ["MOST_PAYLOAD_BYTES", "CheckedCommitter", "broken", "calling", "check_committable", "origin"]
-
-T = TypeVar("T")
 
 MOST_PAYLOAD_BYTES = 16 << 20
 """The most that a committable's payload may have: each goes to the driver and into the journal."""
@@ -54,6 +52,15 @@ def broken(sink: str, backend: object, what: str, why: str = "") -> ContractErro
         why="; ".join(filter(None, (why, f"this is a mistake in {origin(backend)}"))),
         next="nothing decided is lost: report it to the plugin's author, then the same command with a fixed plugin",
     )
+
+
+def of_sink(sink: str, error: ExactsinkError) -> ExactsinkError:
+    """Return an error that names its sink: a server that is away, or a plugin, does not say whose it is."""
+    if f"sink {sink}" in error.what:
+        return error
+    named = type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
+    named.__cause__ = error
+    return named
 
 
 @contextmanager
@@ -96,92 +103,83 @@ class CheckedCommitter(Committer):
         self._sink, self._backend, self._made = sink, backend, made
 
     def check(self, schema: pa.Schema, participants: int | None) -> Sequence[Finding]:
-        with self._calling("check"):
-            return self._all("check", self._made.check(schema, participants), Finding)
+        return self._all("check", [Finding], schema, participants)
 
     def check_target(self, participants: int | None) -> Sequence[Finding]:
-        with self._calling("check_target"):
-            return self._all("check_target", self._made.check_target(participants), Finding)
+        return self._all("check_target", [Finding], participants)
 
-    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        with self._calling("open_epoch"):
-            return self._one("open_epoch", self._made.open_epoch(epoch, schema, participants), bytes)
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> Any:
+        return self._one("open_epoch", [bytes], epoch, schema, participants)
 
-    def row_rules(self, schema: pa.Schema) -> bytes:
-        with self._calling("row_rules"):
-            return self._one("row_rules", self._made.row_rules(schema), bytes)
+    def row_rules(self, schema: pa.Schema) -> Any:
+        return self._one("row_rules", [bytes], schema)
 
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
-        with self._calling("check_votes"):
-            self._made.check_votes(epoch, committables)
+        self._one("check_votes", [object], epoch, committables)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        with self._calling("commit"):
-            outcomes = self._made.commit(epoch, committables)
-            return self._all("commit", outcomes, *get_args(Outcome), count=len(committables))
+        return self._all("commit", get_args(Outcome), epoch, committables, count=len(committables))
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        with self._calling("assess"):
-            standings = self._made.assess(epoch, committables)
-            return self._all("assess", standings, *get_args(Standing), count=len(committables))
+        return self._all("assess", get_args(Standing), epoch, committables, count=len(committables))
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         with self._calling("audit"):
-            audits = self._one("audit", self._made.audit(epochs, deep=deep), Mapping)
-            self._all("audit", audits.keys(), int)
-            self._all("audit", audits.values(), Audit)
-            return audits
+            audits: Any = self._held("audit", self._made.audit(epochs, deep=deep), [Mapping])
+            self._items("audit", audits.keys(), [int])
+            self._items("audit", audits.values(), [Audit])
+            return dict(audits)
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        with self._calling("blocks"):
-            return self._all("blocks", self._made.blocks(participant), str)
+        return self._all("blocks", [str], participant)
 
     def abort(self, undecided: Undecided) -> None:
-        with self._calling("abort"):
-            self._made.abort(undecided)
+        self._one("abort", [object], undecided)
 
     def in_doubt(self) -> Sequence[InDoubt]:
-        with self._calling("in_doubt"):
-            return self._all("in_doubt", self._made.in_doubt(), InDoubt)
+        return self._all("in_doubt", [InDoubt])
 
-    def mark(self) -> Mark | None:
-        with self._calling("mark"):
-            return self._one("mark", self._made.mark(), Mark, type(None))
+    def mark(self) -> Any:
+        return self._one("mark", [Mark, type(None)])
 
-    def put_birth(self) -> Mark:
-        with self._calling("put_birth"):
-            return self._one("put_birth", self._made.put_birth(), Mark)
+    def put_birth(self) -> Any:
+        return self._one("put_birth", [Mark])
 
     def trim_marks(self) -> None:
-        with self._calling("trim_marks"):
-            self._made.trim_marks()
+        self._one("trim_marks", [object])
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
-        with self._calling("source_reached"):
-            self._made.source_reached(epoch, ends)
+        self._one("source_reached", [object], epoch, ends)
 
     def close(self) -> None:
-        with self._calling("close"):
-            self._made.close()
+        self._one("close", [object])
 
     def _calling(self, call: str) -> Any:
         return calling(self._sink, self._backend, call)
 
-    def _one(self, call: str, answer: T, *kinds: type) -> T:
-        if not isinstance(answer, kinds):
-            raise self._wrong(call, answer, kinds)
-        return answer
+    def _one(self, call: str, kinds: Sequence[type], *given: object) -> Any:
+        """Make a call, and return its answer, which is of one of these kinds."""
+        with self._calling(call):
+            return self._held(call, getattr(self._made, call)(*given), kinds)
 
-    def _all(self, call: str, answer: Iterable[T], *kinds: type, count: int | None = None) -> Sequence[T]:
-        """Return an answer's items. A text is none, though it has items."""
-        if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
-            raise self._wrong(call, answer, kinds)
-        items = list(answer)
-        for item in items:
-            self._one(call, item, *kinds)
+    def _all(self, call: str, kinds: Sequence[type], *given: object, count: int | None = None) -> Sequence[Any]:
+        """Make a call, and return the items of its answer, which are of these kinds, and so many."""
+        with self._calling(call):
+            items = self._items(call, getattr(self._made, call)(*given), kinds)
         if count is not None and len(items) != count:
             raise broken(self._sink, self._backend, f"{call} gave {len(items)} answers for {count} committables")
         return items
+
+    def _held(self, call: str, answer: object, kinds: Sequence[type]) -> object:
+        if not isinstance(answer, tuple(kinds)):
+            raise self._wrong(call, answer, kinds)
+        return answer
+
+    def _items(self, call: str, answer: object, kinds: Sequence[type]) -> Sequence[Any]:
+        """Return an answer's items. A text is none, though it has items."""
+        if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
+            raise self._wrong(call, answer, kinds)
+        return [self._held(call, item, kinds) for item in answer]
 
     def _wrong(self, call: str, answer: object, kinds: Sequence[type]) -> ContractError:
         names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)

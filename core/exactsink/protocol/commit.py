@@ -22,6 +22,7 @@ from exactsink.contract import (
     Retryable,
     Unknown,
 )
+from exactsink.protocol.checked import of_sink
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision
 from exactsink.protocol.reach import OutcomeUnknown, Reach
@@ -80,10 +81,6 @@ def in_threads(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def _no_mark(sink: str) -> None:
-    """Compare nothing: the target keeps no marks."""
-
-
 @dataclass(frozen=True, slots=True)
 class CommitCalls:
     """How a decision is committed: sink by sink, each until it has an answer.
@@ -95,7 +92,7 @@ class CommitCalls:
 
     events: Events
     retry: Retry
-    check_mark: Callable[[str], None] = _no_mark
+    check_mark: Callable[[str], None] = lambda sink: None
     resolved: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     before: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -143,8 +140,9 @@ class CommitCalls:
         if not source_done:
             errors |= {sink: doubt for sink, doubt in doubts.items() if doubt is not None}
         reach.aside.update({sink: error for sink, error in errors.items() if reach.may_set_aside(error)})
-        if raised := [_of_sink(sink, error) for sink, error in errors.items() if sink not in reach.aside]:
-            raise max(raised, key=_gravity)
+        if raised := {error: sink for sink, error in errors.items() if sink not in reach.aside}:
+            gravest = max(raised, key=_gravity)
+            raise of_sink(raised[gravest], gravest) if isinstance(gravest, Retryable) else gravest
         lost = {}
         for result in (result for result in results if result.sink not in reach.aside):
             if (doubt := doubts[result.sink]) is not None:
@@ -215,15 +213,6 @@ def _waves(before: Mapping[str, frozenset[str]]) -> Iterator[Sequence[str]]:
 def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
     open_outcomes = (Lost,) if source_done else (Lost, Unknown)
     return result.error is None and not any(isinstance(outcome, open_outcomes) for outcome in result.outcomes)
-
-
-def _of_sink(sink: str, error: Exception) -> Exception:
-    """Return a sink's error as the job's: a server that is away does not say whose it is."""
-    if not isinstance(error, Retryable) or f"sink {sink}" in error.what:
-        return error
-    named = type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
-    named.__cause__ = error
-    return named
 
 
 def _gravity(error: Exception) -> int:

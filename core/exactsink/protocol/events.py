@@ -44,74 +44,65 @@ class EventKind:
     fields: tuple[str, ...] = ()
 
 
+_EVENTS = {
+    "sink": ("what a sink promises, reported at start", "sink backend strategy guarantee target"),
+    "preflight_warning": ("what a sink's preflight found, no error", "sink message fix"),
+    "journal_warning": ("what preflight found of the journal's place, no error", "message fix"),
+    "setting_advised": ("what would make the job faster, and Spark takes only at its start", "setting"),
+    "claimed": ("this driver owns the job", "generation driver"),
+    "taken_over": ("an operator's command claimed the job of a driver that may live", "generation"),
+    "fenced": ("another driver has claimed the job, this one stops", "generation by"),
+    "decided": (
+        "an epoch is decided, by this driver or one before, and not complete: since when, by what decision",
+        "at sinks entries bytes",
+    ),
+    "quarantined": (
+        "rows of a decided epoch that the sink can't hold went to its quarantine; `reason` is the first one's",
+        "sink quarantine rows reason",
+    ),
+    "in_doubt": (
+        "what a sink still holds begun or prepared, reported after every sweep",
+        "sink participants oldest_age_seconds",
+    ),
+    "swept": ("undecided participants were aborted", "sink participants"),
+    "written": (
+        "what tasks handed to a sink's writers, reported at the vote; bytes are of Arrow's form in memory",
+        "sink rows bytes",
+    ),
+    "deadline": ("seconds until a sink's earliest deadline, reported at the vote", "sink seconds"),
+    "deadline_near": (
+        "an epoch has used half of the time that a sink's store keeps what was prepared",
+        "sink seconds of",
+    ),
+    "commit_retried": ("a commit failed and is tried again", "sink attempt error"),
+    "commit_held_back": ("a sink is not committed yet: one that it comes after is not, either", "sink after"),
+    "vote_lost": ("a decided participant is proven lost: it is written again", "sink txn evidence"),
+    "redecided": ("lost votes were written again and decided", "sink participants"),
+    "evidence_expired": ("a sink no longer knows of a commit that the source has recorded as done", "sink evidence"),
+    "epoch_skipped": ("a batch was decided before: it was finished, not written again", "reason"),
+    "source_not_reported": ("a sink could not pass on where the source stands; it is advisory", "sink error"),
+    "in_doubt_long": (
+        "a participant that is not decided stays in doubt for more than two epochs: look at it in its store",
+        "sink participant",
+    ),
+    "not_left_clean": ("the driver could not record that nothing is in doubt; it is advisory", "error"),
+    "state_not_saved": ("`state.json` could not be replaced; it is advisory", "error"),
+    "stop_asked": ("the driver ends after its epoch, within these seconds", "by seconds"),
+    "query_ending": ("the query is stopped as soon as its epoch is done", ""),
+    "beat": ("`state.json` has a new heartbeat; `last`: when a driver was fenced, votes lost", "last"),
+    "source_behind": ("how far a batch was behind its source, in offsets, files or bytes", "source of behind"),
+    "query_restarted": ("the query stopped, and is started again", "attempt error"),
+    "run_ended": (
+        "`exactsink run` ends, for whatever reason: what it did since its start",
+        "epochs last_epoch rows seconds restarts stopped_by",
+    ),
+    "run_known": ("a batch run was decided before: its old result is given", "run"),
+    "adopted": ("a new query goes on with the journal, from this base", "query_id base"),
+    "noted": ("an operator's action was kept in the journal", "text"),
+}
+
 EVENTS: Mapping[str, EventKind] = MappingProxyType(
-    {
-        "sink": EventKind(
-            "what a sink promises, reported at start", ("sink", "backend", "strategy", "guarantee", "target")
-        ),
-        "preflight_warning": EventKind("what a sink's preflight found, no error", ("sink", "message", "fix")),
-        "journal_warning": EventKind("what preflight found of the journal's place, no error", ("message", "fix")),
-        "setting_advised": EventKind("what would make the job faster, and Spark takes only at its start", ("setting",)),
-        "claimed": EventKind("this driver owns the job", ("generation", "driver")),
-        "taken_over": EventKind("an operator's command claimed the job of a driver that may live", ("generation",)),
-        "fenced": EventKind("another driver has claimed the job, this one stops", ("generation", "by")),
-        "decided": EventKind(
-            "an epoch is decided, by this driver or one before, and not complete: since when, by what decision",
-            ("at", "sinks", "entries", "bytes"),
-        ),
-        "quarantined": EventKind(
-            "rows of a decided epoch that the sink can't hold went to its quarantine; `reason` is the first one's",
-            ("sink", "quarantine", "rows", "reason"),
-        ),
-        "in_doubt": EventKind(
-            "what a sink still holds begun or prepared, reported after every sweep",
-            ("sink", "participants", "oldest_age_seconds"),
-        ),
-        "swept": EventKind("undecided participants were aborted", ("sink", "participants")),
-        "written": EventKind(
-            "what tasks handed to a sink's writers, reported at the vote; bytes are of Arrow's form in memory",
-            ("sink", "rows", "bytes"),
-        ),
-        "deadline": EventKind("seconds until a sink's earliest deadline, reported at the vote", ("sink", "seconds")),
-        "deadline_near": EventKind(
-            "an epoch has used half of the time that a sink's store keeps what was prepared", ("sink", "seconds", "of")
-        ),
-        "commit_retried": EventKind("a commit failed and is tried again", ("sink", "attempt", "error")),
-        "commit_held_back": EventKind(
-            "a sink is not committed yet: one that it comes after is not, either", ("sink", "after")
-        ),
-        "vote_lost": EventKind(
-            "a decided participant is proven lost: it is written again", ("sink", "txn", "evidence")
-        ),
-        "redecided": EventKind("lost votes were written again and decided", ("sink", "participants")),
-        "evidence_expired": EventKind(
-            "a sink no longer knows of a commit that the source has recorded as done", ("sink", "evidence")
-        ),
-        "epoch_skipped": EventKind("a batch was decided before: it was finished, not written again", ("reason",)),
-        "source_not_reported": EventKind(
-            "a sink could not pass on where the source stands; it is advisory", ("sink", "error")
-        ),
-        "in_doubt_long": EventKind(
-            "a participant that is not decided stays in doubt for more than two epochs: look at it in its store",
-            ("sink", "participant"),
-        ),
-        "not_left_clean": EventKind("the driver could not record that nothing is in doubt; it is advisory", ("error",)),
-        "state_not_saved": EventKind("`state.json` could not be replaced; it is advisory", ("error",)),
-        "stop_asked": EventKind("the driver ends after its epoch, within these seconds", ("by", "seconds")),
-        "query_ending": EventKind("the query is stopped as soon as its epoch is done"),
-        "beat": EventKind("`state.json` has a new heartbeat; `last`: when a driver was fenced, votes lost", ("last",)),
-        "source_behind": EventKind(
-            "how far a batch was behind its source, in offsets, files or bytes", ("source", "of", "behind")
-        ),
-        "query_restarted": EventKind("the query stopped, and is started again", ("attempt", "error")),
-        "run_ended": EventKind(
-            "`exactsink run` ends, for whatever reason: what it did since its start",
-            ("epochs", "last_epoch", "rows", "seconds", "restarts", "stopped_by"),
-        ),
-        "run_known": EventKind("a batch run was decided before: its old result is given", ("run",)),
-        "adopted": EventKind("a new query goes on with the journal, from this base", ("query_id", "base")),
-        "noted": EventKind("an operator's action was kept in the journal", ("text",)),
-    }
+    {name: EventKind(reports, tuple(given.split())) for name, (reports, given) in _EVENTS.items()}
 )
 """Every event that is no protocol point."""
 

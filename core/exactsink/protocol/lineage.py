@@ -37,8 +37,7 @@ def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
 
 def out_of_order(epoch: int, expected: int) -> LineageError:
     if epoch < expected:
-        why = "the checkpoint went back in time: these rows were decided before"
-        fix = _OTHER_CHECKPOINT
+        why, fix = "the checkpoint went back in time: these rows were decided before", _OTHER_CHECKPOINT
     else:
         why = "the journal went back in time, or is not this checkpoint's, or nobody called for the epochs between"
         fix = (

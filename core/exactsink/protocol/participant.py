@@ -13,8 +13,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Backend, ExactsinkError, Fatal, Refused, Txn, Writer
-from exactsink.protocol.checked import calling, check_committable
+from exactsink.contract import Backend, Fatal, Refused, Txn, Writer
+from exactsink.protocol.checked import calling, check_committable, of_sink
 from exactsink.protocol.quarantine import Judge
 from exactsink.protocol.votes import EpochPlan, Vote
 
@@ -159,7 +159,7 @@ def write_partition(
         probe("pre_commit", "after", plan.epoch)
     except (Fatal, Refused) as refusal:
         mine.abort()
-        yield Vote(mine.current, partition, 0, None, _named(mine.current, refusal))
+        yield Vote(mine.current, partition, 0, None, of_sink(mine.current, refusal) if mine.current else refusal)
     except BaseException:
         mine.abort()
         raise
@@ -167,12 +167,6 @@ def write_partition(
         yield from votes
     finally:
         mine.close()
-
-
-def _named(sink: str, error: ExactsinkError) -> ExactsinkError:
-    if sink and not error.what.startswith(f"sink {sink}"):
-        return type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
-    return error
 
 
 def _digest(hashes: pa.Array) -> int:

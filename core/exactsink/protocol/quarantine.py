@@ -18,16 +18,11 @@ from exactsink.protocol.checked import broken, calling
 from exactsink.protocol.votes import EpochPlan, Judging, Vote
 from exactsink.toolkit.row_json import row_json, safe_text
 
-__all__ = ["QUARANTINE_ROWS", "Found", "Judge", "check_quarantined", "quarantine_schema", "quarantined"]
+__all__ = ["QUARANTINE_ROWS", "BadRows", "Judge", "check_quarantined", "quarantine_schema", "quarantined"]
 
 QUARANTINE_ROWS = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("sink", pa.string(), nullable=False),
-        pa.field("epoch", pa.int64(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("row", pa.string(), nullable=False),
-    ]
+    pa.field(name, pa.int64() if name == "epoch" else pa.string(), nullable=False)
+    for name in ("id", "sink", "epoch", "reason", "row")
 )
 """A quarantine's columns. `id` names the job, the sink, the epoch, the partition and the row's number there: it never
 comes twice, so a table can have it as its key. It is no part of what is summed: a replay may cut rows otherwise."""
@@ -38,7 +33,7 @@ _Rows = tuple[pa.RecordBatch, pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BadRows:
     """How many rows of a sink were found bad, and why the first was."""
 
     rows: int
@@ -55,7 +50,7 @@ class Judge:
 
     def __init__(self, txn: Txn, judging: Judging, backend: Backend) -> None:
         self.quarantine = judging.quarantine
-        self.found = Found(0, "")
+        self.found = BadRows(0, "")
         self._txn = txn
         self._judging = judging
         self._backend = backend
@@ -77,23 +72,23 @@ class Judge:
             self._validator.close()
 
     def _judged(self, batch: pa.RecordBatch) -> Mapping[int, str]:
-        reasons: dict[int, str] = {}
         with calling(self._txn.sink, self._backend, "validator", in_task=True):
-            self._judge(batch, reasons)
-        return reasons
+            return self._judge(batch)
 
-    def _judge(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
+    def _judge(self, batch: pa.RecordBatch) -> Mapping[int, str]:
         if self._validator is None:
             self._validator = self._backend.validator(batch.schema, self._judging.rules)
+        reasons: dict[int, str] = {}
         last = -1
         for place, why in self._validator.bad_rows(batch):
             if not last < place < batch.num_rows:
                 raise broken(self._txn.sink, self._backend, f"its validator names row {place} twice, or out of order")
             last = place
             reasons[place] = safe_text(why)[:_MOST_REASON]
-            self.found = Found(self.found.rows + 1, self.found.reason or reasons[place])
+            self.found = BadRows(self.found.rows + 1, self.found.reason or reasons[place])
             if self.found.rows > self._judging.at_most:
                 raise _too_many(self._txn.sink, self._judging, self.found)
+        return reasons
 
     def _bad(self, batch: pa.RecordBatch, hashes: pa.Array, reasons: Mapping[int, str]) -> _Rows:
         txn, first = self._txn, self.found.rows - len(reasons) + 1
@@ -111,13 +106,13 @@ class Judge:
         return pa.RecordBatch.from_pylist(rows, schema=QUARANTINE_ROWS), pa.array(own, pa.int64())
 
 
-def quarantined(votes: Sequence[Vote]) -> Mapping[str, Found]:
+def quarantined(votes: Sequence[Vote]) -> Mapping[str, BadRows]:
     """Return what tasks found bad, by sink; nothing of those that found nothing."""
-    found: dict[str, Found] = {}
+    found: dict[str, BadRows] = {}
     for vote in votes:
         if vote.quarantined:
-            before = found.get(vote.sink, Found(0, vote.reason))
-            found[vote.sink] = Found(before.rows + vote.quarantined, before.reason)
+            before = found.get(vote.sink, BadRows(0, vote.reason))
+            found[vote.sink] = BadRows(before.rows + vote.quarantined, before.reason)
     return found
 
 
@@ -147,7 +142,7 @@ def _hash(sink: str, row: int, reason: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _too_many(sink: str, judging: Judging, found: Found) -> ExactsinkError:
+def _too_many(sink: str, judging: Judging, found: BadRows) -> ExactsinkError:
     return Fatal(
         f"sink {sink}: more than {judging.at_most:,} rows of one epoch can't be written (quarantine_at_most)",
         why=f"the first: {found.reason}; nothing of the epoch is decided",

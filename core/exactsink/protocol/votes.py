@@ -151,9 +151,8 @@ def _checked(plan: EpochPlan, vote: Vote, committable: Committable) -> Committab
     if txn != plan.txn(vote.sink, vote.partition, txn.attempt):
         raise _refused(plan, vote, f"its committable belongs to {txn.id}")
     if committable.rows != vote.rows:
-        raise _refused(
-            plan, vote, f"{vote.rows} rows were handed to its writer, and its committable says {committable.rows}"
-        )
+        why = f"{vote.rows} rows were handed to its writer, and its committable says {committable.rows}"
+        raise _refused(plan, vote, why)
     return committable
 
 

@@ -86,17 +86,13 @@ class _Answer(_Strict):
     votes: list[_Vote]
 
 
+_COMMITTABLE, _VOTE = tuple(_Committable.model_fields), tuple(_Vote.model_fields)
+
+
 def plain_committable(value: Committable) -> dict[str, Any]:
     """Return a committable as JSON has it."""
-    return {
-        "txn": value.txn.id,
-        "rows": value.rows,
-        "digest": value.digest,
-        "deadline": value.deadline,
-        "version": value.version,
-        "store_ref": value.store_ref,
-        "payload": base64.b64encode(value.payload).decode(),
-    }
+    payload = base64.b64encode(value.payload).decode()
+    return {name: getattr(value, name) for name in _COMMITTABLE} | {"txn": value.txn.id, "payload": payload}
 
 
 def committable_from(body: Any) -> Committable:
@@ -136,16 +132,9 @@ def load_votes(plan: EpochPlan, data: bytes) -> list[Vote]:
 
 
 def _plain_vote(vote: Vote) -> dict[str, Any]:
-    return {
-        "sink": vote.sink,
-        "partition": vote.partition,
-        "rows": vote.rows,
-        "bytes": vote.bytes,
-        "committable": None if vote.committable is None else plain_committable(vote.committable),
-        "refusal": None if vote.refusal is None else _plain_refusal(vote.refusal),
-        "quarantined": vote.quarantined,
-        "reason": vote.reason,
-    }
+    committable = None if vote.committable is None else plain_committable(vote.committable)
+    refusal = None if vote.refusal is None else _plain_refusal(vote.refusal)
+    return {name: getattr(vote, name) for name in _VOTE} | {"committable": committable, "refusal": refusal}
 
 
 def _plain_refusal(error: ExactsinkError) -> dict[str, str]:

@@ -13,7 +13,7 @@ from exactsink.testing.driver_run import Script
 from exactsink.testing.faults import Fault
 from exactsink.testing.recording import record, recorded
 from exactsink.testing.runner import SCENARIOS, Result, Runner
-from exactsink.testing.scenario import Report, run_scenario
+from exactsink.testing.scenario import ScenarioReport, run_scenario
 from exactsink.testing.session import Session
 from exactsink.testing.target import ConformanceTarget
 
@@ -26,7 +26,7 @@ __all__ = [
     "ConformanceTarget",
     "Fault",
     "Runner",
-    "Report",
+    "ScenarioReport",
     "Result",
     "Script",
     "Session",

@@ -12,11 +12,11 @@ from exactsink.testing.driver_run import Script, run_driver
 from exactsink.testing.faults import Fault, FaultTrigger
 from exactsink.testing.processes import KILLED, ask, ended, start, stopped_or_ended, wait_gone, wake
 
-__all__ = ["Report", "in_doubt", "run_scenario"]
+__all__ = ["ScenarioReport", "in_doubt", "run_scenario"]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ScenarioReport:
     """What a scenario came to. `problems` is empty when the framework's part of the promise held.
 
     `exits` are the driver runs' exit codes in the order of their starts, a signal as its negative number; `in_doubt`
@@ -29,7 +29,7 @@ class Report:
     problems: Sequence[str]
 
 
-def run_scenario(script: Script, faults: Sequence[Fault]) -> Report:
+def run_scenario(script: Script, faults: Sequence[Fault]) -> ScenarioReport:
     """Play a driver run per fault, wake what stalls, then two runs without a fault. Forks: call it unthreaded.
 
     A fault that never fired is a problem, and so is a driver run that ended otherwise than its fault explains.
@@ -61,7 +61,7 @@ def run_scenario(script: Script, faults: Sequence[Fault]) -> Report:
     exits.append(_whole_run(script, problems))
     fired = [trigger.fired for trigger in triggers]
     problems += [f"{fault} never fired" for fault, done in zip(faults, fired, strict=True) if not done]
-    return Report(fired, exits, ask(lambda: in_doubt(script)), problems)
+    return ScenarioReport(fired, exits, ask(lambda: in_doubt(script)), problems)
 
 
 def _start(script: Script, trigger: FaultTrigger | None) -> int:

@@ -9,7 +9,7 @@ from exactsink.contract import Committable
 from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
-from exactsink_files.votes import Vote
+from exactsink_files.votes import VotedFiles
 from tests.servers.s3 import S3
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
 
@@ -55,7 +55,7 @@ class Lake:
     def remove_uploads(self, *votes: Committable) -> None:
         """Abort, as a lifecycle rule does."""
         for vote in votes:
-            for file in Vote.load(vote).files:
+            for file in VotedFiles.load(vote).files:
                 self.s3.abort(self.s3.key(file.final), file.temp)
 
     def is_clean(self) -> bool:

@@ -21,7 +21,7 @@ from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
 from exactsink_files.snapshots import snapshot
 from exactsink_files.upload_files import part_bytes
-from exactsink_files.votes import Part, Vote
+from exactsink_files.votes import Part, VotedFiles
 from tests.integration.files_s3.lake import Lake
 from tests.servers.s3 import MINIO, PROGRAM, SECRET
 from tests.servers.s3_proxy import (
@@ -82,7 +82,7 @@ def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monk
     text = [f"{n:05}" + "x" * 100_000 for n in range(330)]
     sink = lake.sink(**TEXT)
     [voted] = sink.vote(rows(*[(line,) for line in text], schema=LINES, size=3))
-    [file] = Vote.load(voted).files
+    [file] = VotedFiles.load(voted).files
     assert [part.size for part in file.parts[:-1]] == [8 << 20] * 3
     assert len(to_disk) == 4
     assert kinds(sink.end(voted)) == [Committed]
@@ -132,7 +132,9 @@ def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(
     hides = proxy.set(ListsWholeKeys())
     sink, voted = lake.two_files(participants=2, endpoint_url=proxy.endpoint)
     assert kinds(sink.end(voted[0])) == [Committed]
-    lake.s3.create(lake.s3.key(Vote.load(voted[1]).files[0].final), {})  # an answer was lost, so it was asked again
+    lake.s3.create(
+        lake.s3.key(VotedFiles.load(voted[1]).files[0].final), {}
+    )  # an answer was lost, so it was asked again
     real = Calls.uploads
     with monkeypatch.context() as patch:
         if not lists_all:
@@ -210,7 +212,7 @@ def test_an_empty_answer_to_a_complete_is_not_believed(lake: Lake, proxy: S3Prox
 
 def test_an_upload_that_was_not_aborted_as_answered_is_not_lost(lake: Lake, proxy: S3Proxy) -> None:
     sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
-    first = Vote.load(voted[0]).files[0]
+    first = VotedFiles.load(voted[0]).files[0]
     lake.s3.abort(lake.s3.key(first.final), first.temp)
     proxy.set(Cuts(ABORT, done=False))
     with pytest.raises(Retryable, match="keeps uploads"):
@@ -325,7 +327,7 @@ def test_an_upload_that_somebody_removed_is_lost_before_the_commit_has_begun(lak
 
 def test_a_part_of_a_participant_that_is_lost_takes_the_rest_with_it(lake: Lake) -> None:
     sink, voted = lake.two_files()
-    first = Vote.load(voted[0]).files[0]
+    first = VotedFiles.load(voted[0]).files[0]
     lake.s3.abort(lake.s3.key(first.final), first.temp)
     assert kinds(sink.commit_marked(EPOCH, voted)) == [Lost]
     assert (lake.visible(), lake.is_clean()) == ({}, True)
@@ -362,7 +364,7 @@ def test_a_final_file_that_a_reader_moved_away_was_committed(lake: Lake) -> None
 def test_a_foreign_object_is_not_overwritten(lake: Lake, upload: str, metadata: str) -> None:
     """This server completes an unknown upload with success wherever any object has the name."""
     sink, voted = lake.two_files()
-    [first, _] = Vote.load(voted[0]).files
+    [first, _] = VotedFiles.load(voted[0]).files
     if upload == "is gone":
         lake.s3.abort(lake.s3.key(first.final), first.temp)
     ours = {"exactsink-txn": voted[0].txn.id, "exactsink-file": "another"}
@@ -382,7 +384,7 @@ def test_a_vote_that_does_not_list_all_parts_is_not_committed(
     sink = lake.sink(**TEXT)
     sink.put_birth()
     [voted] = sink.vote(lines(*["x" * (1 << 20)] * 11))
-    vote = Vote.load(voted)
+    vote = VotedFiles.load(voted)
     [file] = vote.files
     if not listed:
         monkeypatch.setattr(Calls, "uploads", lambda self, prefix: iter(()))

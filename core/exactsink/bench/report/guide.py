@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink.bench.report.model import Cell, Table
+from exactsink.bench.report.model import Cell, Grid
 from exactsink.bench.report.numbers import shown
 
 __all__ = ["Criterion", "guide"]
@@ -25,7 +25,7 @@ class Criterion:
     """What the figures of one choice are taken from."""
 
 
-def guide(caption: str, criteria: Sequence[Criterion]) -> Table:
+def guide(caption: str, criteria: Sequence[Criterion]) -> Grid:
     """Return the best choice by each criterion, and by how much the others differ from it.
 
     Choices whose figures overlap those of the best one are named with it: no difference was measured. A criterion with
@@ -49,7 +49,7 @@ def guide(caption: str, criteria: Sequence[Criterion]) -> Table:
         rows.append([criterion.name, criterion.unit, ", ".join(equal) + overlap, "; ".join(others)])
         if min(len(values) for _, values in ranked) < 2:
             notes.append(f"{criterion.name}: measured once, so a difference may be noise")
-    return Table(caption, ["you care for", "measured in", "best", "the others"], rows, notes)
+    return Grid(caption, ["you care for", "measured in", "best", "the others"], rows, notes)
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:

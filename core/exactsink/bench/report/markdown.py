@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from exactsink.bench.report.figures import figures, is_figure
-from exactsink.bench.report.model import Report, Section, Table
+from exactsink.bench.report.model import Grid, Report, Section
 from exactsink.bench.report.numbers import shown
 
 __all__ = ["table_lines", "to_markdown"]
@@ -26,7 +26,7 @@ def to_markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table_lines(table: Table) -> str:
+def table_lines(table: Grid) -> str:
     """Return a table's Markdown, without its caption and notes."""
     lines = [
         [_plain(column) for column in table.columns],

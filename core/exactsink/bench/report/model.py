@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-__all__ = ["Bar", "Bars", "Better", "Cell", "Chart", "Line", "Lines", "Report", "Section", "Table"]
+__all__ = ["Bar", "Bars", "Better", "Cell", "Chart", "Line", "Lines", "Report", "Section", "Grid"]
 
 Cell = str | int | float | None
 """A figure or a text. None is what was not measured: a note says why."""
@@ -17,7 +17,7 @@ Better = Literal["more", "less", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Grid:
     """Figures under a caption. A column's name has its unit: `rows/s`."""
 
     caption: str
@@ -92,7 +92,7 @@ class Section:
 
     title: str
     prose: Sequence[str] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[Grid] = ()
     charts: Sequence[Chart] = ()
 
 

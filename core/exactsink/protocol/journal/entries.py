@@ -11,7 +11,7 @@ from exactsink.protocol.journal.log import needed
 from exactsink.protocol.journal.records import Claim, Kept, Record, decode
 from exactsink.protocol.journal.stores import JournalStore
 
-__all__ = ["Checked", "Entry", "Need", "checked", "entries_of"]
+__all__ = ["EntryProblem", "Entry", "Need", "checked", "entries_of"]
 
 Need = Literal["every start", "sweeps of old work", "history"]
 """What reads an entry. Old claims and notes are read where a store lists what no newer claim has begun."""
@@ -28,7 +28,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class EntryProblem:
     """What is wrong with an entry, or with its absence, and what reads it."""
 
     seq: int
@@ -48,7 +48,7 @@ def entries_of(store: JournalStore) -> Iterator[Entry]:
             yield Entry(seq, data, None, f"{error.what}: {error.why}")
 
 
-def checked(entries: Iterable[Entry]) -> tuple[Sequence[int], Sequence[Checked]]:
+def checked(entries: Iterable[Entry]) -> tuple[Sequence[int], Sequence[EntryProblem]]:
     """Return the seqs that stand, and all that is wrong: with an entry, its sum, its chain, or what it names.
 
     Old decisions are deleted in the course of things: that they are absent is wrong only where the newest entry names
@@ -79,7 +79,7 @@ def checked(entries: Iterable[Entry]) -> tuple[Sequence[int], Sequence[Checked]]
             problems.setdefault(seq, f"journal entry {seq} is not the one that entry {by} was written after")
     start = _read_at_start(newest, last, anchors)
     kept = set(anchors).union(seq for _, seq, _, must_stand in named if must_stand)
-    found = [Checked(seq, problem, _need(seq, start, kept)) for seq, problem in sorted(problems.items())]
+    found = [EntryProblem(seq, problem, _need(seq, start, kept)) for seq, problem in sorted(problems.items())]
     return sorted(sums), found
 
 

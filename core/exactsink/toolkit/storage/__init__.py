@@ -3,6 +3,7 @@
 from exactsink.toolkit.storage.durable import (
     NO_HARD_LINKS,
     DurableFile,
+    HashedFile,
     SyncFailed,
     create_file,
     file_names,
@@ -16,7 +17,7 @@ from exactsink.toolkit.storage.durable import (
     storage_errors,
     sync_folders,
 )
-from exactsink.toolkit.storage.object_calls import s3_pages
+from exactsink.toolkit.storage.object_calls import Upload, s3_pages
 from exactsink.toolkit.storage.object_checks import refused_store, store_findings
 from exactsink.toolkit.storage.object_errors import store_code, store_errors
 from exactsink.toolkit.storage.object_file import ObjectFile
@@ -26,9 +27,11 @@ __all__ = [
     "NO_HARD_LINKS",
     "AnyPath",
     "DurableFile",
+    "HashedFile",
     "ObjectFile",
     "ObjectPath",
     "SyncFailed",
+    "Upload",
     "create_file",
     "file_names",
     "file_sha256",

@@ -15,6 +15,7 @@ import io
 import os
 import secrets
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from exactsink.toolkit.storage.objects import AnyPath, ObjectPath
 __all__ = [
     "NO_HARD_LINKS",
     "DurableFile",
+    "HashedFile",
     "SyncFailed",
     "create_file",
     "file_names",
@@ -103,50 +105,68 @@ def _hand_over(handle: int, above: os.stat_result) -> None:
         os.fchown(handle, above.st_uid, above.st_gid)
 
 
-class DurableFile(io.RawIOBase):
-    """A new file that is written from front to back, hashed on the way, and synced when it is sealed.
+class HashedFile(io.RawIOBase, ABC):
+    """A new file that is written from front to back, and hashed on the way."""
 
-    `rights` are as for `new_file`.
-    """
-
-    def __init__(self, path: Path, rights: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._file = new_file(path, buffering=0, rights=rights)
         self._hash = hashlib.sha256()
         self._size = 0
-        self._begun = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: object, /) -> int:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        written = 0
-        while written < len(view):  # an unbuffered write may take a part only
-            written += self._file.write(view[written:]) or 0
+        self.put(view)
         self._hash.update(view)
         self._size += len(view)
-        if self._size - self._begun >= _WRITE_BACK_BYTES:
-            self._begin_write_back()
         return len(view)
-
-    def _begin_write_back(self) -> None:
-        """Let the disk begin while the next bytes are made, so that a seal waits for the last ones only.
-
-        Linux does so for bytes said to be needed no more. It is an advice: the seal's sync is what makes them durable.
-        """
-        with suppress(OSError):
-            os.posix_fadvise(self._file.fileno(), self._begun, self._size - self._begun, os.POSIX_FADV_DONTNEED)
-        self._begun = self._size
 
     def tell(self) -> int:
         return self._size
 
     def seal(self) -> tuple[int, str]:
-        """Sync to disk and close; give the size in bytes and the SHA-256. The folder is the caller's to sync."""
-        os.fsync(self._file.fileno())
+        """Finish the file as `finish` says, and close it; return its size in bytes and the SHA-256."""
+        self.finish()
         self.close()
         return self._size, self._hash.hexdigest()
+
+    @abstractmethod
+    def put(self, view: memoryview) -> None:
+        """Take all of the next bytes."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make the bytes durable."""
+
+
+class DurableFile(HashedFile):
+    """A new local file, synced when sealed. The folder is the caller's to sync; `rights` are as for `new_file`."""
+
+    def __init__(self, path: Path, rights: int | None = None) -> None:
+        super().__init__()
+        self._file = new_file(path, buffering=0, rights=rights)
+        self._begun = 0
+
+    def put(self, view: memoryview) -> None:
+        written = 0
+        while written < len(view):  # an unbuffered write may take a part only
+            written += self._file.write(view[written:]) or 0
+        if self._size + written - self._begun >= _WRITE_BACK_BYTES:
+            self._begin_write_back(self._size + written)
+
+    def _begin_write_back(self, size: int) -> None:
+        """Let the disk begin while the next bytes are made, so that a seal waits for the last ones only.
+
+        Linux does so for bytes said to be needed no more. It is an advice: the seal's sync is what makes them durable.
+        """
+        with suppress(OSError):
+            os.posix_fadvise(self._file.fileno(), self._begun, size - self._begun, os.POSIX_FADV_DONTNEED)
+        self._begun = size
+
+    def finish(self) -> None:
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

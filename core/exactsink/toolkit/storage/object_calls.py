@@ -29,7 +29,7 @@ class Upload:
 
     name: str
     upload_id: str
-    begun: float | None = None
+    begun: float
 
 
 def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[str, ObjectInfo]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from contextlib import suppress
 from typing import Any
 
+from exactsink.toolkit.storage.durable import HashedFile
 from exactsink.toolkit.storage.object_errors import store_errors
 from exactsink.toolkit.storage.objects import ObjectPath
 
@@ -16,8 +15,8 @@ _PART_BYTES = 16 * 2**20
 """A part of an upload: S3 takes 10,000 of them, and one or two are held in memory."""
 
 
-class ObjectFile(io.RawIOBase):
-    """A new object that is written from front to back, and hashed on the way. It stands once it is sealed.
+class ObjectFile(HashedFile):
+    """A new object: it stands, durably, once it is sealed.
 
     Less than a part goes by one PUT. More is uploaded in parts, which nobody sees before the seal; closed without one,
     all of it is dropped.
@@ -26,29 +25,16 @@ class ObjectFile(io.RawIOBase):
     def __init__(self, path: ObjectPath) -> None:
         super().__init__()
         self._path = path
-        self._hash = hashlib.sha256()
-        self._size = 0
         self._buffer = bytearray()
         self._upload: Any = None
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object, /) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        self._hash.update(view)
-        self._size += len(view)
+    def put(self, view: memoryview) -> None:
         self._buffer += view
         if len(self._buffer) >= _PART_BYTES:
             with store_errors(self._path.url):
                 self._send()
-        return len(view)
 
-    def tell(self) -> int:
-        return self._size
-
-    def seal(self) -> tuple[int, str]:
-        """Make the object, durably, and close; return its size in bytes and the SHA-256."""
+    def finish(self) -> None:
         if self._upload is None:
             self._path.replace(bytes(self._buffer))
         else:
@@ -57,8 +43,6 @@ class ObjectFile(io.RawIOBase):
                 self._upload.close()
                 self._upload.commit()
                 self._upload = None
-        self.close()
-        return self._size, self._hash.hexdigest()
 
     def close(self) -> None:
         """Drop what was not sealed. Idempotent."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool, QueuePool
 
 from exactsink.contract import ConfigError, PreflightError
-
-if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine
 
 __all__ = ["Database"]
 
@@ -85,15 +87,9 @@ class Database:
 
 def _parsed(url: str) -> URL:
     """Read a URL, a SQLite file's path made absolute. No error repeats it: a mistyped one may show the password."""
-    try:
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"a journal in a database needs {error.name}", next="pip install SQLAlchemy") from error
-    try:
+    given: URL | None = None
+    with suppress(ArgumentError, ValueError):  # raised below, so that the error does not carry this one
         given = make_url(url)
-    except (ArgumentError, ValueError):
-        given = None  # raised below, so that the error does not carry this one
     if given is None or "@" in (given.host or ""):
         raise ConfigError(
             "the journal's URL is not one that SQLAlchemy reads",
@@ -117,10 +113,6 @@ def _one_file(given: URL) -> URL:
 
 def _engine(given: URL) -> Engine:
     """Make the engine; it connects later. One connection is kept, none of a SQLite file: that may be replaced."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import ArgumentError
-    from sqlalchemy.pool import NullPool, QueuePool
-
     options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     if given.get_backend_name() == "sqlite":
         # isolation_level None: the driver begins nothing on its own.

@@ -1,28 +1,39 @@
 """A journal's entries as rows of one SQL table; its primary key makes `put` an atomic create.
 
-SQLite and PostgreSQL are proven; others go through SQLAlchemy Core only. SQLAlchemy is imported where a store is made.
+SQLite and PostgreSQL are proven; others go through SQLAlchemy Core only. This module is imported where a job's journal
+is in a database: nobody else needs SQLAlchemy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.mysql import LONGBLOB
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.schema import CreateTable
 
 from exactsink.contract import Fatal, PreflightError, Retryable
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.database import Database
 from exactsink.toolkit.storage import create_file, make_folder
 
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Table
-
-__all__ = ["JOURNAL_TABLE", "SqlStore"]
+__all__ = ["JOURNAL_TABLE", "Database", "SqlStore"]
 
 JOURNAL_TABLE = "exactsink_journal"
 """It holds the entries of every job that names its database: one row per (job, seq)."""
 
 _JOB_LENGTH = 64
+_TABLE = sa.Table(
+    JOURNAL_TABLE,
+    sa.MetaData(),
+    sa.Column("job", sa.String(_JOB_LENGTH), primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("record", sa.LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb"), nullable=False),
+    mysql_engine="InnoDB",
+)
 _CHUNK = 500  # seqs in one DELETE: below every database's limit of bound values
 
 
@@ -41,7 +52,6 @@ class SqlStore:
             raise ValueError(f"job name of {len(job)} characters: 1 to {_JOB_LENGTH} fit the journal's table")
         self._database = Database(url)
         self._job = job
-        self._table = _table()
         self._stands = False  # the table, as far as this store has seen; it is never made twice
 
     def __repr__(self) -> str:
@@ -52,12 +62,10 @@ class SqlStore:
 
         Raises SeqTaken only when an entry with this seq was seen: a row can be refused for other reasons too.
         """
-        from sqlalchemy.exc import IntegrityError
-
         self._make_table()
         try:
             with self._database.transaction(write=True) as connection:
-                connection.execute(self._table.insert().values(job=self._job, seq=seq, record=data))
+                connection.execute(_TABLE.insert().values(job=self._job, seq=seq, record=data))
             return
         except IntegrityError:
             if self._record(seq) is None:
@@ -69,19 +77,15 @@ class SqlStore:
             return self._record(seq)
 
     def newest(self) -> int:
-        from sqlalchemy import func
-
-        found = self._listed(func.max(self._table.c.seq))
+        found = self._listed(sa.func.max(_TABLE.c.seq))
         return -1 if not found or found[0][0] is None else int(found[0][0])
 
     def list(self) -> Sequence[int]:
-        return [int(row[0]) for row in self._listed(self._table.c.seq)]
+        return [int(row[0]) for row in self._listed(_TABLE.c.seq)]
 
     def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
-        from sqlalchemy import func
-
-        table, asked = self._table.c, set(seqs)
-        found = self._listed(table.seq, func.length(table.record), first=min(asked, default=0)) if asked else ()
+        table, asked = _TABLE.c, set(seqs)
+        found = self._listed(table.seq, sa.func.length(table.record), first=min(asked, default=0)) if asked else ()
         return {int(seq): int(size) for seq, size in found if seq in asked}
 
     def delete(self, seqs: Iterable[int]) -> None:
@@ -89,35 +93,31 @@ class SqlStore:
         gone = sorted(set(seqs))
         if not gone or self._is_new_file():
             return
-        entries = self._table.delete().where(self._table.c.job == self._job)
+        entries = _TABLE.delete().where(_TABLE.c.job == self._job)
         with self._explained("trimmed"), self._database.transaction(write=True) as connection:
             if self._found(connection):
                 for first in range(0, len(gone), _CHUNK):
-                    connection.execute(entries.where(self._table.c.seq.in_(gone[first : first + _CHUNK])))
+                    connection.execute(entries.where(_TABLE.c.seq.in_(gone[first : first + _CHUNK])))
 
     def close(self) -> None:
         """Close the connection. Idempotent; a later call opens a new one."""
         self._database.close()
 
-    def _listed(self, *columns: ColumnElement[Any], first: int = 0) -> Sequence[Sequence[Any]]:
+    def _listed(self, *columns: sa.ColumnElement[Any], first: int = 0) -> Sequence[Sequence[Any]]:
         """Select something of the entries from seq `first` on; nothing where the table does not stand."""
-        from sqlalchemy import select
-
         if self._is_new_file():
             return ()
-        entries = select(*columns).where(self._table.c.job == self._job, self._table.c.seq >= first)
+        entries = sa.select(*columns).where(_TABLE.c.job == self._job, _TABLE.c.seq >= first)
         with self._explained("listed"), self._database.transaction() as connection:
             return connection.execute(entries).all() if self._found(connection) else ()
 
     def _record(self, seq: int) -> bytes | None:
-        from sqlalchemy import select
-
         if self._is_new_file():
             return None
         with self._database.transaction() as connection:
             if not self._found(connection):
                 return None
-            entry = select(self._table.c.record).where(self._table.c.job == self._job, self._table.c.seq == seq)
+            entry = sa.select(_TABLE.c.record).where(_TABLE.c.job == self._job, _TABLE.c.seq == seq)
             data = connection.execute(entry).scalar()
             return None if data is None else bytes(data)
 
@@ -127,8 +127,6 @@ class SqlStore:
 
     def _make_table(self) -> None:
         """Make the table, unless it stands: idempotent, also from two processes at the same moment."""
-        from sqlalchemy.schema import CreateTable
-
         if self._stands:
             return
         if self._database.file is not None:
@@ -137,12 +135,10 @@ class SqlStore:
         with self._database.transaction(write=True) as connection:
             if self._found(connection):
                 return
-            statement = str(CreateTable(self._table).compile(dialect=connection.dialect))
+            statement = str(CreateTable(_TABLE).compile(dialect=connection.dialect))
         self._create(" ".join(statement.split()))
 
     def _create(self, statement: str) -> None:
-        from sqlalchemy.exc import DBAPIError, OperationalError
-
         failure: DBAPIError | None = None
         try:
             with self._database.transaction(write=True) as connection:
@@ -161,13 +157,11 @@ class SqlStore:
             f"GRANT SELECT, INSERT, DELETE ON {JOURNAL_TABLE} TO the job's role;",
         ) from failure
 
-    def _found(self, connection: Connection) -> bool:
+    def _found(self, connection: sa.Connection) -> bool:
         """Return whether the table exists, once per store; refuse one whose key would let two drivers own a seq."""
         if self._stands:
             return True
-        from sqlalchemy import inspect
-
-        inspector = inspect(connection)
+        inspector = sa.inspect(connection)
         if not inspector.has_table(JOURNAL_TABLE):
             return False
         if set(inspector.get_pk_constraint(JOURNAL_TABLE)["constrained_columns"]) != {"job", "seq"}:
@@ -183,8 +177,6 @@ class SqlStore:
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
         """Turn the database's errors into ours, where it makes no difference whether the call took effect."""
-        from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
-
         try:
             yield
         except SQLAlchemyError as error:
@@ -195,20 +187,6 @@ class SqlStore:
                 next=f"see that the database answers, and grants SELECT, INSERT and DELETE on {JOURNAL_TABLE}; "
                 "then start the job again",
             ) from error
-
-
-def _table() -> Table:
-    import sqlalchemy as sa
-    from sqlalchemy.dialects.mysql import LONGBLOB
-
-    return sa.Table(
-        JOURNAL_TABLE,
-        sa.MetaData(),
-        sa.Column("job", sa.String(_JOB_LENGTH), primary_key=True),
-        sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("record", sa.LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb"), nullable=False),
-        mysql_engine="InnoDB",
-    )
 
 
 def _reason(error: Exception) -> str:
