@@ -41,7 +41,7 @@ def own_query(
 
     sections = {name: SinkSection(backend=sink.kind) for name, sink in sinks.items()}
     section = JobSection(name="benchmark", checkpoint=str(folder / "checkpoint"), trigger=trigger)
-    return lambda: Job(JobConfig(job=section, sinks=sections), sinks, (heard, *subscribers)).start(frame)
+    return lambda: Job.of_sinks(JobConfig(job=section, sinks=sections), sinks, (heard, *subscribers)).start(frame)
 
 
 def spark_query(frame: DataFrame, format: str, folder: Path, trigger: Mapping[str, Any]) -> Start:
@@ -62,8 +62,6 @@ def bare_query(frame: DataFrame, folder: Path, trigger: Mapping[str, Any]) -> St
 
 def run_query(start: Start, batches: int) -> list[Any]:
     """Run a query until Spark has reported so many batches, and return what it reports of each."""
-    from exactsink.spark.query import Query
-
     query = start()
     try:
         while (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
@@ -71,8 +69,6 @@ def run_query(start: Start, batches: int) -> list[Any]:
                 break
     finally:
         query.stop()
-        if isinstance(query, Query):
-            query.close()
     done = [one for one in query.recentProgress if "addBatch" in one["durationMs"]]
     if [one["batchId"] for one in done[:batches]] != list(range(batches)):
         raise RuntimeError(f"Spark reports batches {[one['batchId'] for one in done]}, and {batches} were asked for")

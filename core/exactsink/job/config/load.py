@@ -19,7 +19,7 @@ from exactsink.job.config.wanted import field_of, keys_of, table_at, wanted, wri
 from exactsink.protocol.commit import all_before
 from exactsink.toolkit.nearest import nearest
 
-__all__ = ["config_error", "load_config"]
+__all__ = ["config_error", "config_of", "load_config"]
 
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
@@ -32,11 +32,14 @@ _PORT_AND_NO_LOGIN = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
 def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> tuple[JobConfig, Document]:
     """Read a job's file; the document knows the line of each key. Raises ConfigError; secrets are never shown."""
     with Commands(os.fspath(path)).named():
-        return _loaded(Path(path), os.environ if environ is None else environ)
+        document = read_document(Path(path), os.environ if environ is None else environ)
+        config = config_of(document)
+        config.read_from(str(path))
+        return config, document
 
 
-def _loaded(path: Path, environ: Mapping[str, str]) -> tuple[JobConfig, Document]:
-    document = read_document(path, environ)
+def config_of(document: Document) -> JobConfig:
+    """Check a job's tables. Raises ConfigError, which names each mistake and its place."""
     for key_path, text in _texts(document.values):
         _check_url(text, document, key_path)
     values = dict(document.values)
@@ -54,8 +57,7 @@ def _loaded(path: Path, environ: Mapping[str, str]) -> tuple[JobConfig, Document
         raise config_error(error, document, (), JobConfig) from None
     _check_after(config, document)
     _check_quarantines(config, document)
-    config.read_from(str(path))
-    return config, document
+    return config
 
 
 def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
@@ -131,7 +133,7 @@ def config_error(
         name = ".".join(map(str, path))
         said.setdefault(path, []).append(_mistake(found, name, inner, model, also))
     lines = [f"{document.place(path)}: {document.scrubbed(_one_of(texts))}" for path, texts in said.items()]
-    return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check JOB.toml`")
+    return ConfigError("\n".join(lines), next=document.fix)
 
 
 def _one_of(texts: list[str]) -> str:
