@@ -8,6 +8,8 @@ import pytest
 
 from exactsink.contract import ConfigError
 from exactsink.job.config import bind_sinks, load_config
+from exactsink.job.config.model import JobSection
+from exactsink.job.config.options import JobOptions
 from exactsink.job.registry import Registry, installed_plugins
 
 HEAD = '[job]\nname = "orders"\ncheckpoint = "c"\n'
@@ -35,3 +37,7 @@ def test_a_name_from_elsewhere_gets_the_one_that_it_has_here(case: str, tmp_path
     with pytest.raises(ConfigError) as refused:
         bind_sinks(*load_config(file), Registry(installed_plugins()))
     assert says in refused.value.what
+
+
+def test_the_keyword_arguments_of_a_job_are_the_options_of_its_section() -> None:
+    assert {"name", "checkpoint", *JobOptions.__annotations__} == set(JobSection.model_fields)
