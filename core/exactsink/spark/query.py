@@ -128,7 +128,7 @@ class Query:
         """
         self._epochs.ending = True
         if self.isActive:
-            self._events.report("query_ending", level=logging.WARNING)
+            self._events.report("query_ending")
         while self.isActive and self.is_in_epoch():
             time.sleep(_LOOK_SECONDS)
         until = time.monotonic() + _QUIET_SECONDS
