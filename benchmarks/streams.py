@@ -39,7 +39,7 @@ def own_query(
 
     sections = {name: SinkSection(backend=sink.kind) for name, sink in sinks.items()}
     section = JobSection(name="benchmark", checkpoint=str(folder / "checkpoint"), trigger=trigger)
-    return lambda: Job(JobConfig(job=section, sinks=sections), sinks, (heard, *subscribers)).start(frame)
+    return lambda: Job.of_sinks(JobConfig(job=section, sinks=sections), sinks, (heard, *subscribers)).start(frame)
 
 
 def run_query(start: Callable[[], Query], batches: int) -> list[Any]:
@@ -51,7 +51,6 @@ def run_query(start: Callable[[], Query], batches: int) -> list[Any]:
                 break
     finally:
         query.stop()
-        query.close()
     done = [one for one in query.recentProgress if "addBatch" in one["durationMs"]]
     if [one["batchId"] for one in done[:batches]] != list(range(batches)):
         raise RuntimeError(f"Spark reports batches {[one['batchId'] for one in done]}, and {batches} were asked for")

@@ -22,6 +22,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from exactsink import Job, Query, RunResult
 from exactsink.cli.answers import ANSWERS
 from exactsink.cli.fields import kind_fields
 from exactsink.cli.init_plugin import ROADS, backend_text
@@ -30,7 +31,7 @@ from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, markdown_table, metrics_table, points_table
-from exactsink.testing.reference import contract_page, kit_page
+from exactsink.testing.reference import class_section, contract_page, kit_page
 
 __all__ = ["PAGES", "main", "stale"]
 
@@ -60,6 +61,12 @@ _JSON = """\
 With `--json`, stdout has one document; all else goes to stderr. `error` is null, or says how the command failed: its
 exit code is the same. A field may be missing where an error came first. A process that is cut off (by a second signal,
 or when a stop takes too long) prints nothing. Later releases add fields, and take none away.
+"""
+_PYTHON = """\
+# Python
+
+`from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
+Each call raises [errors](errors.md) of exactsink's; what it may raise stands with it.
 """
 _RECORDS = """\
 `exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#what-to-alert-on); of the
@@ -209,10 +216,16 @@ def roads_page() -> str:
     return "\n".join(parts)
 
 
+def python_page() -> str:
+    """Return what a program meets: the job, its query, and what came of a batch run."""
+    return "\n".join([_PYTHON, *(class_section(kind) for kind in (Job, Query, RunResult))])
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "contract.md": contract_page,
     "conformance-kit.md": kit_page,
     "plugin-roads.md": roads_page,
+    "python.md": python_page,
     "supported-versions.md": versions_page,
     "json.md": json_page,
     "config.md": config_page,

@@ -27,8 +27,8 @@ def stream_job(spark: SparkSession, source: Source, make: Callable[[], Job]) -> 
     try:
         query = job.start(source.stream(spark))
         query.awaitTermination()
-        if query.epochs_done != source.epochs:
-            raise RuntimeError(f"{query.epochs_done} epochs were done, and there are {source.epochs}")
+        if query.epochs != source.epochs:
+            raise RuntimeError(f"{query.epochs} epochs were done, and there are {source.epochs}")
         return triggers(query.recentProgress, source.epochs)
     finally:
         job.close()
@@ -60,7 +60,7 @@ def job_of_sink(folder: Path, sink: Sink) -> Job:
 
     section = JobSection(name=_name(), checkpoint=str(folder / "checkpoint"))
     config = JobConfig(job=section, sinks={sink.name: SinkSection(backend=sink.kind)})
-    return Job(config, {sink.name: sink})
+    return Job.of_sinks(config, {sink.name: sink})
 
 
 def _name() -> str:

@@ -46,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, _dumped(SPARK) as dumping:
         Path(folder, "job.py").write_text(_SESSION)
         environment = {**os.environ, **ENVIRONMENT, "JAVA_TOOL_OPTIONS": " ".join((QUICK_JAVA, *dumping))}
-        command = [Path(sys.executable).with_name("spark-submit"), "job.py"]  # the JVM's own end is waited for
+        command = [str(Path(sys.executable).with_name("spark-submit")), "job.py"]  # the JVM's own end is waited for
         subprocess.run(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL, check=True)
     with _dumped(BROKER) as dumping, own_kafka(jvm=(*JVM, *dumping)) as broker:
         broker.stop()

@@ -87,10 +87,10 @@ class PostgresServer(ServerProcess, Postgres):
             shutil.chown(self.folder, "postgres", "postgres")
         made = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         copied = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-d"]
-        initdb = [self._programs / "initdb", "-D", self._data, *made]
-        self._prepare(
-            initdb if of is None else [self._programs / "pg_basebackup", "-D", self._data, *copied, of.conninfo()]
-        )
+        command: list[str | Path] = [self._programs / "initdb", "-D", self._data, *made]
+        if of is not None:
+            command = [self._programs / "pg_basebackup", "-D", self._data, *copied, of.conninfo()]
+        self._prepare(command)
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Stop, and wait until it is gone. `immediate` is a crash: the next start recovers."""

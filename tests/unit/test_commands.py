@@ -84,7 +84,14 @@ def test_a_message_gets_the_name_of_the_jobs_file_once(path: str, run: str | Non
     assert error.why == f"see `{Commands(path).of('check')}`"
     assert error.next == f"`{start}`; {commands.of('stop')}"
     assert not any(problem_of(command) for command in commands_in(str(error)))
-    assert Commands(None).typed("exactsink stop JOB.toml") == "exactsink stop THE_JOBS_FILE"
+
+
+def test_a_message_of_a_job_made_in_python_says_once_how_to_get_its_file() -> None:
+    error = Retryable("late", next="`exactsink check JOB.toml`, or exactsink stop JOB.toml")
+    Commands(None).name(error)
+    Commands(None).name(error)
+    named = '`exactsink check JOB.toml`, or exactsink stop JOB.toml (job.to_toml("JOB.toml") writes that file)'
+    assert error.next == named
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from exactsink.contract import ConfigError, Fatal, Fenced, Retryable
 from exactsink.job.config import load_config
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
+from exactsink.spark.epochs import Epochs
 from exactsink.spark.query import Query
 from exactsink.spark.supervise import supervise
 
@@ -35,15 +36,16 @@ class FakeJob:
     def __init__(self, *ends: tuple[Exception, BaseException | None], restarts: int = 3) -> None:
         self.ends = list(ends)
         self.config = SimpleNamespace(job=SimpleNamespace(restarts=restarts))
-        self.query: Any = None
+        self.epochs: Any = None
         self.starts = self.closed = 0
         self.events = Events("job")
         self.fenced: Fenced | None = None
 
     def start(self, frame: Any) -> Any:
         self.starts += 1
-        self.query = SimpleNamespace(awaitTermination=self._end, stop=lambda: None, failure=None, epochs_done=0)
-        return self.query
+        streaming: Any = SimpleNamespace(awaitTermination=self._end, stop=lambda: None)
+        self.epochs = SimpleNamespace(failure=None, done=0)
+        return Query(streaming, self.epochs, {}, self.events)
 
     def check_fenced(self) -> None:
         if self.fenced is not None:
@@ -54,7 +56,7 @@ class FakeJob:
 
     def _end(self, seconds: float) -> bool:
         if self.ends:
-            raised, self.query.failure = self.ends.pop(0)
+            raised, self.epochs.failure = self.ends.pop(0)
             raise raised
         return True
 
@@ -140,13 +142,13 @@ def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeyp
     job.checkpoint("query-1")
     monkeypatch.setattr(FakeDriver, "made", [], raising=False)
     monkeypatch.setattr(FakeDriver, "epoch", lambda self: first_ends_after_the_second_began(), raising=False)
-    monkeypatch.setattr("exactsink.spark.query.Driver", FakeDriver)
-    monkeypatch.setattr("exactsink.spark.query.query_run_of", lambda run: ("query-1", run))
+    monkeypatch.setattr("exactsink.spark.epochs.Driver", FakeDriver)
+    monkeypatch.setattr("exactsink.spark.epochs.query_run_of", lambda run: ("query-1", run))
     passes: Any = SimpleNamespace(fits=lambda frame: True, schemas=dict, routed=False, persists=False)
-    query = Query(load_config(job.file)[0], {}, Events("job"), None, passes)
+    query = Epochs(load_config(job.file)[0], {}, Events("job"), None, passes)
     with pytest.raises(Retryable, match="it was stopped"):
         query(frame("first"), 0)
-    assert (query.failure, query.epochs_done, len(FakeDriver.made)) == (None, 1, 2)
+    assert (query.failure, query.done, len(FakeDriver.made)) == (None, 1, 2)
     with pytest.raises(Fenced, match="run first of the query has ended"):
         query(frame("first"), 1)
     assert (query.failure, len(FakeDriver.made)) == (None, 2)
@@ -161,9 +163,9 @@ def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeyp
 
 def test_the_lag_is_reported_of_each_progress_also_where_spark_has_it_after_the_epoch(job: ManualJob) -> None:
     heard: list[Any] = []
-    passes: Any = SimpleNamespace()
-    query = Query(load_config(job.file)[0], {}, Events("job", (heard.append,)), None, passes)
-    query.epochs_done = 1
+
+    none: Any = None
+    query = Query(none, none, {}, Events("job", (heard.append,)))
 
     def progress(at: str, behind: str) -> Any:
         source = {"description": "Kafka", "metrics": {"maxOffsetsBehindLatest": behind}}

@@ -136,7 +136,7 @@ class FilesBackend(TabularBackend):
     def traits(self) -> Traits:
         """A bucket's lifecycle rule, or a person, may drop uploads."""
         lost = self.options.in_s3
-        return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True)
+        return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True, appends=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)

@@ -33,9 +33,9 @@ class PostgresBackend(Backend):
     def traits(self) -> Traits:
         if self.options.strategy == "staged":
             # A failover may lose staged rows.
-            return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
+            return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True, appends=True)
         # An administrator may roll a prepared transaction back.
-        return Traits(can_lose_votes=True, marks=True, validates_rows=True)
+        return Traits(can_lose_votes=True, marks=True, validates_rows=True, appends=True)
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
         """Let the JVM make JSON of structs, maps and nested lists. Raises ConfigError for keys that JSON can't have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
 
         return sides.timed(SPARK, work)
 
-    sided = {"ours": ours, _PLAIN: plain, _DIRECT: partial(ours, strategy="direct")}
+    sided: dict[str, Callable[[Path], Work]] = {"ours": ours, _PLAIN: plain, _DIRECT: partial(ours, strategy="direct")}
     variants = [Variant(name, prepare, _count) for name, prepare in sided.items()]
     bounds = [*bounded("ours", _PLAIN, 0.5), Bound("wall_s", "ours", _DIRECT, at_most=1.1)]
     notes = [

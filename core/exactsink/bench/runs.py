@@ -78,12 +78,10 @@ class MeasuredRun:
 def run_job(spark: SparkSession, rows: Rows, prepared: PreparedJob) -> MeasuredRun:
     """Run a job over all rows. Raises our errors as they are."""
     timeline = Timeline(partial(cpu_seconds_since, cpu_reading()))
-    with closing(Job(prepared.config, prepared.sinks, (timeline,))) as job:
+    with closing(Job.of_sinks(prepared.config, prepared.sinks, (timeline,))) as job:
         query = job.start(rows.stream(spark), prepared.route)
         try:
             query.awaitTermination()
-        except Exception as error:
-            raise query.failure or error from None
         finally:
             query.stop()
     epochs = timeline.epochs()

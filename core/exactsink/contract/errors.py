@@ -42,6 +42,10 @@ class ExactsinkError(Exception):
         text = f"{self.what}: {self.why}" if self.why else self.what
         return f"{text}\n  next: {self.next}" if self.next else text
 
+    def _render_traceback_(self) -> list[str]:
+        """Show the sentence alone in a notebook: IPython calls this. Spark's thousands of characters are the cause."""
+        return f"{type(self).__name__}: {self}".splitlines()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.what, self.why, self.next)
 

@@ -251,7 +251,7 @@ class Traits:
     `marks`: the target keeps marks (`Committer.mark`), so a target, a journal or a checkpoint that went back is seen.
     `marks_in_staging`: they stand in the staging folder, so a target that went back without it is not seen.
     `validates_rows`: it can judge rows one by one without writing them (`Backend.validator`), so bad ones can be
-    quarantined.
+    quarantined. `appends`: each row is kept as one more, so a key that Spark gives again as an update is there twice.
     """
 
     atomic_visibility: bool = False
@@ -264,6 +264,7 @@ class Traits:
     marks: bool = False
     marks_in_staging: bool = False
     validates_rows: bool = False
+    appends: bool = False
 
     @property
     def guarantee(self) -> str:

@@ -13,6 +13,7 @@ from exactsink.contract import ExactsinkError
 __all__ = ["Commands"]
 
 _COMMAND = re.compile(r"\bexactsink (?P<command>[a-z-]+(?: [a-z-]+)?) JOB\.toml\b(?! --run)")
+_WRITE_FILE = ' (job.to_toml("JOB.toml") writes that file)'
 _OF_THE_JOB = ("adopt", "check", "runs")
 """Commands that take no `--run`: they are about a job with all its histories."""
 
@@ -36,6 +37,8 @@ class Commands:
 
     def typed(self, text: str) -> str:
         """Return a message whose commands can be typed as they stand: each `exactsink COMMAND JOB.toml` in it."""
+        if self.path is None and _COMMAND.search(text) and _WRITE_FILE not in text:
+            text += _WRITE_FILE
         return _COMMAND.sub(lambda found: self._typed(found["command"]), text)
 
     def name(self, error: BaseException) -> None:
@@ -55,7 +58,7 @@ class Commands:
 
     @property
     def _file(self) -> str:
-        return "THE_JOBS_FILE" if self.path is None else shlex.quote(self.path)
+        return "JOB.toml" if self.path is None else shlex.quote(self.path)
 
     def _typed(self, command: str) -> str:
         return self.start if command == "run" else self.of(command)

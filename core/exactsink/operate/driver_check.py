@@ -22,7 +22,7 @@ from exactsink.job.modules import find_module
 from exactsink.job.source_columns import columns_of, source_columns
 from exactsink.operate.asking import ask_all
 from exactsink.operate.plan import planned
-from exactsink.operate.preflight import Found, ask_sink, look_at_journal, own_targets, promise_refusals
+from exactsink.operate.preflight import Found, ask_sink, found_together, look_at_journal, promise_refusals
 from exactsink.operate.reachable import import_clients, late, late_sink, other_servers
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
@@ -76,7 +76,7 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     given = {name: answers.get(name, late_sink(sink, seconds)) for name, sink in sinks.items()}
     away = {name: answer for name, answer in given.items() if isinstance(answer, ExactsinkError)}
     findings = {name: () if name in away else given[name] for name in sinks}
-    for name, finding in own_targets(config.source, sinks):
+    for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     places = list(_place_problems(config))
     refusals += [*_program_refusals(config), *promise_refusals(config, sinks), *history.refusals]

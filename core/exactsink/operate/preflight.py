@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from exactsink.job.history import JobHistory
 from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.toolkit.storage import is_object_url, object_scheme
 
-__all__ = ["Found", "ask_sink", "look_at_journal", "own_targets", "promise_refusals"]
+__all__ = ["Found", "ask_sink", "found_together", "look_at_journal", "own_targets", "promise_refusals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,18 @@ def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding
         with closing(committer_of(sink, job)) as committer:
             if schema is None:
                 return list(committer.check_target(sink.max_participants))
-            return list(committer.check(schema, sink.max_participants))
+            return [*_same_names(schema), *committer.check(schema, sink.max_participants)]
     except ExactsinkError as error:
         if f"sink {sink.name}" in error.what:
             raise
         raise type(error)(f"sink {sink.name}: {error.what}", why=error.why, next=error.next) from error
+
+
+def _same_names(schema: pa.Schema) -> Iterator[Finding]:
+    """Two columns of one name: nobody can read them by it, and some stores keep one of the two."""
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            yield Finding("error", f"the rows have {count} columns {name}", "rename all but one: df.toDF(*NAMES)")
 
 
 def look_at_journal(config: JobConfig) -> tuple[Sequence[PreflightError], Sequence[Finding]]:
@@ -89,6 +97,39 @@ def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[P
     except PreflightError as refusal:
         return [refusal]
     return []
+
+
+def found_together(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
+    """Find what only shows where a job's sinks, source and checkpoint are seen side by side. Each with its sink."""
+    yield from own_targets(config.source, sinks)
+    yield from _in_the_jobs_folders(config, sinks)
+    yield from _shared(sinks)
+    mode = config.job.output_mode
+    for name, sink in sinks.items():
+        if mode != "append" and sink.backend.traits.appends:
+            message = f'output_mode = "{mode}" gives a key again in each epoch that changes it: each stays as a row'
+            yield name, Finding("warning", message, "use idempotent_upsert; nothing, if all changes are wanted")
+
+
+def _in_the_jobs_folders(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
+    """Find targets below the checkpoint or the journal: both are removed, or put back, as a whole."""
+    folders = [_folder(str(config.checkpoint)), _folder(str(config.history))]
+    for name, sink in sinks.items():
+        target = _folder(sink.backend.target) if "://" in sink.backend.target else ""
+        for folder in folders:
+            if target == folder or target.startswith(f"{folder}/"):
+                message = f"{target} is in the job's own folder {folder}: who removes that removes the rows"
+                yield name, Finding("error", message, "give the sink a folder beside it")
+
+
+def _shared(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
+    first: dict[tuple[str, str], str] = {}
+    for name, sink in sinks.items():
+        brokers = str(getattr(sink.backend.options, "bootstrap_servers", ""))
+        other = first.setdefault((brokers, sink.backend.target), name)
+        if other != name:
+            message = f"it writes into {sink.backend.target}, as sink {other} does: a row that both get is there twice"
+            yield name, Finding("warning", message, "give it another target; nothing, if their `where` share no row")
 
 
 def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:

@@ -122,7 +122,7 @@ class Events:
     """
 
     def __init__(self, job: str, subscribers: Sequence[Subscriber] = (), typed: Callable[[str], str] = str) -> None:
-        self._job = job
+        self.job = job
         self._typed = typed
         self._subscribers = tuple(subscribers)
 
@@ -132,14 +132,14 @@ class Events:
             raise ValueError(f"{name!r} is no event: add it to EVENTS")
         if self._heard(level):
             fields = {key: self._typed(said) if isinstance(said, str) else said for key, said in fields.items()}
-            self._send(Event(name, self._job, "", epoch, fields), level)
+            self._send(Event(name, self.job, "", epoch, fields), level)
 
     def edge(self, name: str, edge: Literal["before", "after"], epoch: int | None, **fields: Any) -> None:
         """Report one side of a protocol point."""
         if name not in POINTS and not name.startswith("commit:"):
             raise ValueError(f"{name!r} is no protocol point: they are in POINTS")
         if self._heard(logging.DEBUG):
-            self._send(Event(name, self._job, edge, epoch, fields), logging.DEBUG)
+            self._send(Event(name, self.job, edge, epoch, fields), logging.DEBUG)
 
     @contextmanager
     def point(self, name: str, epoch: int | None = None) -> Iterator[None]:

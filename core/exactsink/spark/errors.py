@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError, Retryable
@@ -17,7 +17,9 @@ __all__ = [
     "first_line",
     "needs_classic_session",
     "not_on_the_querys_thread",
+    "query_error",
     "refuse_connect",
+    "refused_by_system",
     "task_error",
     "tasks_of",
 ]
@@ -59,6 +61,24 @@ def tasks_of(epoch: int) -> Iterator[None]:
             raise asked from error
         why = task_error(error)
         raise Retryable(f"the tasks of epoch {epoch} failed", why=why, next="start the job again") from error
+
+
+def query_error(failure: BaseException | None, error: Exception) -> BaseException:
+    """Return what ended a query: the failure from within its batch, else Spark's error as one of ours."""
+    if isinstance(failure, OSError):
+        return refused_by_system(failure)
+    if failure is not None:
+        return failure
+    if (asked := source_error(error)) is not None:
+        return asked
+    if isinstance(error, AnalysisException):
+        return ConfigError("Spark refuses the query", why=first_line(error), next="fix the job's file or its transform")
+    return Retryable("the query failed outside of exactsink", why=first_line(error), next="start the job again")
+
+
+def refused_by_system(error: OSError) -> Retryable:
+    """A full disk or a lost mount is no bug: nothing is lost, and the next try may find it fixed."""
+    return Retryable("the system refused a file", why=str(error), next="fix that, then start the job again")
 
 
 def refuse_connect(what: str) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import tomli_w
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
 from exactsink.job.commands import Commands
-from exactsink.job.config import JobConfig, bind_sinks, load_config
+from exactsink.job.config import JobConfig, bind_sinks, config_of, load_config
+from exactsink.job.config.toml import Document, document_of
 from exactsink.job.guarantees import check_batch_guarantee
 from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
@@ -20,12 +25,19 @@ from exactsink.protocol.events import Events, Subscriber
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.batch import RunResult, known_run, write_run
+from exactsink.spark.epochs import Epochs
 from exactsink.spark.errors import refuse_connect
+from exactsink.spark.frames import check_frame, run_name
 from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
 from exactsink.spark.query import Query
 from exactsink.spark.routes import Route
 from exactsink.toolkit.waiting import backoff
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from exactsink.job.config.options import JobOptions
 
 __all__ = ["Job"]
 
@@ -33,24 +45,90 @@ __all__ = ["Job"]
 class Job:
     """Sinks that are committed together, fed by one streaming query or by batch runs.
 
-    `Job.from_toml("job.toml").start(df)` starts the query; `df.writeStream.foreachBatch(job.foreach_batch())` is the
-    same by hand, with the job's own checkpoint as `checkpointLocation`; `job.write(df, run="2026-11-20")` writes a run.
+    `Job(name="orders", checkpoint="/data/orders", sinks={"lake": {"backend": "files", "path": "/data/lake"}})` takes
+    what a job's file says, `Job.from_toml("job.toml")` the file itself. `job.start(df)` starts the query;
+    `df.writeStream.foreachBatch(job.foreach_batch())` is the same by hand, with the job's own checkpoint as
+    `checkpointLocation`; `job.write(df, run="2026-11-20")` writes a batch run.
     """
 
-    def __init__(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> None:
-        self.config = config
-        self.sinks = sinks
-        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), *subscribers)
-        self._observers: tuple[Observer, ...] = ()
-        self._query: Query | None = None
+    config: JobConfig
+    sinks: Mapping[str, Sink]
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        checkpoint: str | os.PathLike[str],
+        sinks: Mapping[str, Mapping[str, Any]],
+        observe: Mapping[str, Any] | None = None,
+        subscribers: Sequence[Subscriber] = (),
+        **options: Unpack[JobOptions],
+    ) -> None:
+        """Check the job and bind its sinks. Starts nothing. Raises ConfigError with the place of each mistake.
+
+        `sinks` has a `[sinks.NAME]` for each, `observe` is `[observe]`; `options` are those of `[job]`.
+        """
+        job = {"name": name, "checkpoint": checkpoint, **options}
+        self._read({"job": job, "sinks": sinks, "observe": observe or {}}, subscribers)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
         """Read a job's file and bind its sinks. Starts nothing. Raises ConfigError with the file and line."""
-        config, document = load_config(path)
+        return cls.__new__(cls)._bind(*load_config(path), subscribers)
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any], subscribers: Sequence[Subscriber] = ()) -> Job:
+        """Take a job's tables as a job's file has them, `{"job": {...}, "sinks": {...}}`; else as `Job` does."""
+        return cls.__new__(cls)._read(tables, subscribers)
+
+    @classmethod
+    def of_sinks(cls, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> Job:
+        """Make a job of sinks that are bound: of backends that no plugin offers, too."""
+        return cls.__new__(cls)._hold(config, sinks, subscribers)
+
+    def to_toml(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the job as a file's text, with each `${NAME}` as it was given; with `path`, write it there, too.
+
+        The file is its user's alone: it holds what was given, passwords too. Raises ConfigError for a folder other
+        than the one that relative paths of the job are taken from, and for a file that is there.
+        """
+        text = tomli_w.dumps(self._document.written)
+        if path is not None:
+            file = Path(path).absolute()
+            if str(file.parent) != self._document.folder:
+                why = f"relative paths in it are taken from its own folder, and this job's from {self._document.folder}"
+                raise ConfigError(f"the job's file can't be {file}", why=why, next="choose a name in that folder")
+            try:
+                with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+                    out.write(text)
+            except OSError as error:
+                why = str(error.strerror)
+                raise ConfigError(f"{file} can't be written", why=why, next="choose a new name") from None
+        return text
+
+    def _read(self, tables: Mapping[str, Any], subscribers: Sequence[Subscriber]) -> Job:
+        if not isinstance(tables, Mapping):
+            raise ConfigError(
+                f"the job's tables are {type(tables).__name__}",
+                next='Job.from_toml("job.toml") takes a file, Job.from_dict({"job": {...}, "sinks": {...}}) its tables',
+            )
+        document = document_of(tables, os.environ)
+        with Commands(None).named():
+            return self._bind(config_of(document), document, subscribers)
+
+    def _bind(self, config: JobConfig, document: Document, subscribers: Sequence[Subscriber]) -> Job:
         registry = Registry(installed_plugins())
         with Commands(config.file).named():
-            return cls(config, bind_sinks(config, document, registry), (registry.send, *subscribers))
+            self._hold(config, bind_sinks(config, document, registry), (registry.send, *subscribers))
+        self._document = document
+        return self
+
+    def _hold(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber]) -> Job:
+        self.config, self.sinks = config, sinks
+        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), *subscribers)
+        self._observers: tuple[Observer, ...] = ()
+        self._epochs: Epochs | None = None
+        return self
 
     def start(self, frame: DataFrame, route: Route | None = None) -> Query:
         """Check every sink, claim the job, finish what an earlier driver left, and start the query.
@@ -60,33 +138,32 @@ class Job:
         """
         with Commands(self.config.file).named():
             refuse_connect("start")
-            if not frame.isStreaming:
-                raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
+            check_frame(frame, "start", streaming=True)
+            self._refuse_second(frame)
             route = route or load_route(self.config)
             found = self._checked(frame, route)
             self.end_query()
-            self._query = Query(self.config, self.sinks, self.events, route, found.passes)
-            self._query.start(frame)
-            return self._query
+            self._epochs = Epochs(self.config, self.sinks, self.events, route, found.passes)
+            return Query(self._epochs.start(frame), self._epochs, self.sinks, self.events)
 
-    def foreach_batch(self, route: Route | None = None) -> Query:
+    def foreach_batch(self, route: Route | None = None) -> Epochs:
         """Return the function for a hand-made query; it claims the job in its first call of every query run."""
         with Commands(self.config.file).named():
             refuse_connect("foreach_batch")
             self._observe()
             self.end_query()
-            self._query = Query(self.config, self.sinks, self.events, route or load_route(self.config))
-            return self._query
+            self._epochs = Epochs(self.config, self.sinks, self.events, route or load_route(self.config))
+            return self._epochs
 
-    def write(self, frame: DataFrame, run: str, route: Route | None = None) -> RunResult:
+    def write(self, frame: DataFrame, run: str | date, route: Route | None = None) -> RunResult:
         """Write a frame into all sinks as the batch run of this name, once: a known run changes nothing.
 
         Returns when every row is durable and visible in every sink. Runs have a history each: they come in any order,
         and several at a time. Raises as `start` does; after any error, calling again is safe.
         """
+        run = run_name(run)
         with Commands(self.config.file, run).named():
-            if frame.isStreaming:
-                raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
+            check_frame(frame, "write", streaming=False)
             self._observe()
             route = route or load_route(self.config)
             history = JobHistory.of(self.config, run)
@@ -114,18 +191,18 @@ class Job:
 
     def end_query(self) -> None:
         """End the last query's driver: another one may follow. Idempotent."""
-        if self._query is not None:
-            self._query.close()
+        if self._epochs is not None:
+            self._epochs.close()
 
     def check_fenced(self) -> None:
         """Raise Fenced when another driver has claimed the job since its last query did."""
-        if self._query is not None:
-            self._query.check_fenced()
+        if self._epochs is not None:
+            self._epochs.check_fenced()
 
     def abandon(self) -> None:
         """Record that the last query's driver has ended, wherever it is: the process ends now."""
-        if self._query is not None:
-            self._query.abandon()
+        if self._epochs is not None:
+            self._epochs.abandon()
 
     def close(self) -> None:
         """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent."""
@@ -133,6 +210,17 @@ class Job:
         observers, self._observers = self._observers, ()
         for observer in observers:
             observer.close()
+
+    def _refuse_second(self, frame: DataFrame) -> None:
+        """Refuse to start beside a query of this name that runs: a claim would fence it. Raises ConfigError."""
+        name = self.config.job.name
+        if any(query.name == name for query in frame.sparkSession.streams.active):
+            raise ConfigError(
+                f"a query of job {name} runs in this session already",
+                why="a second start would take the job from it, and both would end",
+                next="end it with its stop(), then start: "
+                f"`[q.stop() for q in spark.streams.active if q.name == {name!r}]` where its variable is gone",
+            )
 
     def _events_of(self, history: JobHistory) -> Events:
         heard: tuple[Subscriber, ...] = (*self._subscribers, *self._observers, history.last_times())

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 import exactsink
 from exactsink.contract import PreflightError
 from exactsink.job.config import JobConfig
-from exactsink.operate.preflight import Found, ask_sink, look_at_journal, own_targets, promise_refusals
+from exactsink.operate.preflight import Found, ask_sink, found_together, look_at_journal, promise_refusals
 from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, resolved
@@ -79,7 +79,7 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     passes = passes_of(config, sinks, frame, route)
     schemas = passes.schemas()
     findings = {name: ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
-    for name, finding in own_targets(config.source, sinks):
+    for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     unfit, warnings = look_at_journal(config)
     refusals = [*unfit, *promise_refusals(config, sinks)]

@@ -1,121 +1,153 @@
-"""A job's streaming query, and what Spark calls for each of its batches: each batch is one epoch."""
+"""A job's running query, as the program that started it sees it."""
 
 from __future__ import annotations
 
+import html
 import logging
-import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 
-from exactsink.contract import Fenced, LineageError, Retryable
-from exactsink.job.checkpoint import Checkpoint
-from exactsink.job.config import JobConfig
-from exactsink.job.driver import Driver
-from exactsink.job.history import JobHistory
-from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
-from exactsink.spark.errors import not_on_the_querys_thread, tasks_of
-from exactsink.spark.preflight import passes_of, preflight
-from exactsink.spark.routes import BatchWrite, Passes, Route
-from exactsink.spark.versions import jvm_of, query_run_of, source_metrics
-from exactsink.toolkit.storage import is_object_url
-from exactsink.toolkit.waiting import backoff
+from exactsink.spark.epochs import Epochs
+from exactsink.spark.errors import query_error
+from exactsink.spark.versions import source_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+    from typing_extensions import Self
 
 __all__ = ["Query"]
 
 _LOOK_SECONDS = 0.1
 _BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
 """What sources report of themselves in Spark's progress, and in what it counts."""
-_PARK_MILLISECONDS = 60_000
 _QUIET_SECONDS = 5.0
-_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling a batch.\n: java.lang.InterruptedException"
-"""What Spark looks for in the text of a Python error (`StreamExecution.isInterruptionException`), before 4.0 with that
-end of a line. Its pattern overflows the stack on the long text of a real one."""
 
 
 class Query:
-    """A query and its driver. `Job.start` returns it started: then it has all that Spark's StreamingQuery has.
+    """A job's streaming query, started by `Job.start`. It has the names of Spark's StreamingQuery.
 
-    `Job.foreach_batch` returns it for a hand-made query to call. A new query run is a new claim: an old run's thread
-    can outlive its query. `passes` are what preflight gave; without them every claim makes its own preflight.
+    Two differ: `stop` ends the epoch first, and an error is exactsink's, with Spark's as its cause. As a context
+    manager it stops the query at the end of the block.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        sinks: Mapping[str, Sink],
-        events: Events,
-        route: Route | None,
-        passes: Passes | None = None,
-    ) -> None:
-        self.failure: BaseException | None = None
-        """What ended the query's newest run from within a batch, its first error; Spark itself only keeps its text."""
-        self.epochs_done = 0
-        """How many epochs this query has finished."""
-        self._config = config
+    def __init__(self, streaming: StreamingQuery, epochs: Epochs, sinks: Mapping[str, Sink], events: Events) -> None:
+        self._streaming = streaming
+        self._epochs = epochs
         self._sinks = sinks
         self._events = events
-        self._route = route
-        self._passes = passes
-        self._preflighted = passes is not None
-        self._checkpoint = Checkpoint(config.checkpoint)
-        self._history = JobHistory.of(config)
-        self._streaming: StreamingQuery | None = None
-        self._driver: Driver | None = None
-        self._run_id: str | None = None
-        self._ended_runs: set[str | None] = set()
-        self._runs = threading.Lock()
-        self._last_epoch: int | None = None
-        self._in_batch = self._ending = self._parked = False
         self._behind_at: str | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        """Return this attribute of Spark's query."""
-        if self._streaming is None:
-            raise AttributeError(name)
-        return getattr(self._streaming, name)
+    @property
+    def id(self) -> str:
+        """The query's id: the same after each start from its checkpoint."""
+        return self._streaming.id
 
-    def start(self, frame: DataFrame) -> None:
-        """Claim, finish what an earlier driver left, and start Spark's query over the frame."""
-        self._claim_early()
-        job = self._config.job
-        writer = frame.writeStream.foreachBatch(self).queryName(job.name).outputMode(job.output_mode)
-        writer = writer.option("checkpointLocation", _for_spark(job.checkpoint))
-        if job.trigger == "available_now":
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=job.trigger)
-        self._streaming = writer.start()
+    @property
+    def runId(self) -> str:  # noqa: N802  (Spark's name)
+        """The id of this start of the query."""
+        return self._streaming.runId
 
-    def end(self) -> None:
-        """Stop Spark's query after the epoch that runs, once Spark has recorded it. Returns when it has ended."""
-        self._ending = True
-        self._events.report("query_ending", level=logging.WARNING)
-        while self._is_active() and self.is_in_epoch():
+    @property
+    def name(self) -> str:
+        """The job's name, which is the query's in Spark, too."""
+        return self._streaming.name
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether the query runs."""
+        return self._epochs.is_active()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query does now, as Spark reports it."""
+        return self._streaming.status
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        """Spark's report of the last batch; None before the first one."""
+        return self._streaming.lastProgress
+
+    @property
+    def recentProgress(self) -> Any:  # noqa: N802
+        """Spark's reports of the last batches."""
+        return self._streaming.recentProgress
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs this query has finished since it was started."""
+        return self._epochs.done
+
+    @property
+    def last_epoch(self) -> int | None:
+        """The number of the last epoch that this query finished; None before the first one."""
+        return self._epochs.last_epoch
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query ends; with a timeout in seconds, return whether it has ended by then.
+
+        Raises what ended the query: an error of exactsink's, or the program's own from a route or a transform.
+        """
+        waiting: Any = timeout
+        with self._ours():
+            return self._streaming.awaitTermination(waiting)
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the query, as `awaitTermination` raises it; None while it runs, or where nothing did."""
+        error = self._streaming.exception()
+        return None if error is None else query_error(self._epochs.failure, error)
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until all rows that the source has now are committed in every sink. Raises as `awaitTermination`."""
+        with self._ours():
+            self._streaming.processAllAvailable()
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:  # the latter: a Java error that pyspark has no name for
+            ours = query_error(self._epochs.failure, error)
+            raise ours from (ours.__cause__ or error)
+
+    def explain(self, extended: bool = False) -> None:
+        """Print the plan of the last batch."""
+        self._streaming.explain(extended)
+
+    def stop(self) -> None:
+        """Stop the query after the epoch that runs, once Spark has recorded it. Returns when it has ended. Idempotent.
+
+        The next start has nothing to repeat. To end it in the middle of an epoch is right, too: kill the process.
+        """
+        self._epochs.ending = True
+        if self.isActive:
+            self._events.report("query_ending")
+        while self.isActive and self.is_in_epoch():
             time.sleep(_LOOK_SECONDS)
-        until = (
-            time.monotonic() + _QUIET_SECONDS
-        )  # an interrupt in the middle of Spark's planning is logged as an error
-        while self._is_active() and not self._is_quiet() and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS)
-        self.stop()
+        until = time.monotonic() + _QUIET_SECONDS
+        while self.isActive and not self._is_quiet() and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)  # an interrupt in the middle of Spark's planning is logged as an error
+        self.interrupt()
+        self._epochs.close()
 
-    def _is_quiet(self) -> bool:
-        """Return whether Spark waits: for its next trigger, or in a batch that is not begun."""
-        return self._parked or not self.status["isTriggerActive"]
+    def interrupt(self) -> None:
+        """Stop the query at once, in the middle of its epoch: the next start finishes that, or aborts it."""
+        self._streaming.stop()
+
+    def is_in_epoch(self) -> bool:
+        """Return whether an epoch runs, or Spark has not recorded the last one yet."""
+        return self._epochs.is_in_epoch()
 
     def report_behind(self) -> None:
         """Report how far the query is behind its sources, where Spark says it. Once for each progress of Spark's."""
-        progress = self._streaming.lastProgress if self._streaming is not None else None
+        progress = self._streaming.lastProgress
         if progress is None or progress["timestamp"] == self._behind_at:
             return
         self._behind_at = progress["timestamp"]
@@ -126,158 +158,31 @@ class Query:
                     fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
                     self._events.report("source_behind", level=logging.DEBUG, **fields)
 
-    def is_in_epoch(self) -> bool:
-        """Return whether an epoch runs, or Spark has not recorded the last one yet."""
-        if self._in_batch or self._parked or self._last_epoch is None or self._driver is None:
-            return self._in_batch
-        return not self._checkpoint.is_epoch_done(self._last_epoch, self._driver.journal.log)
+    def __enter__(self) -> Self:
+        return self
 
-    def abandon(self) -> None:
-        """Record that the driver has ended, wherever it is: the process ends now. Lets go of nothing."""
-        if self._driver is not None:
-            self._driver.heartbeat.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
 
-    def close(self) -> None:
-        """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
-        if self._driver is not None:
-            self._driver.close()
+    def __repr__(self) -> str:
+        return f"<Query of job {self._events.job}: {self._state()}; sinks: {', '.join(self._sinks)}>"
 
-    def check_fenced(self) -> None:
-        """Raise Fenced when another driver has claimed the job since this query did."""
-        if self._driver is not None:
-            self._driver.check_fenced()
+    def _repr_html_(self) -> str:
+        """Show the query as a table in a notebook."""
+        rows = [(name, sink.kind, sink.backend.target) for name, sink in self._sinks.items()]
+        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        head = "<tr><th>sink</th><th>backend</th><th>target</th></tr>"
+        return (
+            f"<p>Query of job <b>{html.escape(self._events.job)}</b>: {self._state()}</p><table>{head}{cells}</table>"
+        )
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
-        run_id: str | None = None
-        self._in_batch = True
-        if self._ending:
-            self._park(frame)
-        try:
-            if (found := query_run_of(frame.sparkSession)) is None:
-                raise not_on_the_querys_thread()
-            query_id, run_id = found
-            self._begin(run_id)
-            epoch = self._run(query_id, frame, batch_id)
-        except BaseException as error:
-            self._history.commands.name(error)
-            with self._runs:
-                if run_id not in self._ended_runs:  # a newer run's failure is not what this one's thread met
-                    self.failure = self.failure or error
-            raise
-        else:
-            with self._runs:
-                if run_id not in self._ended_runs:
-                    self._last_epoch = epoch
-                    self.epochs_done += 1
-        finally:
-            self._in_batch = False
+    def _state(self) -> str:
+        with suppress(Py4JError, OSError):
+            running = "running" if self.isActive else "failed" if self._streaming.exception() else "ended"
+            last = "no epoch yet" if self.last_epoch is None else f"last epoch {self.last_epoch}"
+            return f"{running}, {last}"
+        return "its JVM is gone"
 
-    def _park(self, frame: DataFrame) -> None:
-        """Let the query's own thread wait for the stop that interrupts it, and raise what Spark knows as a stop."""
-        self._parked, self._in_batch = True, False
-        jvm = jvm_of(frame.sparkSession)
-        with suppress(Py4JError):
-            while True:
-                jvm.java.lang.Thread.sleep(_PARK_MILLISECONDS)
-        raise RuntimeError(_INTERRUPTED) from None
-
-    def _begin(self, run_id: str) -> None:
-        """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""
-        with self._runs:
-            if run_id in self._ended_runs:
-                raise Fenced(
-                    f"run {run_id} of the query has ended, and comes with another batch",
-                    why="a newer run of the same query has claimed the job since",
-                    next="leave the job to that run",
-                )
-            if self._run_id is not None and run_id != self._run_id:
-                self._ended_runs.add(self._run_id)
-                self.close()
-                self._driver = self.failure = self._last_epoch = None
-            self._run_id = run_id
-
-    def _run(self, query_id: str, frame: DataFrame, batch_id: int) -> int:
-        driver, checkpoint = self._driver_for(query_id, frame), self._checkpoint
-        self._check_called(driver, batch_id)
-        if self._last_epoch is not None:
-            driver.coordinator.returned(self._last_epoch)
-        passes = self._passes_for(frame)
-        epoch = driver.journal.log.base + batch_id
-        # Before the first batch has run, nothing shows yet whether the query keeps state.
-        with closing(BatchWrite(passes, frame, keeps_state=batch_id == 0 or checkpoint.is_stateful())) as write:
-            fingerprint, ends = checkpoint.fingerprint(batch_id), checkpoint.source_ends(batch_id)
-            previous = checkpoint.previous(batch_id)
-            driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends, previous))
-        if not write.ran and checkpoint.is_stateful():
-            with tasks_of(epoch):
-                frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version
-        return epoch
-
-    def _check_called(self, driver: Driver, batch_id: int) -> None:
-        """Refuse a batch when the one before it was not given to this function, or its error was caught around it."""
-        try:
-            self._checkpoint.check_called(driver.journal.log, batch_id, ran=self._last_epoch is not None)
-        except LineageError as missed:
-            driver.check_fenced()
-            raise missed from self.failure
-        if self.failure is not None:
-            failed = str(self.failure).partition("\n  next: ")[0]
-            raise Retryable(
-                f"batch {batch_id} comes after a call that failed: {failed}",
-                why="the function around exactsink's caught that error, and Spark goes on as if there were none",
-                next="let its errors through, they must end the query; then start the query again",
-            ) from self.failure
-
-    def _passes_for(self, frame: DataFrame) -> Passes:
-        """Analyze once for all batches of one schema."""
-        if self._passes is None or not self._passes.fits(frame):
-            self._passes = passes_of(self._config, self._sinks, frame, self._route)
-        return self._passes
-
-    def _driver_for(self, query_id: str, frame: DataFrame) -> Driver:
-        """Return the driver of the newest run, which this batch belongs to."""
-        if query_id != self._checkpoint.query_id():
-            place = _for_spark(self._config.job.checkpoint)
-            raise LineageError(
-                f"query {query_id} does not write its checkpoint to {place}",
-                why="the journal stands beside the checkpoint, and the two must belong together",
-                next=f"give the query .option('checkpointLocation', '{place}')",
-            )
-        if self._driver is None:
-            if not self._preflighted:
-                found = preflight(self._config, self._sinks, frame, self._route)
-                found.refuse()
-                found.report_to(self._events, self._sinks)
-                self._passes = found.passes
-            return self._started(query_id)
-        return self._driver
-
-    def _claim_early(self) -> None:
-        """Claim before the query starts if the checkpoint knows its query; a new one is claimed by its first batch."""
-        query_id = self._checkpoint.query_id()
-        if query_id is not None:
-            self._started(query_id)
-            return
-        with closing(self._history.journal(backoff)) as journal:
-            self._checkpoint.check_bound(journal.read())
-
-    def _started(self, query_id: str) -> Driver:
-        """Claim the job with a new driver, in place of the last one."""
-        self.close()
-        driver = self._driver = Driver(self._history, self._sinks, self._events)
-        driver.heartbeat.alive = self._is_active
-        journal = driver.journal
-        driver.coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, journal.log))
-        return driver
-
-    def _is_active(self) -> bool:
-        try:
-            return self._streaming is None or self._streaming.isActive
-        except (Py4JError, OSError):  # the JVM is gone, and its query with it
-            return False
-
-
-def _for_spark(checkpoint: str) -> str:
-    """Return a checkpoint's place in full: Spark looks for a bare path in `fs.defaultFS`, not where the journal is."""
-    return checkpoint if is_object_url(checkpoint) else f"file://{checkpoint}"
+    def _is_quiet(self) -> bool:
+        """Return whether Spark waits: for its next trigger, or in a batch that is not begun."""
+        return self._epochs.is_parked() or not self.status["isTriggerActive"]

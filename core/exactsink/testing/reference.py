@@ -15,7 +15,7 @@ from exactsink.testing.runner import SCENARIOS
 from exactsink.testing.target import ConformanceTarget
 from exactsink.toolkit import roads
 
-__all__ = ["contract_page", "kit_page"]
+__all__ = ["class_section", "contract_page", "kit_page"]
 
 _CONTRACT = """\
 # The contract
@@ -48,7 +48,7 @@ def contract_page() -> str:
     parts = [_CONTRACT]
     for title, names in _PARTS.items():
         parts.append(f"## {title}\n")
-        parts += [_class(getattr(roads if name in roads.__all__ else contract, name)) for name in names]
+        parts += [class_section(getattr(roads if name in roads.__all__ else contract, name)) for name in names]
     return "\n".join(parts)
 
 
@@ -72,12 +72,13 @@ def kit_page() -> str:
             "## Capabilities\n\nA scenario that needs one is skipped where it is not there. Nothing else skips one.\n",
             markdown_table(("capability", "when a scenario is skipped"), capabilities),
             "## A target\n",
-            _class(ConformanceTarget),
+            class_section(ConformanceTarget),
         ]
     )
 
 
-def _class(kind: type) -> str:
+def class_section(kind: type) -> str:
+    """Return a class with its calls, their signatures, and what each promises."""
     bases = [base.__name__ for base in kind.__bases__ if base.__name__ in (*contract.__all__, *roads.__all__)]
     over = f" ({', '.join(bases)})" if bases else ""
     parts = [f"### `{kind.__name__}`{over}\n\n{prose(inspect.getdoc(kind) or '')}\n"]

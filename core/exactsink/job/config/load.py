@@ -13,16 +13,30 @@ from pydantic_core import ErrorDetails
 
 from exactsink.contract import ConfigError
 from exactsink.job.commands import Commands
-from exactsink.job.config.model import JobConfig, SinkSection
+from exactsink.job.config.model import JobConfig, SinkSection, SourceSection
 from exactsink.job.config.toml import Document, KeyPath, read_document
 from exactsink.job.config.wanted import field_of, keys_of, table_at, wanted, written
 from exactsink.protocol.commit import all_before
 from exactsink.toolkit.nearest import nearest
 
-__all__ = ["config_error", "load_config"]
+__all__ = ["config_error", "config_of", "load_config"]
 
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
+
+_OTHERWISE_NAMED: Mapping[str, frozenset[str]] = {
+    "url": frozenset({"conninfo"}),
+    "dsn": frozenset({"conninfo", "url"}),
+    "dbtable": frozenset({"table"}),
+    "savemode": frozenset({"mode"}),
+    "kafka.bootstrap.servers": frozenset({"bootstrap_servers"}),
+    "brokers": frozenset({"bootstrap_servers"}),
+    "partitionby": frozenset({"partition_by"}),
+    "primary_key": frozenset({"keys"}),
+    "access_key": frozenset({"profile"}),
+    "secret_key": frozenset({"profile"}),
+}
+"""What Spark, drivers and other sinks call an option, and the names that a backend here has for it."""
 
 _URL = re.compile(r"(?P<schemes>([A-Za-z][\w+.-]*:)+)//(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 _IN_BRACKETS = re.compile(r"\[[^\]]*\]")
@@ -32,11 +46,14 @@ _PORT_AND_NO_LOGIN = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
 def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> tuple[JobConfig, Document]:
     """Read a job's file; the document knows the line of each key. Raises ConfigError; secrets are never shown."""
     with Commands(os.fspath(path)).named():
-        return _loaded(Path(path), os.environ if environ is None else environ)
+        document = read_document(Path(path), os.environ if environ is None else environ)
+        config = config_of(document)
+        config.read_from(str(path))
+        return config, document
 
 
-def _loaded(path: Path, environ: Mapping[str, str]) -> tuple[JobConfig, Document]:
-    document = read_document(path, environ)
+def config_of(document: Document) -> JobConfig:
+    """Check a job's tables. Raises ConfigError, which names each mistake and its place."""
     for key_path, text in _texts(document.values):
         _check_url(text, document, key_path)
     values = dict(document.values)
@@ -54,8 +71,7 @@ def _loaded(path: Path, environ: Mapping[str, str]) -> tuple[JobConfig, Document
         raise config_error(error, document, (), JobConfig) from None
     _check_after(config, document)
     _check_quarantines(config, document)
-    config.read_from(str(path))
-    return config, document
+    return config
 
 
 def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
@@ -130,8 +146,11 @@ def config_error(
         path = (*base, *inner)
         name = ".".join(map(str, path))
         said.setdefault(path, []).append(_mistake(found, name, inner, model, also))
-    lines = [f"{document.place(path)}: {document.scrubbed(_one_of(texts))}" for path, texts in said.items()]
-    return ConfigError("\n".join(lines), next=f"fix {document.name}, then `exactsink check JOB.toml`")
+    mistakes = {path: document.scrubbed(_one_of(texts)) for path, texts in said.items()}
+    if document.text is None:  # each names its key
+        return ConfigError("\n".join(mistakes.values()), next=document.fix)
+    lines = [f"{document.place(path)}: {mistake}" for path, mistake in mistakes.items()]
+    return ConfigError("\n".join(lines), next=document.fix)
 
 
 def _one_of(texts: list[str]) -> str:
@@ -148,7 +167,11 @@ def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel
     if found["type"] == "extra_forbidden":
         if key == "spark" or key.startswith("spark."):
             return f"unknown key {name}: Spark's own settings stand in [spark.conf], under their whole names in quotes"
-        return f"unknown key {name}{nearest(key, {*keys_of(table), *(() if loc[:-1] else also)})}"
+        known = {*keys_of(table), *(() if loc[:-1] else also)}
+        if table is SourceSection and key not in known:
+            return f"unknown key {name}{nearest(key, known) or ': options of the source stand in [source.options]'}"
+        here = sorted(known & _OTHERWISE_NAMED.get(key.lower(), frozenset()))
+        return f"unknown key {name}{f'; here it is {here[0]}' if here else nearest(key, known)}"
     if found["type"] == "missing":
         example = written(key, field_of(table, key))
         return f"{name} is missing{example and f': {example}'}"

@@ -1,12 +1,13 @@
-"""A TOML file as text: which line a key stands on, and `${NAME}` from the environment."""
+"""A job's tables, out of a TOML file or out of Python: where a key stands, and `${NAME}` from the environment."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Document", "KeyPath", "read_document"]
+__all__ = ["Document", "KeyPath", "document_of", "read_document"]
 
 KeyPath = tuple[str | int, ...]
 _HEADER = re.compile(r"\s*\[+(?P<keys>[^\]]+)\]+\s*(#.*)?$")
@@ -32,24 +33,27 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: its values with the environment put in, and what of them came from there and must not be shown.
+    """A job's tables: their values with the environment put in, and what of them came from there and must not be shown.
 
     `task_values` are the same but for `${executor:NAME}`, which stands there as it is written: tasks resolve it.
+    `written` are the tables as they were given.
     """
 
     name: str
-    text: str = field(repr=False)
+    text: str | None = field(repr=False)
+    """The file's; None where the tables came from Python."""
     values: Mapping[str, Any] = field(repr=False)
     hidden: frozenset[str] = field(repr=False)
     task_values: Mapping[str, Any] = field(default_factory=dict, repr=False)
     folder: str = ""
     """Where the file is: relative paths in it are taken from here, wherever the job is started."""
+    written: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def line_of(self, path: KeyPath) -> int:
         """Return the line (from 1) where a key or table first stands, or the nearest table or key above it."""
         table: KeyPath = ()
         best, best_line = 0, 1
-        for number, line in enumerate(self.text.splitlines(), start=1):
+        for number, line in enumerate((self.text or "").splitlines(), start=1):
             if header := _HEADER.match(line):
                 here = table = _split(header["keys"])
             elif key := _KEY.match(line):
@@ -62,8 +66,15 @@ class Document:
         return best_line
 
     def place(self, path: KeyPath) -> str:
-        """Return where a key is, `job.toml line 3`."""
-        return f"{self.name} line {self.line_of(path)}"
+        """Return where a key is: `job.toml line 3`, or `sinks.lake.path` of a job that was made in Python."""
+        return ".".join(map(str, path)) if self.text is None else f"{self.name} line {self.line_of(path)}"
+
+    @property
+    def fix(self) -> str:
+        """What to do about a mistake in it."""
+        if self.text is None:
+            return "correct that, and make the Job again"
+        return f"fix {self.name}, then `exactsink check JOB.toml`"
 
     def scrubbed(self, text: str) -> str:
         """Take what came from the environment out of a message."""
@@ -86,12 +97,30 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     except tomllib.TOMLDecodeError as error:
         hint = ": a backslash begins an escape, so write / between folders" if "\\" in text else ""
         raise ConfigError(f"{path} is not TOML", why=str(error), next=f"fix that line{hint}") from None
-    document = Document(path.name, text, raw, frozenset())
-    driver, tasks = _Filling(document, environ), _Filling(document, environ, for_tasks=True)
-    values = {key: driver.filled(value, (key,)) for key, value in raw.items()}
-    task_values = {key: tasks.filled(value, (key,)) for key, value in raw.items()}
-    folder = str(path.absolute().parent)
-    return Document(path.name, text, values, frozenset(driver.hidden), task_values, folder)
+    return _filled(Document(path.name, text, raw, frozenset(), folder=str(path.absolute().parent)), environ)
+
+
+def document_of(tables: Mapping[str, Any], environ: Mapping[str, str]) -> Document:
+    """Take a job's tables out of Python, where a path may be a Path; relative ones mean the current folder."""
+    written = {key: _plain(value) for key, value in tables.items()}
+    return _filled(Document("the job", None, written, frozenset(), folder=str(Path.cwd())), environ)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as TOML has it, of which None is no part."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _filled(document: Document, environ: Mapping[str, str]) -> Document:
+    """Put the environment in."""
+    driver, tasks, written = _Filling(document, environ), _Filling(document, environ, for_tasks=True), document.values
+    values = {key: driver.filled(value, (key,)) for key, value in written.items()}
+    task_values = {key: tasks.filled(value, (key,)) for key, value in written.items()}
+    return replace(document, values=values, hidden=frozenset(driver.hidden), task_values=task_values, written=written)
 
 
 def _instead_of(path: Path) -> str:

@@ -1,0 +1,220 @@
+"""What a program or a notebook does with a job: a cell run twice, errors through Spark's query, frames of all kinds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit, udf
+from pyspark.sql.types import LongType
+
+from exactsink import Job, Query
+from exactsink.contract import ConfigError, ExactsinkError, PreflightError, Retryable
+from tests.e2e.jobs import ids, in_lake, in_table, write_source
+
+SCHEMA = "id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>"
+
+
+@pytest.fixture
+def job(tmp_path: Path, spark: SparkSession) -> Iterator[Job]:
+    sinks = {
+        "lake": {"backend": "files", "path": tmp_path / "lake"},
+        "table": {
+            "backend": "idempotent_upsert",
+            "url": f"sqlite:///{tmp_path}/table.db",
+            "table": "rows",
+            "keys": ["id"],
+            "columns": ["id", "kind", "amount"],
+            "create": True,
+        },
+    }
+    with closing(Job(name="orders", checkpoint=tmp_path / "checkpoint", sinks=sinks, trigger="1 second")) as made:
+        yield made
+        for left in spark.streams.active:
+            left.stop()
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    write_source(tmp_path, 3)
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "source"))
+
+
+def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(job: Job, rows: DataFrame, tmp_path: Path) -> None:
+    query = job.start(rows)
+    query.processAllAvailable()
+    lake = {"backend": "files", "path": str(tmp_path / "lake")}
+    other = {"name": "orders", "checkpoint": str(tmp_path / "other")}
+    again = Job.from_dict({"job": other, "sinks": {"lake": lake}})
+    for beside in (job, again):
+        with pytest.raises(ConfigError, match="a query of job orders runs in this session already") as refused:
+            beside.start(rows)
+        assert "stop()" in refused.value.next
+    assert query.isActive
+    assert job.journal().read().last_generation == 1
+    query.stop()
+    assert (query.isActive, query.exception()) == (False, None)
+    with job.start(rows) as restarted:
+        assert restarted.id == query.id
+        restarted.processAllAvailable()
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
+
+
+def test_stop_ends_the_epoch_first(job: Job, rows: DataFrame, tmp_path: Path) -> None:
+    query = job.start(rows)
+    while not query.is_in_epoch():
+        assert query.isActive
+    query.stop()
+    assert query.exception() is None
+    assert query.epochs >= 1
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(query.epochs)
+    assert repr(query) == f"<Query of job orders: ended, last epoch {query.last_epoch}; sinks: lake, table>"
+    assert "<td>files</td>" in query._repr_html_()
+    assert {"stop", "awaitTermination", "lastProgress", "epochs"} <= set(dir(query))
+
+
+def _refused(frame: DataFrame) -> DataFrame:
+    def refuse(number: int) -> int:
+        raise ValueError("no such customer")
+
+    return frame.withColumn("id", udf(refuse, LongType(), useArrow=False)("id"))
+
+
+BAD: dict[str, tuple[Any, type[ExactsinkError], str]] = {
+    "a UDF's error": (_refused, Retryable, "no such customer"),
+    "a NULL key": (lambda frame: frame.withColumn("id", lit(None).cast("bigint")), ExactsinkError, "id"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_what_ends_a_query_is_raised_as_ours_with_sparks_as_its_cause(case: str, job: Job, rows: DataFrame) -> None:
+    spoils, kind, says = BAD[case]
+    query = job.start(spoils(rows))
+    with pytest.raises(kind) as raised:
+        query.awaitTermination()
+    error = raised.value
+    assert says in str(error)
+    assert len(str(error)) < 800
+    assert error.next
+    assert error.__cause__ is not None
+    assert error._render_traceback_()[0].startswith(f"{type(error).__name__}: ")
+    assert query.exception() is error
+    assert "failed" in repr(query)
+
+
+NO_FRAMES: dict[str, Any] = {
+    "None": None,
+    "a name": "orders",
+    "Arrow": pa.table({"id": [1]}),
+    "DataStreamWriter": type("DataStreamWriter", (), {})(),
+}
+
+
+@pytest.mark.parametrize("case", list(NO_FRAMES))
+def test_what_is_no_frame_is_refused_by_its_type(case: str, job: Job) -> None:
+    kind = type(NO_FRAMES[case]).__name__
+    for call in (job.start, lambda frame: job.write(frame, run="r")):
+        with pytest.raises(
+            ConfigError, match=rf"takes a (streaming|batch) frame of Spark, and got .*{kind}"
+        ) as refused:
+            call(NO_FRAMES[case])
+        assert refused.value.next.startswith("give it ")
+
+
+def test_a_run_is_named_by_a_date_or_a_text(job: Job, spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(3).select("id", lit("a").alias("kind"), lit(1.5).alias("amount"))
+    result = job.write(frame, run=date(2026, 11, 20))
+    assert (result.run, result.already_done) == ("2026-11-20", False)
+    assert job.write(frame, run="2026-11-20").already_done
+    number: Any = 20261120
+    with pytest.raises(ConfigError, match="a run's name is int 20261120"):
+        job.write(frame, run=number)
+
+
+def test_two_columns_of_one_name_are_refused_before_the_first_row(job: Job, rows: DataFrame, tmp_path: Path) -> None:
+    lake = Job(
+        name="twice", checkpoint=tmp_path / "twice", sinks={"lake": {"backend": "files", "path": tmp_path / "l"}}
+    )
+    with pytest.raises(PreflightError, match="sink lake: the rows have 2 columns id"):
+        lake.start(rows.select("id", col("id")))
+    assert not (tmp_path / "l").exists()
+
+
+def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows: DataFrame, tmp_path: Path) -> None:
+    sinks = {
+        "a": {"backend": "files", "path": tmp_path / "lake"},
+        "b": {"backend": "files", "path": tmp_path / "lake"},
+        "c": {"backend": "files", "path": tmp_path / "checkpoint/lake"},
+    }
+    made = Job(name="shared", checkpoint=tmp_path / "checkpoint", sinks=sinks, output_mode="update")
+    found = {name: [(f.severity, f.message) for f in each] for name, each in made.preflight(rows).findings.items()}
+    assert [severity for severity, _ in found["a"]] == ["warning"]
+    assert "gives a key again" in found["a"][0][1]
+    assert any(severity == "warning" and "as sink a does" in message for severity, message in found["b"])
+    assert any(severity == "error" and "the job's own folder" in message for severity, message in found["c"])
+
+
+def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="relative paths in it"):
+        job.to_toml(tmp_path / "job.toml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", "lake")
+    sinks = {"lake": {"backend": "files", "path": "${PLACE}"}}
+    made = Job(name="orders", checkpoint="c", sinks=sinks, require="exactly_once")
+    assert "${PLACE}" in made.to_toml("job.toml")
+    file = tmp_path / "job.toml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    read = Job.from_toml(file)
+    assert (read.config.job, read.config.sinks) == (made.config.job, made.config.sinks)
+    assert read.sinks["lake"].backend.target == made.sinks["lake"].backend.target == f"file://{tmp_path}/lake"
+    with pytest.raises(ConfigError, match="can't be written"):
+        made.to_toml("job.toml")
+    with pytest.raises(ConfigError, match=r"sinks\.lake\.format: one of") as wrong:
+        Job(name="orders", checkpoint="c", sinks={"lake": {"backend": "files", "path": "x", "format": "parket"}})
+    assert "make the Job again" in wrong.value.next
+    tables: Any = "job.toml"
+    with pytest.raises(ConfigError, match="the job's tables are str"):
+        Job.from_dict(tables)
+
+
+SCRIPT = """
+from exactsink import Job, Query, RunResult
+from pyspark.sql import DataFrame
+
+def stream(df: DataFrame) -> int:
+    job = Job(name="orders", checkpoint="c", sinks={"lake": {"backend": "files", "path": "lake"}}, trigger="1 second")
+    query: Query = job.start(df)
+    query.awaitTermination(10)
+    reveal_type(query.epochs)
+    return query.epochs
+
+def batch(job: Job, df: DataFrame) -> RunResult:
+    return job.write(df, run="2026-11-20")
+
+Job(name="orders", checkpoint="c", sinks={}, output_mode="upsert")
+"""
+
+
+def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
+    script = tmp_path / "stream.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--config-file="]
+    checked = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
+    lines = checked.stdout.splitlines()
+    assert any('Revealed type is "int"' in line or 'Revealed type is "builtins.int"' in line for line in lines)
+    assert ["output_mode" in line for line in lines if "error" in line and "Found" not in line] == [True]
+
+
+def test_query_has_the_names_of_sparks_own() -> None:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    names = {name for name in dir(StreamingQuery) if not name.startswith("_")}
+    assert names <= set(dir(Query))
