@@ -166,12 +166,19 @@ class Records:
     def __init__(self, batch: pa.RecordBatch, topic: str | None, doing: str, header: Header | None = None) -> None:
         """Read a batch; `header` comes after each row's own."""
         self._doing = doing
+        self.bytes = batch.nbytes
         self.values = _bytes(batch.column("value"))
         self.keys = _bytes(batch.column("key")) if "key" in batch.schema.names else None
         self.topics = self._topics(batch) if topic is None else None
         self.partitions = self._partitions(batch)
         self.timestamps = self._timestamps(batch)
         self.headers = self._headers(batch, [] if header is None else [header])
+
+    @property
+    def kinds(self) -> Sequence[object]:
+        """What records must have alike to be joined."""
+        columns = (self.values, self.keys, self.partitions, self.timestamps)
+        return [column and column.type for column in columns]
 
     def _topics(self, batch: pa.RecordBatch) -> list[str]:
         topics = batch.column("topic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 from kafka.protocol.metadata import CoordinatorType
 
 from exactsink_kafka import errors, messages
-from exactsink_kafka.channel import Answers, Asker, Channel, Question, Talk
+from exactsink_kafka.channel import Answers, Asker, Channel, Question, Sent, Talk
 from exactsink_kafka.messages import Cluster, Described, Offset, OpenProducer, Seen, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
@@ -67,9 +68,9 @@ class Wire:
 
         return self._asker.use("ask what cluster this is", once)
 
-    def ask(self, *questions: Question[Any]) -> list[Any]:
-        """Ask side by side: as long as the slowest takes, not as all do."""
-        return self._asker.persist(questions)
+    def ask(self, *questions: Question[Any], seconds: float | None = None) -> list[Any]:
+        """Ask side by side: as long as the slowest takes, not as all do. `seconds` are in place of the patience."""
+        return self._asker.persist(questions, seconds)
 
     def _one(self, question: Question[Read]) -> Read:
         answer: Read = self.ask(question)[0]
@@ -211,10 +212,49 @@ class Wire:
     def take(self, id: str) -> Transaction:
         """Take a transactional id, once what its last user left open is ended."""
         doing, lives = "take a transactional id", min(self._asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
-        request = partial(messages.take_request, id, lives)
-        [(code, answer)] = self.ask(self._coordinated(doing, id, request, errors.ENDING))
+        code, taken = self.begin(id, lives)
         self._answered(doing, code, id=id)
-        return Transaction(id, answer.producer_id, answer.producer_epoch)
+        return taken
+
+    def begin(self, id: str, lives: float) -> tuple[int, Transaction]:
+        """Take it for a transaction that lives so many seconds; return the coordinator's error code as well."""
+        request = partial(messages.take_request, id, lives)
+        [(code, answer)] = self.ask(self._coordinated("take a transactional id", id, request, errors.ENDING))
+        return int(code), Transaction(id, answer.producer_id, answer.producer_epoch) if answer else Transaction(
+            id, -1, -1
+        )
+
+    def join_partitions(self, one: Transaction, topic: str, partitions: Sequence[int], seconds: float) -> int:
+        """Make partitions of a topic part of a transaction, within so many seconds; return the first error code."""
+        request = partial(messages.partitions_request, one, topic, partitions)
+        doing, again = "make partitions part of a transaction", errors.ENDING | {errors.UNKNOWN_TOPIC}
+        [(code, _)] = self.ask(
+            self._coordinated(doing, one.id, request, again, code_of=messages.joined), seconds=seconds
+        )
+        return int(code)
+
+    @property
+    def options(self) -> KafkaOptions:
+        """Return the options that it connects with."""
+        return self._asker.options
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the broker that was last heard to lead a partition, -1 where none was."""
+        return self._asker.leaders.get((topic, partition), -1)
+
+    def locate(self, topic: str, seconds: float) -> None:
+        """Ask who leads a topic's partitions now, and where brokers are, for that long at most."""
+
+        def once(channel: Channel) -> None:
+            channel.refresh()
+            (answer,) = channel.ask([(messages.metadata_request(names=[topic]), None)])
+            self._asker.leaders = messages.leaders(answer)
+
+        self._asker.use("find leaders", once, time.monotonic() + seconds)
+
+    def post(self, request: Any, broker: int, seconds: float) -> Sent:
+        """Send a request to a broker once; its answer is for the caller to wait for."""
+        return self._asker.use("write rows", lambda channel: channel.post(request, broker, seconds))
 
     def join(self, one: Transaction, group: str) -> int:
         """Make a group's offsets part of a transaction; return the coordinator's error code."""
