@@ -122,7 +122,7 @@ class Asker:
     def persist(self, questions: Sequence[Question[Any]], seconds: float | None = None) -> list[Any]:
         """Ask all questions side by side, and again for their keys with a code that another try may change.
 
-        Gives what each question reads in its answers. What is left after the patience, or `seconds`, keeps its last code.
+        Gives what each question reads in its answers; what is left after the patience (`seconds`) keeps its last code.
         """
         patience = self._patience if seconds is None else seconds
         until, left = time.monotonic() + patience, {q: list(dict.fromkeys(q.keys)) for q in questions}

@@ -51,11 +51,11 @@ class Settings:
         numbers = {name: _number(name, value, doing) for name, value in given.items() if name not in _CODECS}
         name = str(next((given[name] for name in _CODECS if name in given), "none"))
         if name not in CODECS:
-            raise refused_settings(doing, f"compression.type is {name}, and is one of {', '.join(CODECS)}")
+            raise refused_settings(doing, f"compression.type has to be one of {', '.join(CODECS)}")
         try:
             codec = Codec(name, numbers.get("compression.level"))
         except pa.ArrowException as error:
-            raise refused_settings(doing, f"compression.type {name}: {error}") from error
+            raise refused_settings(doing, f"there is no compression.level like this of {name}") from error
         lifetime = numbers.get("message.timeout.ms", numbers.get("delivery.timeout.ms", 300_000))
         size = min(numbers.get("batch.size", 262_144), options.record_limit[0])
         return cls(codec, size, lifetime / 1000, numbers.get("topic.metadata.propagation.max.ms", 30_000) / 1000)
@@ -222,7 +222,7 @@ def _number(name: str, given: object, doing: str) -> int:
     try:
         number = int(float(str(given)))
     except ValueError:
-        raise refused_settings(doing, f"{name} is {given}, which is no number") from None
+        raise refused_settings(doing, f"{name} is no number") from None
     if number < (-1 if name == "compression.level" else 0):
-        raise refused_settings(doing, f"{name} is {given}, which is too small")
+        raise refused_settings(doing, f"{name} is too small")
     return number

@@ -15,7 +15,7 @@ from exactsink.toolkit.json_columns import JSON_OPTIONS, check_map_keys
 from exactsink.toolkit.spark_sql import quoted_name, text_map
 from exactsink_kafka.options import KafkaOptions
 
-__all__ = ["Header", "Records", "plain_only", "shaped"]
+__all__ = ["Header", "Records", "shaped"]
 
 Header = tuple[str, bytes | None]
 
@@ -78,21 +78,7 @@ def shaped(options: KafkaOptions, schema: pa.Schema) -> list[str] | None:
     if options.value_format == "json":
         return _json_record(options.key, schema)
     _check_columns(options, schema)
-    if options.writer == "fast" and (slow := plain_only(options, schema)):
-        raise ConfigError(
-            f'writer = "fast" takes no rows with a column {slow[0]}',
-            why="whole batches go to one topic, and carry keys, values and partitions only",
-            next='set writer = "auto", or leave the column out: columns = ['
-            + ", ".join(f'"{name}"' for name in schema.names if name not in slow)
-            + "]",
-        )
     return None
-
-
-def plain_only(options: KafkaOptions, schema: pa.Schema) -> Sequence[str]:
-    """Name the columns that only the plain writer takes, a call per row."""
-    slow = ("headers", "timestamp") if options.topic is not None else ("topic", "headers", "timestamp")
-    return [name for name in slow if name in schema.names]
 
 
 def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:

@@ -64,6 +64,8 @@ class Sender:
         """By leader: what it has not answered yet."""
         self._kept: dict[int, deque[Batch]] = defaultdict(deque)
         """By partition: what is not acknowledged, in the order of sequences."""
+        self._begun: set[int] = set()
+        """Partitions that have a batch."""
         self._bytes = 0
         self._doubt = False
         self._until = 0.0  # monotonic
@@ -73,7 +75,7 @@ class Sender:
         self._until = until
         for wave in _waves(batches):
             for leader, some in self._by_leader(wave).items():
-                self._make_room(leader, sum(batch.size for batch in some))
+                self._make_room(leader, some)
                 for batch in some:
                     self._kept[batch.partition].append(batch)
                     self._bytes += batch.size
@@ -86,7 +88,16 @@ class Sender:
         self._drain()
         self._settle_doubt()
 
-    def _make_room(self, leader: int, size: int) -> None:
+    def _make_room(self, leader: int, batches: list[Batch]) -> None:
+        """Wait until a request may follow. The first batch of a partition goes alone.
+
+        A leader that has nothing of the producer yet takes any sequence number: a second batch, where it refused the
+        first one because it was not leading yet.
+        """
+        size = sum(batch.size for batch in batches)
+        new = [batch.partition for batch in batches if batch.partition not in self._begun]
+        while self._out[leader] and any(self._kept[partition] for partition in new):
+            self._take(leader)
         while self._out[leader] and self._out[leader][0][0].done():
             self._take(leader)
         while len(self._out[leader]) >= _MOST_IN_FLIGHT:
@@ -142,6 +153,7 @@ class Sender:
         kept = self._kept[batch.partition]
         if code in TAKEN:
             kept.remove(batch)
+            self._begun.add(batch.partition)
             self._bytes -= batch.size
         elif code in AGAIN or (code == OUT_OF_ORDER and kept[0] is not batch):
             self._doubted(failure_of(Code(code), self._topic))  # out of order: behind one that has failed
