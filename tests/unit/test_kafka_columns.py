@@ -120,6 +120,6 @@ def test_rows_without_a_key_fill_a_batch_of_one_partition_after_the_other() -> N
 
 def test_a_chunk_is_a_few_megabytes_or_one_row_and_what_is_empty_makes_none() -> None:
     batch = pa.record_batch({"value": pa.array([b"v" * 5_000_000, b"w" * 2_000_000, b"", None, b"x" * 9_000_000])})
-    made = [chunk.sizes().tolist() for chunk, _ in _chunks([Records(batch, "t", "test")])]
+    made = [chunk.sizes.tolist() for chunk, _ in _chunks([Records(batch, "t", "test")])]
     assert made == [[5_000_000, 2_000_000, 0, 0], [9_000_000]]
     assert list(_chunks([])) == []

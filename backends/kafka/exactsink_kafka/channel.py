@@ -138,6 +138,24 @@ class Asker:
                 break  # at once: the iterator waits before its next step
         return [question.read(answers[question]) for question in questions]
 
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the broker that was last heard to lead a partition, -1 where none was."""
+        return self.leaders.get((topic, partition), -1)
+
+    def locate(self, topic: str, seconds: float) -> None:
+        """Ask who leads a topic's partitions now, and where brokers are, for that long at most."""
+
+        def once(channel: Channel) -> None:
+            channel.refresh()
+            (answer,) = channel.ask([(messages.metadata_request(names=[topic]), None)])
+            self.leaders = messages.leaders(answer)
+
+        self.use("find leaders", once, time.monotonic() + seconds)
+
+    def post(self, request: Any, broker: int, seconds: float) -> Sent:
+        """Send a request to a broker once; its answer is for the caller to wait for."""
+        return self.use("write rows", lambda channel: channel.post(request, broker, seconds))
+
     def coordinators(
         self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
     ) -> tuple[dict[str, int], dict[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,7 +39,7 @@ _SNAPPY_BLOCK, _LZ4_BLOCK = 32 << 10, 256 << 10
 _LZ4_FRAME = b"\x04\x22\x4d\x18\x60\x50\xfb"  # magic, blocks that stand alone, of 256 KB, the header's checksum
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Columns:
     """A chunk of rows. `times` are in milliseconds; `headers` hold each row's, encoded, after their count."""
 
@@ -47,6 +48,7 @@ class Columns:
     times: _Ints | None = None
     headers: pa.Array | None = None
 
+    @cached_property
     def sizes(self) -> _Ints:
         """Return the bytes of each row's key, value and headers."""
         sizes = np.maximum(_lengths(self.values), 0)
@@ -140,13 +142,13 @@ def partitions_of(
         part, free = np.zeros(rows, _kind(count)), np.ones(rows, bool)
     else:
         part = ((murmur2(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(_kind(count))
-        free = _nulls(keys)
+        free = _nulls(keys) if keys.null_count else np.zeros(rows, bool)
     if given is not None:
         named = given >= 0
         part[named] = given[named]
         free &= ~named
     if free.any():
-        part[free] = spread(columns.sizes()[free] + _MOST_OVERHEAD)
+        part[free] = spread(columns.sizes[free] + _MOST_OVERHEAD)
     return part
 
 
@@ -184,7 +186,7 @@ def runs_of(columns: Columns, part: npt.NDArray[Any], most_bytes: int, now: int)
     base = now if columns.times is None else int(columns.times.min())
     stamps = np.zeros(len(part), np.int64) if columns.times is None else columns.times - base
     head = [_zigzag(stamps), _zigzag(key_lengths), _zigzag(value_lengths)]
-    sizes = columns.sizes()
+    sizes = columns.sizes
     bodies = sizes + sum(map(_varint_sizes, head)) + 1 + (columns.headers is None)
     bounds = _bounds(bodies if order is None else bodies[order], groups, most_bytes)
     edges = np.array([*(start for _, start in bounds), len(part)], np.int64)

@@ -91,7 +91,7 @@ class ColumnsClient(Client):
         else:
             raise self._refused(UNKNOWN_TOPIC)
         self._partitions = len(found[self._topic].partitions)
-        spread = [p for p in range(self._partitions) if self._wire.leader(self._topic, p) >= 0] or [0]
+        spread = [p for p in range(self._partitions) if self._wire.asker.leader(self._topic, p) >= 0] or [0]
         self._spread = Spread(spread, self._settings.batch_size, random.randrange(len(spread)))
 
     def cluster_id(self, seconds: float) -> str:
@@ -147,7 +147,7 @@ class ColumnsClient(Client):
 
     def _batches(self, columns: Columns, named: npt.NDArray[np.int64] | None) -> Iterator[Batch]:
         """Make a chunk's batches, with the next sequence numbers of their partitions."""
-        if (largest := int(columns.sizes().max())) > self._largest:
+        if (largest := int(columns.sizes.max())) > self._largest:
             raise self._refused(_TOO_LARGE, largest)
         if named is not None and int(named.max()) >= self._partitions:
             raise self._refused(_UNKNOWN_PARTITION)
@@ -178,7 +178,7 @@ def _chunks(records: Sequence[Records]) -> Iterator[tuple[Columns, npt.NDArray[n
     if any(one.headers is not None for one in records):
         headers = pa.array([made for one in records for made in _headers(one.headers, len(one.values))], pa.binary())
     whole = Columns(values, keys, times, headers)
-    ends, start = np.cumsum(whole.sizes()), 0
+    ends, start = np.cumsum(whole.sizes), 0
     while start < len(values):
         before = int(ends[start - 1]) if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, before + _MOST_GATHERED * 2, "right")))

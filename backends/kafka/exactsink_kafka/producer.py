@@ -1,7 +1,6 @@
-"""A task's producer: one open transaction that rows go into, through librdkafka.
+"""A task's producer: one open transaction that rows go into.
 
-`PlainClient` is a call of confluent-kafka's per row, and takes every column a record can have; `fast.FastClient` hands
-over whole Arrow batches.
+`PlainClient` calls confluent-kafka for each row, and takes every column that a record can have.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _AT_ONCE = 20_000
 
 
 class Client(Protocol):
-    """A producer of librdkafka's. What goes wrong with rows is noted in `failures`; what a call fails of is raised."""
+    """What sends rows. What goes wrong with them is noted in `failures`; what a call fails of is raised."""
 
     failures: Failures
 
@@ -92,16 +91,11 @@ class RowProducer:
         self._doing = doing
 
     def open(self, seconds: float) -> str:
-        """Take the transactional id, and return the cluster's id.
-
-        Two questions first: a connection made for the first is not the one that lasts, and a coordinator asked for in
-        between is asked again only after half a second.
-        """
+        """Take the transactional id, and return the cluster's id."""
         client, until = self._live(), time.monotonic() + seconds
         with ThreadPoolExecutor(1) as pool:
             connected = pool.submit(self._beside)
-            for _ in range(2):
-                client.metadata(_left(until))
+            client.metadata(_left(until))
             cluster = client.cluster_id(_left(until))
             client.init_transactions(_left(until))
             connected.result()
@@ -167,8 +161,15 @@ class PlainClient(Client):
             raise refused_settings(doing, why) from error
 
     def metadata(self, seconds: float) -> None:
+        """Ask twice.
+
+        librdkafka drops the connection of its first answer. A coordinator that is asked for in between is asked again
+        only after half a second.
+        """
+        until = time.monotonic() + seconds
         with self._explaining():
-            self._producer.list_topics(self._topic or "__transaction_state", timeout=seconds)
+            for _ in range(2):
+                self._producer.list_topics(self._topic or "__transaction_state", timeout=_left(until))
 
     def cluster_id(self, seconds: float) -> str:
         with self._explaining():

@@ -110,7 +110,7 @@ class Sender:
         """Group batches by their leaders as they were last heard of, -1 where there is none."""
         grouped = defaultdict(list)
         for batch in batches:
-            grouped[self._wire.leader(self._topic, batch.partition)].append(batch)
+            grouped[self._wire.asker.leader(self._topic, batch.partition)].append(batch)
         return grouped
 
     def _post(self, leader: int, batches: list[Batch]) -> None:
@@ -120,7 +120,7 @@ class Sender:
         self._join({batch.partition for batch in batches} - self._joined)
         pieces = [(batch.partition, batch.pieces) for batch in batches]
         request = produce_request(self._transaction, self._topic, pieces, _MOST_SECONDS, joins=self._joins)
-        self._out[leader].append((self._wire.post(request, leader, _MOST_SECONDS), batches))
+        self._out[leader].append((self._wire.asker.post(request, leader, _MOST_SECONDS), batches))
         return None
 
     def _join(self, partitions: set[int]) -> None:
@@ -143,7 +143,7 @@ class Sender:
             raise self._late(0) from None
         except (KafkaError, OSError) as error:
             if is_refusal(error) or isinstance(error, IncompatibleBrokerVersion):
-                raise explained(self._failures.doing, error, self._wire.options) from error
+                raise explained(self._failures.doing, error, self._wire.asker.options) from error
             return self._doubted(failure_of(Code(_LOST, f"{type(error).__name__}: {error}"), self._topic))
         for batch in batches:
             self._judge(batch, codes[batch.partition])
@@ -203,7 +203,7 @@ class Sender:
     def _located(self) -> bool:
         """Ask who leads the partitions; False where nobody answers now."""
         try:
-            self._wire.locate(self._topic, max(0.1, self._left()))
+            self._wire.asker.locate(self._topic, max(0.1, self._left()))
         except Fatal:
             raise
         except ExactsinkError as error:

@@ -31,7 +31,7 @@ _HEAD = 61
 
 
 def test_records_are_librdkafka_s_to_the_byte(kafka: Kafka) -> None:
-    """So that nothing can tell the writers apart but sizes of batches, and where batches end."""
+    """The writers differ in the sizes of their batches only."""
     values = [b"", None, b"v" * 63, b"v" * 64, b"v" * 9000, *(b"%d" % n for n in range(200))]
     keys = [None, b"", *(b"k" * (n % 150) for n in range(len(values) - 2))]
     headers = [[] if n % 3 else [{"key": "h", "value": None}, {"key": "ü" * n, "value": b"x" * n}] for n in range(205)]
@@ -54,7 +54,7 @@ def first_batch(attempts: Attempts) -> bytes:
     with closing(attempts.wire()) as wire:
         topic = wire.topics([attempts.options.topic or ""])[attempts.options.topic or ""]
         request = messages.fetch_request(topic.id, 0, 0)
-        [answer] = wire._asker.use("fetch", lambda channel: channel.ask([(request, 1)]))
+        [answer] = wire.asker.use("fetch", lambda channel: channel.ask([(request, 1)]))
     return bytes(answer.responses[0].partitions[0].records)
 
 
@@ -77,11 +77,11 @@ def test_java_s_consumer_reads_all_codecs_with_its_checks(kafka: Kafka, size: in
 
 def consumed(kafka: Kafka, topics: list[str], count: int) -> Iterator[list[str]]:
     """Read by Kafka's console consumer, whose `check.crcs` is on; yield partition, key and value."""
-    shown = [f"print.{what}=true" for what in ("partition", "key")] + ["print.value=true", "key.separator=|"]
+    wanted = [f"print.{what}=true" for what in ("partition", "key")] + ["print.value=true", "key.separator=|"]
     command = [java(), "-cp", f"{jars(TOOLS)}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer"]
     command += ["--bootstrap-server", kafka.bootstrap, "--include", "|".join(topics), "--from-beginning"]
     command += ["--isolation-level", "read_committed", "--max-messages", str(count), "--timeout-ms", "30000"]
-    for one in shown:
+    for one in wanted:
         command += ["--formatter-property", one]
     out = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     for line in out.stdout.splitlines():
@@ -103,11 +103,11 @@ def test_random_rows_of_every_kind_are_read_as_they_were_written(kafka: Kafka, p
         mine.commit(mine.voted(*(to_batch(rng, one) for one in batches)))
         every = (row for batch in batches for row in batch)
         wanted = Counter((row.key, row.value, tuple(row.headers or ()), row.time or 0) for row in every)
-        assert Counter(map(told, kafka.rows(topic))) == wanted, f"play {number}"
+        assert Counter(map(shown, kafka.rows(topic))) == wanted, f"play {number}"
         kafka.delete_topic(topic)
 
 
-def told(record: Record) -> tuple[Any, ...]:
+def shown(record: Record) -> tuple[Any, ...]:
     """Return a record's parts, with a time of 0 where it is that of its writing."""
     return record.key, record.value, record.headers, record.timestamp if record.timestamp < 10**12 else 0
 
