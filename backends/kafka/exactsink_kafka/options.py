@@ -119,7 +119,7 @@ class KafkaOptions(BackendOptions):
     ids_per_participant: int = Field(default=4, ge=2, le=64)
     """How many transactional ids a round has for each partition of an epoch: see docs/how-to/write-to-kafka.md."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
-    """librdkafka's settings for the producers: `{"compression.type" = "zstd", "linger.ms" = 50}`."""
+    """librdkafka's settings for the producers: `{"compression.type" = "zstd", "batch.size" = 500000}`."""
     mark_topic: str | None = None
     """The topic whose partition 0 the sink's mark is kept for, as an offset of group `exactsink.JOB.SINK`: `topic`
     where left out. Rows that name their own topics have a mark with this option only."""
