@@ -1,6 +1,6 @@
 """What our Kafka writers are measured beside. Imported by Spark's workers, so light.
 
-A loop that a careful user writes by hand, and our own writers without transactions: at least once.
+A loop that a careful user writes by hand, and our own plain writer without transactions: at least once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from benchmarks.null_backend import NullCommitter
 from exactsink.contract import Committable, Committer, JobContext, Traits, Txn, Writer
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.errors import Failures
-from exactsink_kafka.fast import FastClient, Library
 from exactsink_kafka.options import KafkaOptions, producer_settings
-from exactsink_kafka.producer import Client, PlainClient, RowProducer
+from exactsink_kafka.producer import PlainClient, RowProducer
 
 __all__ = ["AtLeastOnce", "BareLoop"]
 
@@ -72,7 +71,7 @@ class BareLoop:
 
 
 class AtLeastOnce(KafkaBackend):
-    """Our own writers without a transaction: idempotent, flushed before the vote, with nothing left to decide."""
+    """Our own plain writer without a transaction: idempotent, flushed before the vote, with nothing left to decide."""
 
     @property
     def traits(self) -> Traits:
@@ -92,13 +91,7 @@ class _Writer(Writer):
         self._rows = 0
         given = _without_transactions(producer_settings(options, "", "at least once"))
         failures = Failures("write", options)
-        client: Client
-        if options.writer == "fast":
-            given["delivery.report.only.error"] = "true"
-            client = _Fast(Library(), given, options.topic, failures, "write")
-        else:
-            client = _Plain(given, options.topic, failures, "write")
-        self._producer = RowProducer(client, options.topic, "write")
+        self._producer = RowProducer(_Plain(given, options.topic, failures, "write"), options.topic, "write")
         self._producer.open(_SECONDS)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -116,13 +109,6 @@ class _Writer(Writer):
 
 class _Plain(PlainClient):
     """The plain client as it is, save for the transaction."""
-
-    def init_transactions(self, seconds: float) -> None:
-        """Take no id."""
-
-
-class _Fast(FastClient):
-    """The fast client as it is, save for the transaction."""
 
     def init_transactions(self, seconds: float) -> None:
         """Take no id."""

@@ -21,7 +21,7 @@ CORE = ROOT / "core/exactsink"
 NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 22, "idempotent_upsert": 46, "kafka": 24, "postgres": 24}
+MOST_FILES = {"files": 22, "idempotent_upsert": 46, "kafka": 26, "postgres": 24}
 MOST_LINES = {"files": 2140, "idempotent_upsert": 3410, "kafka": 2780, "postgres": 2500}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from exactsink.contract import ConfigError
-from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.records import Records, plain_only, shaped
+from exactsink_kafka.options import FAST_SETTINGS, KafkaOptions, slow_because
+from exactsink_kafka.records import Records, shaped
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD = {"key": pa.binary(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32()}
@@ -99,17 +99,22 @@ def test_a_column_of_another_type_is_refused_with_the_cast(column: str, kind: pa
     assert fix in error.next
 
 
-@pytest.mark.parametrize("column", ["headers", "timestamp", "topic"])
-def test_the_fast_writer_is_refused_rows_that_only_the_plain_one_takes(column: str) -> None:
-    topic = None if column == "topic" else "t"
-    rows = schema(**{"value": pa.string(), "partition": pa.int32(), "topic": pa.string(), column: RECORD[column]})
-    error = refusal(rows, writer="fast", topic=topic)
-    assert f"a column {column}" in error.what
-    assert f'"{column}"' not in error.next
-    assert '"value", "partition"' in error.next
-    assert plain_only(options(topic=topic), rows) == [column]
-    for writer in ("auto", "plain"):
-        assert shaped(options(writer=writer, topic=topic), rows) is None
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"topic": None}, "the rows name their own topics"),
+        ({"producer": {"socket.keepalive.enable": True, "linger.ms": 5}}, "the setting socket.keepalive.enable"),
+        ({"producer": dict.fromkeys(FAST_SETTINGS, 1)}, None),
+        ({"epoch_header": "epoch"}, None),
+    ],
+)
+def test_what_needs_the_plain_writer_is_refused_to_the_fast_one(given: dict[str, Any], why: str | None) -> None:
+    assert (why or "") in (slow_because(options(**given)) or "")
+    if why is None:
+        assert options(**given, writer="fast").writer == "fast"
+    else:
+        with pytest.raises(ValueError, match=f'writer = "fast": .*{why}'):
+            options(**given, writer="fast")
 
 
 def test_json_is_the_whole_row_with_its_nulls_and_microseconds() -> None:
@@ -151,5 +156,3 @@ def test_an_epochs_header_comes_after_the_records_own() -> None:
     assert Records(batch, "t", "write", epoch).headers == [[("a", b"1"), epoch], [epoch], [epoch]]
     assert Records(batch.select(["value"]), "t", "write", epoch).headers == [[epoch]] * 3
     assert Records(batch, "t", "write").headers == [[("a", b"1")], None, None]
-    with pytest.raises(ValueError, match="epoch_header: the fast writer takes no headers"):
-        options(epoch_header="epoch", writer="fast")

@@ -5,8 +5,10 @@ options       the sink's options, and the same in the words of the two clients
 backend       what the backend promises; makes writers and committers
 records       a row's columns: what the JVM makes of them, and a batch as records
 writer        a task attempt: one transaction, left open, the choice of its client, and the vote that names it
-producer      the transaction's producer; the plain client, a call per row
-fast          the fast client, a call per Arrow batch: all ctypes
+producer      the transaction's producer; the plain client, a call per row, through librdkafka
+columns_client  the fast client: gathers Arrow batches, and sends them as record batches of our own
+columns       Arrow columns as record batches, by kernels: no step per row
+sender        sends them to the leaders until each is acknowledged
 transactions  transactional ids, a task's ticket, and the vote's payload
 committer     the driver's side: opens epochs, ends transactions, lists and sweeps them
 outcomes      what became of a transaction, by its partitions; writes markers that got lost

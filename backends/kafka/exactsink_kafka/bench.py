@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from exactsink.bench.target import BenchReader, BenchTarget, Place
 from exactsink.contract import BackendOptions, ConfigError, Fatal
-from exactsink_kafka import fast  # noqa: F401 - here once, not in each process that a bench forks
+from exactsink_kafka import columns_client  # noqa: F401 - here once, not in each process that a bench forks
 from exactsink_kafka.group import group_of
 from exactsink_kafka.options import KafkaOptions, librdkafka_settings
 

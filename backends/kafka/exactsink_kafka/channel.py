@@ -6,6 +6,7 @@ All private calls of kafka-python are here: its connections, and requests that n
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from exactsink_kafka import messages
 from exactsink_kafka.errors import MOVING, explained, is_refusal
 from exactsink_kafka.options import KafkaOptions, kafka_python_settings
 
-__all__ = ["Answers", "Asker", "Channel", "Question", "Talk"]
+__all__ = ["Answers", "Asker", "Channel", "Question", "Sent", "Talk", "Unanswered"]
 
 ANSWER_SECONDS = 10.0
 """How long one request waits for its answer, and one connection for its set-up, before another try."""
@@ -37,6 +38,7 @@ IDLE_SECONDS = 60.0
 _ID = CoordinatorType.TRANSACTION
 _FIRST, _LONGEST = 0.002, 0.25  # seconds between tries
 _NOISY = "admin.client cluster net.connection net.manager net.selector net.transport protocol.parser"
+_BYTES = "kafka.protocol.parser"  # logs what it sends, so all rows
 _CHATTY = [f"kafka.{name}" for name in _NOISY.split()]
 
 
@@ -117,15 +119,16 @@ class Asker:
         assert failed is not None
         raise failed
 
-    def persist(self, questions: Sequence[Question[Any]]) -> list[Any]:
+    def persist(self, questions: Sequence[Question[Any]], seconds: float | None = None) -> list[Any]:
         """Ask all questions side by side, and again for their keys with a code that another try may change.
 
-        Gives what each question reads in its answers; what is left after the patience keeps its last code.
+        Gives what each question reads in its answers; what is left after the patience (`seconds`) keeps its last code.
         """
-        until, left = time.monotonic() + self._patience, {q: list(dict.fromkeys(q.keys)) for q in questions}
+        patience = self._patience if seconds is None else seconds
+        until, left = time.monotonic() + patience, {q: list(dict.fromkeys(q.keys)) for q in questions}
         answers: dict[Question[Any], Answers] = {question: {} for question in questions}
         doing = " and ".join(question.doing for question in questions if left[question])
-        for _ in attempts_within(self._patience, first_seconds=_FIRST, longest_seconds=_LONGEST) if doing else ():
+        for _ in attempts_within(patience, first_seconds=_FIRST, longest_seconds=_LONGEST) if doing else ():
             asked = {question: keys for question, keys in left.items() if keys}
             found = self.use(doing, lambda channel, asked=asked: _side_by_side(channel, asked), until)  # type: ignore[misc]
             for question, codes in found.items():
@@ -134,6 +137,24 @@ class Asker:
             if not any(left.values()):
                 break  # at once: the iterator waits before its next step
         return [question.read(answers[question]) for question in questions]
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the broker that was last heard to lead a partition, -1 where none was."""
+        return self.leaders.get((topic, partition), -1)
+
+    def locate(self, topic: str, seconds: float) -> None:
+        """Ask who leads a topic's partitions now, and where brokers are, for that long at most."""
+
+        def once(channel: Channel) -> None:
+            channel.refresh()
+            (answer,) = channel.ask([(messages.metadata_request(names=[topic]), None)])
+            self.leaders = messages.leaders(answer)
+
+        self.use("find leaders", once, time.monotonic() + seconds)
+
+    def post(self, request: Any, broker: int, seconds: float) -> Sent:
+        """Send a request to a broker once; its answer is for the caller to wait for."""
+        return self.use("write rows", lambda channel: channel.post(request, broker, seconds))
 
     def coordinators(
         self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
@@ -171,6 +192,31 @@ class Asker:
         if self._channel is None:
             self._channel = Channel(self.options, self._client_id, max(until - time.monotonic(), 0.1))
         return self._channel
+
+
+class Unanswered(Exception):
+    """Return that an answer may still come."""
+
+
+class Sent:
+    """A request that was sent, whose answer comes later, or fails after a while."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+        self._answered = threading.Event()
+        future.add_both(lambda _: self._answered.set())
+
+    def done(self) -> bool:
+        """Return whether it is answered, or failed."""
+        return self._answered.is_set()
+
+    def answer(self, seconds: float) -> Any:
+        """Wait for the answer. Raises kafka-python's errors as they are, and Unanswered after so many seconds."""
+        if not self._answered.wait(seconds):
+            raise Unanswered
+        if self._future.exception is not None:
+            raise self._future.exception
+        return self._future.value
 
 
 class Channel:
@@ -224,6 +270,10 @@ class Channel:
         """Send each request to its broker (None: to any), all before the first answer; return the answers in order."""
         answers: list[Any] = self._manager.run(self._ask, requests)
         return answers
+
+    def post(self, request: Any, broker: int, seconds: float) -> Sent:
+        """Send a request to a broker, after those that were sent there before; don't wait for its answer."""
+        return Sent(self._manager.call_soon(partial(self._manager.send, request, broker, seconds * 1000)))
 
     def find(self, ids: Iterable[str], kind: CoordinatorType) -> list[tuple[str, int, int]]:
         """Ask for the coordinators of transactional ids, or groups: (id, error code, broker)."""
@@ -287,6 +337,6 @@ class _Quiet(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.threadName != self._thread or record.levelno <= logging.DEBUG:
-            return True
+            return record.name != _BYTES or record.threadName != self._thread
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)

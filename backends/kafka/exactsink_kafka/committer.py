@@ -34,7 +34,7 @@ from exactsink_kafka import errors
 from exactsink_kafka.audit import audited
 from exactsink_kafka.group import MarkKeeper, report_offsets
 from exactsink_kafka.messages import Cluster, Described, Topic
-from exactsink_kafka.options import KafkaOptions
+from exactsink_kafka.options import KafkaOptions, slow_because
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.remedies import Remedies
@@ -71,7 +71,11 @@ class KafkaCommitter(Committer):
     def check(self, schema: pa.Schema | None, participants: int | None) -> Iterable[Finding]:
         with self._doing("check the target", ""):
             found = list(findings(self._options, self._ctx, self._wire, schema))
-            return sorted([*found, *self._marks.findings()], key=lambda finding: finding.severity != "error")
+            found += self._marks.findings()
+            if self._options.writer == "auto" and self._options.topic and (why := slow_because(self._options)):
+                what = f"rows take the plain writer, at several times the CPU: {why}"
+                found.append(Finding("warning", what, 'take it out of `producer`, or set writer = "plain"'))
+            return sorted(found, key=lambda finding: finding.severity != "error")
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._doing(f"open epoch {epoch}", "the epoch has not begun"):

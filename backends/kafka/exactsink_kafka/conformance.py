@@ -33,7 +33,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from exactsink.contract import Backend, Committable, ConfigError, Txn
 from exactsink.testing import ConformanceTarget
-from exactsink_kafka import fast  # noqa: F401 - here once, not in each process that the kit forks
+from exactsink_kafka import columns_client  # noqa: F401 - here once, not in each process that the kit forks
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Vote

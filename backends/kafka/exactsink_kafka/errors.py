@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -34,6 +35,11 @@ MOVING = frozenset({14, 15, 16})
 COMING = MOVING | {LEADER_NOT_AVAILABLE, 7}  # REQUEST_TIMED_OUT
 NOT_ALLOWED = frozenset({29, CLUSTER_NOT_AUTHORIZED})  # to describe a topic, or settings
 ENDING = MOVING | {51}  # CONCURRENT_TRANSACTIONS: markers are being written
+OUT_OF_ORDER = 45
+TAKEN = frozenset({0, 46})
+"""And DUPLICATE_SEQUENCE_NUMBER: a batch that was sent again is there already."""
+AGAIN = ENDING | {UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, 6, 7, 13, 19, 20, 56, 74, 75}
+"""What a leader says of a batch that it may take later, or has taken: sent again, it keeps its sequence number."""
 LEADERLESS = frozenset({LEADER_NOT_AVAILABLE, 6, 9, 56, 74, 75, 76, 78})
 MOVED_ON = frozenset({47, INVALID_PRODUCER_ID_MAPPING, 90})
 """INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
@@ -147,7 +153,7 @@ class Failures:
     """What went wrong so far with a producer's rows, filled by its callbacks or events; it knows no producer."""
 
     def __init__(self, doing: str, options: KafkaOptions) -> None:
-        self._doing = doing
+        self.doing = doing
         self._fixes = Remedies(options)
         self._first: Failure | None = None
         self._sizes: list[int] = []  # of rows in batches that a broker finds too large
@@ -185,11 +191,19 @@ class Failures:
         if heard is not None and heard.code in _LOGIN:
             return self._error(heard)
         return Retryable(
-            f"{self._doing}: {what}",
+            f"{self.doing}: {what}",
             why=f"{why if heard is None else f'{why}; the last word of the connection: {heard.text}'}; {UNDECIDED}",
             next="see that the brokers of bootstrap_servers are up and reachable from executors; where they are slow, "
             "give more time with transaction_timeout_seconds",
         )
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Explain what did not answer in time as `late` does."""
+        try:
+            yield
+        except Retryable as error:
+            raise self.late(error.what.removeprefix(f"{self.doing}: "), error.why or "no answer came") from error
 
     def _explained(self, failure: Failure, ask: Callable[[], Failure | None]) -> ExactsinkError:
         follows = failure.code in _FOLLOWING and (self._first is None or self._first.code in _FOLLOWING)
@@ -217,12 +231,12 @@ class Failures:
             why += f": a row of {max(sizes)} bytes" + (f", the largest of {len(sizes)}" if len(sizes) > 1 else "")
             what = what.replace("a record", "a batch of records") if len(sizes) > 1 else what
             fix = self._fixes.take_larger_records(topic or "TOPIC", by_broker=bool(self._sizes))
-        return kind(f"{self._doing}: {what}", why=f"{why}; {UNDECIDED}", next=fix)
+        return kind(f"{self.doing}: {what}", why=f"{why}; {UNDECIDED}", next=fix)
 
 
 _UP = "see that the brokers of bootstrap_servers are up, then start the job again"
 _KINDS: tuple[tuple[frozenset[int], type[ExactsinkError], str, str | Callable[[Remedies, str], str]], ...] = (
-    (frozenset({-144, -172, 47, 48, 49, 90}), Retryable, ENDED, ENDED_NEXT),  # _FENCED, _STATE, the brokers' words
+    (MOVED_ON | {-144, -172, 45, 48, 59, 120}, Retryable, ENDED, ENDED_NEXT),  # _FENCED, _STATE, the brokers' words
     (_TOO_LARGE, Fatal, "a record is too large for {topic}", ""),
     (frozenset({32}), Fatal, "{topic} refuses a record's timestamp", Remedies.set_clock),
     (frozenset({-188, 3}), Fatal, "there is no {topic}", Remedies.show_or_make_topic),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import struct
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import (
     AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
@@ -196,6 +199,57 @@ def join_request(one: Transaction, group: str) -> Any:
     return AddOffsetsToTxnRequest(**use_of(one), group_id=group)
 
 
+def partitions_request(one: Transaction, topic: str, partitions: Iterable[int]) -> Any:
+    """Make partitions part of a transaction, where what is written to them does not: before transaction.version 2."""
+    use = {f"v3_and_below_{name}": value for name, value in use_of(one).items()}
+    topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))]
+    return AddPartitionsToTxnRequest(**use, v3_and_below_topics=topics, min_version=3, max_version=3)
+
+
+def produce_request(
+    one: Transaction, topic: str, batches: Sequence[tuple[int, Sequence[Any]]], seconds: float, *, joins: bool
+) -> Any:
+    """Write record batches, one a partition, each as pieces of memory."""
+    version = {"min_version": 11 + joins, "max_version": 11 + joins}
+    empty = ProduceRequest(transactional_id=one.id, acks=-1, timeout_ms=round(seconds * 1000), topic_data=[], **version)
+    return _Produce(empty, topic, batches)
+
+
+class _Produce:
+    """An empty request that gets its batches when it is sent, in one copy; all else is the request's own."""
+
+    def __init__(self, empty: Any, topic: str, batches: Sequence[tuple[int, Sequence[Any]]]) -> None:
+        self._empty, self._topic, self._batches = empty, topic.encode(), batches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._empty, name)
+
+    @property
+    def API_VERSION(self) -> int | None:  # noqa: N802 - kafka-python's name
+        version: int | None = self._empty.API_VERSION
+        return version
+
+    @API_VERSION.setter
+    def API_VERSION(self, version: int) -> None:  # noqa: N802
+        self._empty.API_VERSION = version
+
+    def encode(self, **_: bool) -> bytes:
+        """Encode it, with its length and header."""
+        head = self._empty.encode(header=True)[:-2]  # without an empty list of topics, and the tags behind it
+        pieces = [head, _uvarint(2), _uvarint(len(self._topic) + 1), self._topic, _uvarint(len(self._batches) + 1)]
+        for partition, records in self._batches:
+            pieces += [struct.pack(">i", partition), _uvarint(sum(map(len, records)) + 1), *records, b"\0"]
+        return b"".join([struct.pack(">i", sum(map(len, pieces)) + 2), *pieces, b"\0\0"])
+
+
+def _uvarint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])
+
+
 def offset_request(one: Transaction, offset: Offset, joins: bool) -> Any:
     """Write a group's offset in a transaction, as no member of the group; see `Wire.write_offset` for `joins`."""
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -225,6 +279,14 @@ def end_request(one: Transaction, commit: bool) -> Any:
 def taken(answer: Any) -> int:
     """Return the error code of a written offset."""
     return int(answer.topics[0].partitions[0].error_code)
+
+
+def joined(answer: Any) -> int:
+    """Return the first error code of partitions that were to join a transaction."""
+    topics = answer.results_by_topic_v3_and_below
+    return int(
+        next((p.partition_error_code for t in topics for p in t.results_by_partition if p.partition_error_code), 0)
+    )
 
 
 def read(answer: Any) -> int:

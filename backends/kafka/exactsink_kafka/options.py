@@ -16,7 +16,14 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from exactsink.contract import BackendOptions
 from exactsink.toolkit.local_paths import absolute_path
 
-__all__ = ["KafkaOptions", "kafka_python_settings", "librdkafka_settings", "producer_settings"]
+__all__ = [
+    "FAST_SETTINGS",
+    "KafkaOptions",
+    "kafka_python_settings",
+    "librdkafka_settings",
+    "producer_settings",
+    "slow_because",
+]
 
 _OURS: Mapping[str, str] = {
     "*acks": "a row is written when all in-sync replicas have it",
@@ -41,6 +48,16 @@ _OURS: Mapping[str, str] = {
     "test.*": "rows would go to a broker that is none",
 }
 """librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
+
+FAST_SETTINGS = frozenset(
+    {
+        *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
+        *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
+        *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
+    }
+)
+"""What of `producer` the fast writer reads. It has no queue that rows wait in, so of queues it needs no more than
+checks. Any other setting chooses the plain writer."""
 
 _LIFETIMES = ("message.timeout.ms", "delivery.timeout.ms")
 """How long librdkafka tries to deliver a row: two names of one setting."""
@@ -90,19 +107,19 @@ class KafkaOptions(BackendOptions):
     key: tuple[str, ...] = ()
     """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
     epoch_header: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]+$")
-    """A header that every record gets, after its own, with its epoch's number as text. Headers take the plain writer;
-    with `value_format = "json"` the core's `epoch_column`, in the value, does not."""
+    """A header that every record gets, after its own, with its epoch's number as text."""
     strategy: Literal["transactions"] = "transactions"
     """How an epoch is committed: each task attempt writes in a transaction, which the driver ends."""
     writer: Literal["auto", "plain", "fast"] = "auto"
-    """Which writer tasks use: `fast` hands whole Arrow batches to librdkafka, `plain` is a call per row; `auto` takes
-    the fast one where it loads and the rows allow it."""
+    """Which writer tasks use: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka for
+    each row. `auto` takes the fast one, unless rows name their own topics or `producer` has other settings of
+    librdkafka."""
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
     """How long the broker keeps a transaction that nobody ends. Later its rows are lost, and are written again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
     """How many transactional ids a round has for each partition of an epoch: see docs/how-to/write-to-kafka.md."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
-    """librdkafka's settings for the producers: `{"compression.type" = "zstd", "linger.ms" = 50}`."""
+    """librdkafka's settings for the producers: `{"compression.type" = "zstd", "batch.size" = 500000}`."""
     mark_topic: str | None = None
     """The topic whose partition 0 the sink's mark is kept for, as an offset of group `exactsink.JOB.SINK`: `topic`
     where left out. Rows that name their own topics have a mark with this option only."""
@@ -166,8 +183,8 @@ class KafkaOptions(BackendOptions):
             raise ValueError('key: only with value_format = "json"; rows of columns have a column `key`')
         if self.value_format == "json" and self.topic is None:
             raise ValueError('topic: needed with value_format = "json"')
-        if self.writer == "fast" and self.epoch_header is not None:
-            raise ValueError('epoch_header: the fast writer takes no headers: set writer = "auto"')
+        if self.writer == "fast" and (why := slow_because(self)):
+            raise ValueError(f'writer = "fast": {why}: set writer = "auto"')
         self._check_login()
         return self
 
@@ -235,6 +252,14 @@ class KafkaOptions(BackendOptions):
 def _number(given: str | float | bool) -> int:
     """Read a setting; librdkafka itself refuses, when it is used, one that is no number."""
     return int(given) if str(given).isdecimal() else _ENDLESS
+
+
+def slow_because(options: KafkaOptions) -> str | None:
+    """Return why these options need the plain writer; None where they don't."""
+    if options.topic is None:
+        return "the rows name their own topics"
+    other = sorted(set(options.producer) - FAST_SETTINGS)
+    return f"only librdkafka knows the setting {other[0]}" if other else None
 
 
 def producer_settings(options: KafkaOptions, transactional_id: str, client_id: str) -> dict[str, str]:

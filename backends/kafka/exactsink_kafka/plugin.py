@@ -18,6 +18,6 @@ def exactsink_backends() -> list[BackendSpec]:
             strategies={"transactions": "tasks write in transactions that outlive them; the decision ends each"},
             conformance="exactsink_kafka.conformance:targets",
             bench="exactsink_kafka.bench:targets",
-            drivers=("confluent_kafka", "kafka", "numpy"),
+            drivers=("confluent_kafka", "kafka", "numpy", "crc32c"),
         )
     ]

@@ -1,13 +1,13 @@
-"""A task's producer: one open transaction that rows go into, through librdkafka.
+"""A task's producer: one open transaction that rows go into.
 
-`PlainClient` is a call of confluent-kafka's per row, and takes every column a record can have; `fast.FastClient` hands
-over whole Arrow batches.
+`PlainClient` calls confluent-kafka for each row, and takes every column that a record can have.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from exactsink.contract import ConfigError
 from exactsink_kafka.errors import UNDECIDED, Failure, Failures
 from exactsink_kafka.records import Header, Records
 
-__all__ = ["Client", "PlainClient", "RowProducer", "refused_settings"]
+__all__ = ["Client", "PlainClient", "RowProducer", "failure_of", "refused_settings"]
 
 _SLICE = 0.5  # seconds: how long a call may keep the thread from hearing that its task is killed
 _ROOM = 0.02
@@ -27,7 +27,7 @@ _AT_ONCE = 20_000
 
 
 class Client(Protocol):
-    """A producer of librdkafka's. What goes wrong with rows is noted in `failures`; what a call fails of is raised."""
+    """What sends rows. What goes wrong with them is noted in `failures`; what a call fails of is raised."""
 
     failures: Failures
 
@@ -52,6 +52,15 @@ class Client(Protocol):
     def flush(self, seconds: float) -> int:
         """Wait until nothing is queued or in flight; return how much still is."""
 
+    def deliver(self, seconds: float) -> None:
+        """Wait until the brokers have every row. Raises when they don't, in that time."""
+        until = time.monotonic() + seconds
+        while left := self.flush(min(_SLICE, _left(until))):
+            self.failures.check(self.failed)
+            if time.monotonic() >= until:
+                raise self.failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
+        self.failures.check(self.failed)
+
     def hear(self, seconds: float) -> None:
         """Note what went wrong, and wait that long for the first of it."""
 
@@ -66,23 +75,30 @@ class RowProducer:
     another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
     """
 
-    def __init__(self, client: Client, topic: str | None, doing: str, header: Header | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str | None,
+        doing: str,
+        header: Header | None = None,
+        beside: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`beside` is called while the client connects, from another thread."""
         self._client: Client | None = client
         self._header = header
+        self._beside = beside
         self._topic = topic
         self._doing = doing
 
     def open(self, seconds: float) -> str:
-        """Take the transactional id, and return the cluster's id.
-
-        Two questions first: a connection made for the first is not the one that lasts, and a coordinator asked for in
-        between is asked again only after half a second.
-        """
+        """Take the transactional id, and return the cluster's id."""
         client, until = self._live(), time.monotonic() + seconds
-        for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            connected = pool.submit(self._beside)
             client.metadata(_left(until))
-        cluster = client.cluster_id(_left(until))
-        client.init_transactions(_left(until))
+            cluster = client.cluster_id(_left(until))
+            client.init_transactions(_left(until))
+            connected.result()
         return cluster
 
     def begin(self) -> None:
@@ -101,12 +117,7 @@ class RowProducer:
 
     def flush(self, seconds: float) -> None:
         """Wait until the brokers have every row, on all in-sync replicas. Raises when they don't, in that time."""
-        client, until = self._live(), time.monotonic() + seconds
-        while left := client.flush(min(_SLICE, _left(until))):
-            client.failures.check(client.failed)
-            if time.monotonic() >= until:
-                raise client.failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
-        client.failures.check(client.failed)
+        self._live().deliver(seconds)
 
     def drop(self) -> None:
         """Let go of everything, and leave the transaction open. Idempotent.
@@ -135,21 +146,30 @@ class PlainClient(Client):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                failures.add(_failure(error, message.topic(), len(message.key() or b"") + len(message.value() or b"")))
+                failures.add(
+                    failure_of(error, message.topic(), len(message.key() or b"") + len(message.value() or b""))
+                )
 
         def heard(error: KafkaError) -> None:
-            (failures.add if error.fatal() else failures.note)(_failure(error))
+            (failures.add if error.fatal() else failures.note)(failure_of(error))
 
         own = {"delivery.report.only.error": True, "on_delivery": delivered, "error_cb": heard}  # a bool: not the text
         try:
             self._producer = Producer({**settings, **own})
         except (KafkaException, TypeError, ValueError) as error:
-            why = _failure(error.args[0]).text if isinstance(error, KafkaException) else str(error)
+            why = failure_of(error.args[0]).text if isinstance(error, KafkaException) else str(error)
             raise refused_settings(doing, why) from error
 
     def metadata(self, seconds: float) -> None:
+        """Ask twice.
+
+        librdkafka drops the connection of its first answer. A coordinator that is asked for in between is asked again
+        only after half a second.
+        """
+        until = time.monotonic() + seconds
         with self._explaining():
-            self._producer.list_topics(self._topic or "__transaction_state", timeout=seconds)
+            for _ in range(2):
+                self._producer.list_topics(self._topic or "__transaction_state", timeout=_left(until))
 
     def cluster_id(self, seconds: float) -> str:
         with self._explaining():
@@ -167,7 +187,7 @@ class PlainClient(Client):
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
-            return _failure(error.args[0])
+            return failure_of(error.args[0])
         return None
 
     def queue(self, records: Records, until: float) -> None:
@@ -190,7 +210,7 @@ class PlainClient(Client):
         try:
             self._producer.poll(seconds)
         except (KafkaException, SystemError) as error:
-            self.failures.add(_failure(_ending(error).args[0]))
+            self.failures.add(failure_of(_ending(error).args[0]))
 
     def close(self) -> None:
         self._producer.purge(blocking=False)
@@ -228,7 +248,7 @@ class PlainClient(Client):
             raise self._explained(_ending(error)) from error
 
     def _explained(self, error: KafkaException, topic: str | None = None, size: int = 0) -> Exception:
-        return self.failures.cause(_failure(error.args[0], topic, size), self.hear, self.failed)
+        return self.failures.cause(failure_of(error.args[0], topic, size), self.hear, self.failed)
 
 
 def refused_settings(doing: str, why: str) -> ConfigError:
@@ -255,7 +275,8 @@ def _ending(error: KafkaException | SystemError) -> KafkaException:
     raise error
 
 
-def _failure(error: Any, topic: str | None = None, size: int = 0) -> Failure:
+def failure_of(error: Any, topic: str | None = None, size: int = 0) -> Failure:
+    """Return an error of confluent-kafka's as a failure, in its words."""
     if not isinstance(error, KafkaError):
         return Failure(-199, str(error), topic)
     return Failure(error.code(), f"{error.str()} ({error.name()})", topic, size)

@@ -15,7 +15,7 @@ from exactsink.toolkit.json_columns import JSON_OPTIONS, check_map_keys
 from exactsink.toolkit.spark_sql import quoted_name, text_map
 from exactsink_kafka.options import KafkaOptions
 
-__all__ = ["Header", "Records", "plain_only", "shaped"]
+__all__ = ["Header", "Records", "shaped"]
 
 Header = tuple[str, bytes | None]
 
@@ -78,21 +78,7 @@ def shaped(options: KafkaOptions, schema: pa.Schema) -> list[str] | None:
     if options.value_format == "json":
         return _json_record(options.key, schema)
     _check_columns(options, schema)
-    if options.writer == "fast" and (slow := plain_only(options, schema)):
-        raise ConfigError(
-            f'writer = "fast" takes no rows with a column {slow[0]}',
-            why="whole batches go to one topic, and carry keys, values and partitions only",
-            next='set writer = "auto", or leave the column out: columns = ['
-            + ", ".join(f'"{name}"' for name in schema.names if name not in slow)
-            + "]",
-        )
     return None
-
-
-def plain_only(options: KafkaOptions, schema: pa.Schema) -> Sequence[str]:
-    """Name the columns that only the plain writer takes, a call per row."""
-    slow = ("headers", "timestamp") if options.topic is not None else ("topic", "headers", "timestamp")
-    return [name for name in slow if name in schema.names]
 
 
 def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:
@@ -166,12 +152,19 @@ class Records:
     def __init__(self, batch: pa.RecordBatch, topic: str | None, doing: str, header: Header | None = None) -> None:
         """Read a batch; `header` comes after each row's own."""
         self._doing = doing
+        self.bytes = batch.nbytes
         self.values = _bytes(batch.column("value"))
         self.keys = _bytes(batch.column("key")) if "key" in batch.schema.names else None
         self.topics = self._topics(batch) if topic is None else None
         self.partitions = self._partitions(batch)
         self.timestamps = self._timestamps(batch)
         self.headers = self._headers(batch, [] if header is None else [header])
+
+    @property
+    def kinds(self) -> Sequence[object]:
+        """What records must have alike to be joined."""
+        columns = (self.values, self.keys, self.partitions, self.timestamps)
+        return [column and column.type for column in columns]
 
     def _topics(self, batch: pa.RecordBatch) -> list[str]:
         topics = batch.column("topic")

@@ -42,21 +42,21 @@ class Wire:
     """
 
     def __init__(self, options: KafkaOptions, client_id: str, *, patience_seconds: float = 30.0) -> None:
-        self._asker = Asker(options, client_id, patience_seconds)
+        self.asker = Asker(options, client_id, patience_seconds)
 
     @property
     def admin(self) -> KafkaAdminClient:
         """Return the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
-        return self._asker.use("connect", lambda channel: channel.admin)
+        return self.asker.use("connect", lambda channel: channel.admin)
 
     @property
     def session(self) -> object:
         """What is another one after each break of the connection; None before the first request."""
-        return self._asker.session
+        return self.asker.session
 
     def brokers(self) -> Sequence[int]:
         """Ask any broker which ones are alive."""
-        return self._asker.use("ask what cluster this is", lambda channel: channel.refresh()[1])
+        return self.asker.use("ask what cluster this is", lambda channel: channel.refresh()[1])
 
     def cluster(self) -> Cluster:
         """Ask what cluster this is and what it can do."""
@@ -65,11 +65,11 @@ class Wire:
             name, brokers = channel.refresh()
             return messages.cluster_of(name, brokers, channel.ask([(messages.versions_request(), b) for b in brokers]))
 
-        return self._asker.use("ask what cluster this is", once)
+        return self.asker.use("ask what cluster this is", once)
 
-    def ask(self, *questions: Question[Any]) -> list[Any]:
-        """Ask side by side: as long as the slowest takes, not as all do."""
-        return self._asker.persist(questions)
+    def ask(self, *questions: Question[Any], seconds: float | None = None) -> list[Any]:
+        """Ask side by side: as long as the slowest takes, not as all do. `seconds` are in place of the patience."""
+        return self.asker.persist(questions, seconds)
 
     def _one(self, question: Question[Read]) -> Read:
         answer: Read = self.ask(question)[0]
@@ -94,7 +94,7 @@ class Wire:
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
             (answer,) = yield [(messages.metadata_request(names=left), None)]
-            self._asker.leaders.update(messages.leaders(answer))
+            self.asker.leaders.update(messages.leaders(answer))
             return {topic.name: (topic.error_code, topic) for topic in answer.topics}
 
         def read(found: Answers) -> Mapping[str, Topic]:
@@ -114,12 +114,12 @@ class Wire:
         """
 
         def once(channel: Channel, left: Sequence[Transaction]) -> Talk:
-            brokers, lost = self._asker.coordinators(channel, [one.id for one in left])
+            brokers, lost = self.asker.coordinators(channel, [one.id for one in left])
             sent = [one for one in left if one.id in brokers]
             answers = yield [(messages.end_request(one, commit), brokers[one.id]) for one in sent]
             codes: Answers = {one: (lost[one.id], None) for one in left if one.id in lost}
             codes |= {one: (answer.error_code, None) for one, answer in zip(sent, answers, strict=True)}
-            self._asker.forget((one.id, code) for one, (code, _) in codes.items())
+            self.asker.forget((one.id, code) for one, (code, _) in codes.items())
             return codes
 
         def read(codes: Answers) -> Sequence[int]:
@@ -137,12 +137,12 @@ class Wire:
         doing = "describe transactions"
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
-            brokers, lost = self._asker.coordinators(channel, left)
+            brokers, lost = self.asker.coordinators(channel, left)
             requests = [(DescribeTransactionsRequest(transactional_ids=of), to) for to, of in _grouped(brokers).items()]
             found: Answers = {one: (code, None) for one, code in lost.items()}
             for answer in (yield requests):
                 found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
-            self._asker.forget((one, code) for one, (code, _) in found.items())
+            self.asker.forget((one, code) for one, (code, _) in found.items())
             return found
 
         def read(found: Answers) -> Mapping[str, Described]:
@@ -206,15 +206,31 @@ class Wire:
 
     def find(self, id: str) -> None:
         """Connect, and find out who coordinates a transactional id, for requests to come."""
-        self._asker.use("find a coordinator", lambda channel: self._asker.coordinators(channel, [id]))
+        self.asker.use("find a coordinator", lambda channel: self.asker.coordinators(channel, [id]))
 
     def take(self, id: str) -> Transaction:
         """Take a transactional id, once what its last user left open is ended."""
-        doing, lives = "take a transactional id", min(self._asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
-        request = partial(messages.take_request, id, lives)
-        [(code, answer)] = self.ask(self._coordinated(doing, id, request, errors.ENDING))
+        doing, lives = "take a transactional id", min(self.asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
+        code, taken = self.begin(id, lives)
         self._answered(doing, code, id=id)
-        return Transaction(id, answer.producer_id, answer.producer_epoch)
+        return taken
+
+    def begin(self, id: str, lives: float) -> tuple[int, Transaction]:
+        """Take it for a transaction that lives so many seconds; return the coordinator's error code as well."""
+        request = partial(messages.take_request, id, lives)
+        [(code, answer)] = self.ask(self._coordinated("take a transactional id", id, request, errors.ENDING))
+        return int(code), Transaction(id, answer.producer_id, answer.producer_epoch) if answer else Transaction(
+            id, -1, -1
+        )
+
+    def join_partitions(self, one: Transaction, topic: str, partitions: Sequence[int], seconds: float) -> int:
+        """Make partitions of a topic part of a transaction, within so many seconds; return the first error code."""
+        request = partial(messages.partitions_request, one, topic, partitions)
+        doing, again = "make partitions part of a transaction", errors.ENDING | {errors.UNKNOWN_TOPIC}
+        [(code, _)] = self.ask(
+            self._coordinated(doing, one.id, request, again, code_of=messages.joined), seconds=seconds
+        )
+        return int(code)
 
     def join(self, one: Transaction, group: str) -> int:
         """Make a group's offsets part of a transaction; return the coordinator's error code."""
@@ -235,7 +251,7 @@ class Wire:
     def about_offset(self, one: Transaction, offset: Offset, *, joins: bool, keeper: int) -> Question[int]:
         """Return the question that writes a group's offset in a transaction which the group has joined."""
         if keeper >= 0:
-            self._asker.known.setdefault((_GROUP, offset.group), keeper)
+            self.asker.known.setdefault((_GROUP, offset.group), keeper)
         request, code_of = partial(messages.offset_request, one, offset, joins), messages.taken
         again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
         asked = self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)
@@ -243,7 +259,7 @@ class Wire:
 
     def keeper(self, group: str) -> int:
         """Return the broker that was last asked for a group's offsets, -1 where none was."""
-        return self._asker.known.get((_GROUP, group), -1)
+        return self.asker.known.get((_GROUP, group), -1)
 
     def about_texts(self, group: str, topic: str | None = None) -> Question[tuple[int, Mapping[str, str]]]:
         """Return the question for the texts beside a group's offsets, after the error code; "" is none.
@@ -310,7 +326,7 @@ class Wire:
 
     def close(self) -> None:
         """Let go of the connections. Idempotent; the next request opens others."""
-        self._asker.close()
+        self.asker.close()
 
     def _coordinated(
         self,
@@ -324,24 +340,24 @@ class Wire:
         """Return the question to the coordinator of a transactional id, or of a group: for its code and answer."""
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
-            brokers, lost = self._asker.coordinators(channel, left, kind)
+            brokers, lost = self.asker.coordinators(channel, left, kind)
             if lost:
                 return {id: (lost[id], None)}
             (answer,) = yield [(request(), brokers[id])]
-            self._asker.forget([(id, code_of(answer))], kind)
+            self.asker.forget([(id, code_of(answer))], kind)
             return {id: (code_of(answer), answer)}
 
         return Question(doing, [id], again, once, lambda answers: answers[id])
 
     def _producers(self, channel: Channel, left: Sequence[Place]) -> Talk:
         """Ask the leaders as they were last heard of, and where one is none any more, or none is known, anew."""
-        known = {place: self._asker.leaders[place] for place in left if place in self._asker.leaders}
+        known = {place: self.asker.leaders[place] for place in left if place in self.asker.leaders}
         codes = (yield from _asked_who_writes(known)) if known else {}
         stale = errors.LEADERLESS | errors.NO_SUCH_TOPIC
         if anew := [place for place in left if place not in codes or codes[place][0] in stale]:
             (metadata,) = yield [(messages.metadata_request(names={topic for topic, _ in anew}), None)]
             lost, leaders = _leaders(metadata, anew)
-            self._asker.leaders.update(leaders)
+            self.asker.leaders.update(leaders)
             codes |= lost | (yield from _asked_who_writes(leaders))
         return codes
 
@@ -354,7 +370,7 @@ class Wire:
     def _answered(self, doing: str, code: int, **about: str) -> bool:
         """Raise what a code means for a transactional `id`, a `topic` or a `group`; True when it means none."""
         if code:
-            raise errors.refused(doing, code, self._asker.options, **about)
+            raise errors.refused(doing, code, self.asker.options, **about)
         return True
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,9 +15,9 @@ from exactsink_kafka.channel import Question
 from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, Failures, named, refused
 from exactsink_kafka.group import group_of, mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
-from exactsink_kafka.options import KafkaOptions, producer_settings
+from exactsink_kafka.options import KafkaOptions, producer_settings, slow_because
 from exactsink_kafka.producer import Client, PlainClient, RowProducer
-from exactsink_kafka.records import Header, plain_only
+from exactsink_kafka.records import Header
 from exactsink_kafka.transactions import PAYLOAD_VERSION, Ticket, Vote, Written
 from exactsink_kafka.wire import Place, Wire
 
@@ -47,15 +47,13 @@ class KafkaWriter(Writer):
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to {options.topic or 'the topics of its rows'}"
         client_id = f"exactsink.{txn.job}.{txn.sink}"
         header = None if options.epoch_header is None else (options.epoch_header, str(txn.epoch).encode())
-        self._producer = row_producer(options, schema, self._id, client_id, self._doing, header)
         self._wire = Wire(options, client_id)
+        joins = self._ticket.marking.joins
+        self._producer = row_producer(options, self._wire, self._id, client_id, self._doing, header, joins)
         self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
         self._gone.atexit = False  # the process's end does as well
         try:
-            with ThreadPoolExecutor(1) as beside:  # both clients connect at once
-                connected = beside.submit(self._wire.find, self._id)
-                self._check_cluster(self._producer.open(_OPENING_SECONDS))
-                connected.result()
+            self._check_cluster(self._producer.open(_OPENING_SECONDS))
             self._mine = self._described().transaction
             self._until = time.monotonic() + options.transaction_timeout_seconds
             self._producer.begin()
@@ -165,35 +163,35 @@ class KafkaWriter(Writer):
 
 def row_producer(
     options: KafkaOptions,
-    schema: pa.Schema,
+    wire: Wire,
     transactional_id: str,
     client_id: str,
     doing: str,
     header: Header | None = None,
+    joins: bool = False,
 ) -> RowProducer:
     """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it.
 
-    `header` is added to every record.
+    `header` is added to every record; `joins`: see `Sender`.
     """
-    given = producer_settings(options, transactional_id, client_id)
     failures = Failures(doing, options)
-    slow = ["headers"] if header is not None else plain_only(options, schema)
-    why = "asked for" if options.writer == "plain" else f"rows have a column {slow[0]}" if slow else None
+    why = "asked for" if options.writer == "plain" else slow_because(options)
     if why is None:
         try:
-            from exactsink_kafka.fast import FastClient, Library  # numpy and the library may be missing
+            from exactsink_kafka.columns_client import ColumnsClient, Settings  # numpy or crc32c may be missing
 
-            assert options.topic is not None
-            client: Client = FastClient(Library(), given, options.topic, failures, doing)
+            settings = Settings.of(options, doing)
+            client: Client = ColumnsClient(wire, options, transactional_id, settings, failures, joins=joins)
             _LOG.debug("%s: the fast writer", doing)
-            return RowProducer(client, options.topic, doing)
+            return RowProducer(client, options.topic, doing, header)
         except ImportError as error:
             why = str(error)
     if options.writer == "fast":
-        fix = 'set writer = "auto", or give executors wheels: pip install --only-binary :all: confluent-kafka numpy'
+        fix = 'set writer = "auto", or give executors numpy and crc32c: pip install numpy crc32c'
         raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
     _LOG.debug("%s: the plain writer: %s", doing, why)
-    return RowProducer(PlainClient(given, options.topic, failures, doing), options.topic, doing, header)
+    plain = PlainClient(producer_settings(options, transactional_id, client_id), options.topic, failures, doing)
+    return RowProducer(plain, options.topic, doing, header, beside=partial(wire.find, transactional_id))
 
 
 def _let_go(producer: RowProducer, wire: Wire) -> None:

@@ -14,7 +14,7 @@ import pytest
 from exactsink.contract import Committable, Retryable, Unknown
 from exactsink_kafka.messages import Seen
 from exactsink_kafka.transactions import Transaction, Vote
-from exactsink_kafka.wire import Place, Writers
+from exactsink_kafka.wire import Place, Wire, Writers
 from exactsink_kafka.writer import KafkaWriter, row_producer
 from tests.integration.kafka.attempts import attempts_on
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
@@ -158,7 +158,8 @@ def test_a_broker_that_hangs_ends_every_wait_in_time(server: KafkaServer) -> Non
         return end
 
     def opening(how: str) -> None:
-        producer = row_producer(base.with_(writer=how).options, row.schema, f"late-{how}", "c", "test")
+        wire = Wire(base.options, "c", patience_seconds=3)
+        producer = row_producer(base.with_(writer=how).options, wire, f"late-{how}", "c", "test")
         try:
             producer.open(3)
         finally:

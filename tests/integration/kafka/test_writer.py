@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import time
 from collections import Counter
 from contextlib import closing
@@ -20,6 +19,7 @@ from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
 from tests.unit.odd_names import ODD_NAMES
+from tests.unit.random_records import java_murmur2
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -72,7 +72,7 @@ def test_rows_go_to_the_partition_that_they_name_or_where_java_s_client_puts_the
     kafka: Kafka, attempts: Attempts
 ) -> None:
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
-    assert {key: murmur2(key) for key in known} == {key: signed & 0x7FFFFFFF for key, signed in known.items()}
+    assert {key: java_murmur2(key) for key in known} == {key: signed & 0x7FFFFFFF for key, signed in known.items()}
     keys = [*known, b"\xff\xfe\xfd", "schlüssel".encode(), *(b"k%d" % n for n in range(34))]
     pairs: list[Row] = [(key, b"%d" % n) for n, key in enumerate(keys)]
     named = [(n % 3 if n % 4 else None) for n in range(40)]
@@ -82,20 +82,7 @@ def test_rows_go_to_the_partition_that_they_name_or_where_java_s_client_puts_the
     assert found.keys() == set(pairs[3:])
     for pair, partition in zip(pairs[3:], named[3:], strict=True):
         assert pair[0] is not None
-        assert found[pair] == (murmur2(pair[0]) % 3 if partition is None else partition)
-
-
-def murmur2(data: bytes) -> int:
-    """Hash as Java's Kafka client does, without the sign."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = 0x9747B28C ^ len(data)
-    for (k,) in struct.iter_unpack("<I", data[: len(data) // 4 * 4]):
-        k = k * m & mask
-        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
-    if rest := data[len(data) // 4 * 4 :]:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return (h ^ h >> 15) & 0x7FFFFFFF
+        assert found[pair] == (java_murmur2(pair[0]) % 3 if partition is None else partition)
 
 
 def test_every_type_of_column_sliced_or_not(kafka: Kafka, attempts: Attempts) -> None:
@@ -150,7 +137,7 @@ def files() -> list[str]:
 
 def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:
     one, two = kafka.new_topic("one"), kafka.new_topic("two")
-    attempts = attempts_on(kafka.bootstrap)  # auto: the plain writer
+    attempts = attempts_on(kafka.bootstrap)  # the plain writer: rows name their topics
     headers = [[("h", b"1"), ("h", None), ("", b"")], None, [], [("ü", b"\xff")]]
     moments = [datetime(2026, 1, 2, 3, 4, 5, 678999, timezone.utc), None, datetime(1970, 1, 1, 0, 0, 1), None]
     batch = pa.record_batch(
