@@ -6,32 +6,33 @@ second of them finds it changed and rolls back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, InDoubt, Retryable, Txn
+from exactsink.contract import Fatal, Txn
 from exactsink.toolkit.local_paths import other_owner
-from exactsink.toolkit.roads import Marker
-from exactsink_idempotent_upsert.database import MARKER_TABLE, Database, Held, Owner, Session, Votes
+from exactsink_idempotent_upsert.database import MARKER_TABLE, Held, Result, Session
 from exactsink_idempotent_upsert.generic.questions import GenericQuestions
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type
+from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.setwise import in_order, numbered
 from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]
 
-_KEY = sa.String(255)
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {"text": sa.String(255), "number": sa.BigInteger(), "moment": sa.Double()}
 
 
 @dataclass(frozen=True, slots=True)
-class GenericDatabase(Database):
+class GenericDatabase(SqlDatabase):
     """One table of a database. Every call opens and closes a connection of its own."""
 
     url: str
@@ -49,37 +50,20 @@ class GenericDatabase(Database):
             yield _Session(connection, self)
 
     @contextmanager
-    def answered(self, doing: str, safe: str) -> Iterator[None]:
-        try:
-            yield
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-            what = f"could not {doing} in {self.address}: {getattr(error, 'orig', error)}"
-            raise Retryable(what, why=safe or "the database may answer later", next="see that it runs") from error
-        except sa.exc.SQLAlchemyError as error:
-            what = f"could not {doing} in {self.address}: {getattr(error, 'orig', error)}"
-            fix = f"fix table {self.table.name}, then start the job again"
-            raise Fatal(what, why=safe or "the database refuses", next=fix) from error
+    def looking(self) -> Iterator[_Session]:
+        with self._engine().connect() as connection:
+            yield _Session(connection, self)
+
+    def refusal(self, error: Exception) -> Refusal | None:
+        if not isinstance(error, sa.exc.SQLAlchemyError):
+            return None
+        said = str(getattr(error, "orig", error))
+        if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)):
+            return Refusal(True, said, "see that it runs")
+        return Refusal(False, said, f"fix table {self.table.name}")
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         raise NotImplementedError("strategy direct")
-
-    def last_marker(self, job: str, sink: str) -> Marker | None:
-        with self._engine().connect() as connection:
-            there = sa.inspect(connection).has_table(MARKER_TABLE)
-            return _Session(connection, self).marker(job, sink) if there else None
-
-    def last_owner(self) -> Owner | None:
-        return None
-
-    def listed(self, job: str, sink: str) -> list[InDoubt]:
-        return []
-
-    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
-        name: sa.ColumnClause[int] = sa.column(column)
-        table = sa.table(self.table.name, name, schema=self.table.schema)
-        query = sa.select(name, sa.func.count()).select_from(table).where((name >= first) | name.is_(None))
-        with self._engine().connect() as connection:
-            return {row[0]: row[1] for row in connection.execute(query.group_by(name))}
 
     @contextmanager
     def questions(self) -> Iterator[GenericQuestions]:
@@ -98,19 +82,27 @@ class GenericDatabase(Database):
         return sa.create_engine(self.url, poolclass=NullPool)
 
 
-class _Session(Session):
+class _Session(SqlSession):
     def __init__(self, connection: sa.Connection, database: GenericDatabase) -> None:
         self._connection = connection
         self._database = database
         self._table = database.table
-        texts = [sa.Column(name, _KEY, primary_key=True) for name in ("job", "sink")]
-        texts += [sa.Column("lineage", _KEY), sa.Column("token", _KEY)]
-        numbers = [sa.Column(name, sa.BigInteger) for name in ("epoch", "generation")]
-        self._markers = sa.Table(MARKER_TABLE, sa.MetaData(), *texts, *numbers)
-        self._stored: Marker | None = None
+        self.kinds = {name: kind.compile(connection.dialect) for name, kind in _TYPES.items()}
 
-    def make_marker_table(self) -> None:
-        self._markers.create(self._connection, checkfirst=True)
+    def run(self, statement: str, *values: object) -> Result:
+        named = statement
+        for place in range(len(values)):
+            named = named.replace("%s", f":v{place}", 1)
+        return self._connection.execute(sa.text(named), {f"v{place}": value for place, value in enumerate(values)})
+
+    def has(self, name: str) -> bool:
+        return sa.inspect(self._connection).has_table(name)
+
+    def define(self, name: str) -> None:
+        self.run(made(name, self.kinds).replace(" IF NOT EXISTS", ""))  # not every database has that
+
+    def is_race(self, error: Exception) -> bool:
+        return isinstance(error, (sa.exc.IntegrityError, sa.exc.OperationalError))
 
     def make_tables(self, schema: pa.Schema) -> None:
         self.make_marker_table()
@@ -121,35 +113,10 @@ class _Session(Session):
         columns = [sa.Column(n, kind, primary_key=n in table.keys, autoincrement=False) for n, kind in kinds.items()]
         sa.Table(table.name, sa.MetaData(), *columns, schema=table.schema).create(self._connection, checkfirst=True)
 
-    def marker(self, job: str, sink: str) -> Marker | None:
-        columns = self._markers.c
-        query = sa.select(columns.lineage, columns.epoch, columns.generation, columns.token)
-        found = self._connection.execute(query.where(columns.job == job, columns.sink == sink)).one_or_none()
-        self._stored = None if found is None else Marker(job, sink, *found)
-        return self._stored
-
-    def store(self, marker: Marker) -> None:
-        """Replace the marker that was read, and no other one. Raises Retryable."""
-        columns, before = self._markers.c, self._stored
-        values = {"lineage": marker.lineage, "epoch": marker.epoch}
-        values |= {"generation": marker.generation, "token": marker.token}
-        try:
-            if before is None:
-                new = self._markers.insert().values(job=marker.job, sink=marker.sink, **values)
-                done = self._connection.execute(new).rowcount != 0
-            else:
-                same = [columns.job == marker.job, columns.sink == marker.sink, columns.epoch == before.epoch]
-                same += [columns.generation == before.generation, columns.lineage == before.lineage]
-                done = self._connection.execute(self._markers.update().where(*same).values(values)).rowcount == 1
-        except (sa.exc.IntegrityError, sa.exc.OperationalError) as error:
-            raise _raced(marker) from error
-        if not done:
-            raise _raced(marker)
-
     def tried(self) -> None:
         """Replace a marker that is not there. Raises what the database refuses the statement with."""
-        if sa.inspect(self._connection).has_table(MARKER_TABLE):
-            self._connection.execute(self._markers.update().where(sa.false()).values(epoch=0))
+        if self.has(MARKER_TABLE):
+            self.run(f"UPDATE {MARKER_TABLE} SET epoch = 0 WHERE 1 = 0")
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         rows = None
@@ -165,24 +132,3 @@ class _Session(Session):
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         raise NotImplementedError("strategy direct")
-
-    def owner(self) -> Owner | None:
-        return None
-
-    @property
-    def votes(self) -> Votes:
-        raise NotImplementedError("strategy direct")
-
-    def listed(self, job: str, sink: str) -> list[InDoubt]:
-        return []
-
-    def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
-        raise NotImplementedError("strategy direct")
-
-
-def _raced(marker: Marker) -> Retryable:
-    return Retryable(
-        f"sink {marker.sink}: another process has replaced the target's marker meanwhile",
-        why="none of what this one applied is kept",
-        next="it is looked at again",
-    )

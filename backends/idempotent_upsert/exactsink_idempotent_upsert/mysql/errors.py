@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from exactsink_idempotent_upsert.database import MARKER_TABLE
+from exactsink_idempotent_upsert.own_tables import Refusal
 
-from exactsink.contract import Fatal, Retryable
-from exactsink_idempotent_upsert.database import MARKER_TABLE, Database
-
-__all__ = ["answered", "is_refusal"]
+__all__ = ["code_of", "is_refusal", "refusal"]
 
 _PASSING = {
     1020: "the row was changed meanwhile",
@@ -61,23 +58,21 @@ def code_of(error: Exception) -> int:
     return code if isinstance(code, int) and code else 2013
 
 
-@contextmanager
-def answered(database: Database, doing: str, safe: str) -> Iterator[None]:
-    """Turn the driver's errors into ours; `safe` says why nothing is lost by them."""
+def refusal(error: Exception, table: str) -> Refusal | None:
+    """Return what an error of the driver says; None for any other."""
     from pymysql.err import MySQLError
 
-    try:
-        yield
-    except MySQLError as error:
-        code = code_of(error)
-        said = error.args[1] if len(error.args) > 1 else str(error)
-        what = f"could not {doing} in {database.place}: {said} ({code})"
-        if code in _PASSING:
-            raise Retryable(what, why=safe or "the database may answer later", next=_PASSING[code]) from error
-        fix = _HINTS.get(code, f"fix table {database.table.name}")
-        if code == _NO_TABLE and MARKER_TABLE in str(said):
-            fix = "bring back the database that the epoch was opened on"
-        if code == _OUT_OF_RANGE:
-            what = f"could not {doing} in {database.place}: a row collides with another key's on a second unique index"
-            fix = "see which rows have the same values there, or drop the index"
-        raise Fatal(what, why=safe or "the server refuses", next=f"{fix}, then start the job again") from error
+    if not isinstance(error, MySQLError):
+        return None
+    code = code_of(error)
+    text = error.args[1] if len(error.args) > 1 else str(error)
+    said = f"{text} ({code})"
+    if code in _PASSING:
+        return Refusal(True, said, _PASSING[code])
+    fix = _HINTS.get(code, f"fix table {table}")
+    if code == _NO_TABLE and MARKER_TABLE in str(text):
+        fix = "bring back the database that the epoch was opened on"
+    if code == _OUT_OF_RANGE:
+        said = "a row collides with another key's on a second unique index"
+        fix = "see which rows have the same values there, or drop the index"
+    return Refusal(False, said, fix)
