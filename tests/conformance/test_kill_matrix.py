@@ -23,7 +23,7 @@ from exactsink.protocol.sinks import Sink
 from exactsink.testing import Fault, Report, Script, run_scenario
 from exactsink.testing.scenarios.matrix import Action, Edge
 from exactsink_files.conformance import FilesTarget
-from exactsink_idempotent_upsert.sqlite.conformance import TableTarget
+from exactsink_idempotent_upsert.conformance import TableTarget
 
 START = ("claim", "recommit", "sweep")
 TARGETS = {

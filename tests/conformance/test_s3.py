@@ -13,7 +13,7 @@ import pytest
 from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
 from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.conformance_s3 import S3Target
-from exactsink_idempotent_upsert.sqlite.conformance import StagedTarget
+from exactsink_idempotent_upsert.conformance import StagedTarget
 from tests.conformance.test_backends import chosen
 from tests.servers.s3 import S3
 

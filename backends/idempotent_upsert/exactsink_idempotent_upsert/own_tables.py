@@ -34,11 +34,9 @@ _COLUMNS = {
     VOTE_TABLE: "participant {text} NOT NULL, voted_at {moment}, PRIMARY KEY (participant)",
 }
 _OF_SINK = "WHERE job = %s AND sink = %s"
-_NEW_MARKER = (
-    f"INSERT INTO {MARKER_TABLE} (lineage, epoch, generation, token, job, sink) VALUES (%s, %s, %s, %s, %s, %s)"
-)
-_NEXT_MARKER = f"UPDATE {MARKER_TABLE} SET lineage = %s, epoch = %s, generation = %s, token = %s {_OF_SINK}"
-_NEXT_MARKER += " AND lineage = %s AND epoch = %s AND generation = %s"
+_NEW = f"INSERT INTO {MARKER_TABLE} (lineage, epoch, generation, token, job, sink) VALUES (%s, %s, %s, %s, %s, %s)"
+_NEXT = f"UPDATE {MARKER_TABLE} SET lineage = %s, epoch = %s, generation = %s, token = %s {_OF_SINK}"
+_NEXT += " AND lineage = %s AND epoch = %s AND generation = %s"
 _OWNER = f"SELECT job, sink, lineage FROM {OWNER_TABLE} WHERE target = %s"
 
 
@@ -108,9 +106,9 @@ class SqlSession(Session):
         values = (marker.lineage, marker.epoch, marker.generation, marker.token, marker.job, marker.sink)
         try:
             if was is None:
-                done = self.run(_NEW_MARKER, *values).rowcount != 0
+                done = self.run(_NEW, *values).rowcount != 0
             else:
-                done = self.run(_NEXT_MARKER, *values, was.lineage, was.epoch, was.generation).rowcount == 1
+                done = self.run(_NEXT, *values, was.lineage, was.epoch, was.generation).rowcount == 1
         except Exception as error:
             if not self.is_race(error):
                 raise

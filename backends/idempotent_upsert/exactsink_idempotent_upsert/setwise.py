@@ -43,15 +43,9 @@ class Chosen:
 
     def left(self) -> str:
         """Return a query for the rows that no later delete of their key makes void."""
-        return (
-            f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} > {_GONE}"
-            if self.deletes
-            else self._all
-        )
-
-    @property
-    def _all(self) -> str:
-        return f"SELECT * FROM {ROWS}"
+        if not self.deletes:
+            return f"SELECT * FROM {ROWS}"
+        return f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} > {_GONE}"
 
     @property
     def _marked(self) -> str:

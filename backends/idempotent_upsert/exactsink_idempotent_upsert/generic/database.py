@@ -21,9 +21,9 @@ from exactsink.toolkit.local_paths import other_owner
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Held, Result, Session
 from exactsink_idempotent_upsert.generic.questions import GenericQuestions
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type
+from exactsink_idempotent_upsert.limits import inexact, unstorable
 from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.setwise import in_order, numbered
-from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericDatabase"]

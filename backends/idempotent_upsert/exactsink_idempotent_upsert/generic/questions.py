@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type, columns_of, takes
-from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text
+from exactsink_idempotent_upsert.limits import family
+from exactsink_idempotent_upsert.questions import SchemaQuestions, forgotten, frame_findings, text, unordered
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericQuestions"]
@@ -78,6 +79,7 @@ class GenericQuestions(SchemaQuestions):
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table = self._table
+        yield from forgotten(table)
         for field in schema if schema is not None else ():
             column = self._declared.get(field.name.lower())
             if column is not None and not takes(column.kind, field.type):
@@ -89,12 +91,9 @@ class GenericQuestions(SchemaQuestions):
         if table.mode == "replace" and not self._declared:
             message = f"{self._place} has no view of which columns of table {table.name} name a row, and are to stay"
             yield Finding("error", message, 'set mode = "upsert"')
-        if table.version is not None and _is_text(schema.field(table.version).type):
+        if table.version is not None and family(schema.field(table.version).type) == "text":
             if not EpochRows(self._connection, table, schema).orders_bytes(table.version):
-                message = (
-                    f"`version` names {table.version}, a text, which the table compares otherwise than by its bytes"
-                )
-                yield Finding("error", message, f"cast {table.version} to a number or a timestamp in the transform")
+                yield unordered(table.version)
             self._connection.rollback()
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -154,8 +153,3 @@ class GenericQuestions(SchemaQuestions):
             filled = own or default is not None or nullable != "NO"
             found[name.lower()] = _Column(name, kind.upper(), filled, own or name in primary)
         return found
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return any((pa.types.is_string(kind), pa.types.is_large_string(kind), pa.types.is_string_view(kind)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 
+from exactsink_idempotent_upsert.limits import family
 from exactsink_idempotent_upsert.setwise import POSITION, ROWS, Chosen
 from exactsink_idempotent_upsert.table import DELETED, Table
 
@@ -30,28 +31,28 @@ class _Exact(sa.Numeric[Any]):
         return None if dialect.supports_native_decimal else lambda value: None if value is None else f"{value:f}"
 
 
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "boolean": sa.Boolean(),
+    "unsigned": _Exact(20, 0),
+    "whole": sa.BigInteger(),
+    "float": sa.Double(),
+    "text": sa.Text(),
+    "bytes": sa.LargeBinary(),
+    "date": sa.Date(),
+    "time": sa.Time(),
+}
+
+
 def column_type(type: pa.DataType, *, key: bool = False) -> sa.types.TypeEngine[Any] | None:
     """Return the column type for values of an Arrow type; None when none takes them without loss."""
     if _is.is_dictionary(type):
         return column_type(type.value_type, key=key)
-    if _is.is_decimal(type) and type.scale >= 0:
-        return _Exact(type.precision, type.scale)
-    if _is.is_uint64(type):
-        return _Exact(20, 0)
-    kinds: tuple[tuple[Callable[[pa.DataType], bool], sa.types.TypeEngine[Any]], ...] = (
-        (_is.is_boolean, sa.Boolean()),
-        (_is.is_integer, sa.BigInteger()),
-        (_is.is_floating, sa.Double()),
-        (_is.is_string, sa.String(255) if key else sa.Text()),
-        (_is.is_large_string, sa.String(255) if key else sa.Text()),
-        (_is.is_binary, sa.LargeBinary()),
-        (_is.is_large_binary, sa.LargeBinary()),
-        (_is.is_fixed_size_binary, sa.LargeBinary()),
-        (_is.is_timestamp, sa.DateTime(timezone=bool(getattr(type, "tz", None)))),
-        (_is.is_date, sa.Date()),
-        (_is.is_time, sa.Time()),
-    )
-    return next((kind for fits, kind in kinds if fits(type)), None)
+    of = family(type)
+    if of == "decimal":
+        return _Exact(type.precision, type.scale) if type.scale >= 0 else None
+    if of == "timestamp":
+        return sa.DateTime(timezone=type.tz is not None)
+    return sa.String(255) if key and of == "text" else _TYPES.get(of)
 
 
 def columns_of(connection: sa.Connection, table: Table) -> list[str]:

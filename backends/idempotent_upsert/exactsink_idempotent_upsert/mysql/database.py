@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: sessions that refuse what they would cut, transactions, and the marker and owner tables.
+"""MariaDB and MySQL: sessions that refuse what they would cut, transactions, and what errors mean.
 
 Executors import this module: the driver and SQLAlchemy only where it connects.
 """
@@ -13,23 +13,82 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Txn
-from exactsink_idempotent_upsert.database import Held, Result, Session
-from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.mysql.errors import is_refusal, refusal
-from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
-from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of
+from exactsink_idempotent_upsert.database import MARKER_TABLE, Held, Result, Session
+from exactsink_idempotent_upsert.limits import Limit, inexact, unstorable
+from exactsink_idempotent_upsert.mysql.catalog import Catalog
+from exactsink_idempotent_upsert.mysql.statements import Statements, column_type, packed, quoted, rows_of
 from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.setwise import ROWS, Spool, in_order, numbered
-from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
     import pymysql
 
-    from exactsink_idempotent_upsert.mysql.catalog import Catalog
 
-__all__ = ["MysqlDatabase"]
+__all__ = ["MysqlDatabase", "code_of", "is_refusal", "refusal"]
+
+_PASSING = {
+    "the row was changed meanwhile": (1020,),
+    "free space on the server's disk": (1021, 1114),
+    "free space on the server's disk, and see its log": (1180,),
+    "the server has as many connections as it may": (1040,),
+    "the server is shutting down": (1053,),
+    "the connection broke off": (1152, 1158, 1159, 1160, 1161),
+    "see who holds locks on the table: SHOW ENGINE INNODB STATUS": (1205,),
+    "another transaction had locks that this one needs: it is tried again": (1213,),
+    "see whether the server is read-only: a standby, say": (1290, 1836),
+    "someone ended the statement": (1317,),
+    "someone ended the connection": (1927,),
+    "see max_statement_time": (1969,),
+    "see max_execution_time": (3024,),
+    "see wait_timeout": (4031,),
+    "see that the server runs": (2002, 2003, 2006, 2013),
+}
+"""What to look at, by the codes of what may go well later."""
+
+_OUT_OF_RANGE = 1690
+_NO_TABLE, _TOO_LARGE = 1146, 1153
+_HINTS = {
+    _TOO_LARGE: "raise max_allowed_packet",
+    1292: "see what type the column has",
+    1364: "give the column a default, or select it into this sink",
+    1406: "see how long the column may be",
+    1452: "a row refers to one that is not there: let this sink commit `after` the one that writes it",
+    1665: "set binlog_format to MIXED or ROW",
+}
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether a statement ended because it met a row that it must not change."""
+    return code_of(error) == _OUT_OF_RANGE
+
+
+def code_of(error: Exception) -> int:
+    """Return the server's or the driver's number; that of a lost connection where it has none."""
+    code = error.args[0] if error.args else 0
+    return code if isinstance(code, int) and code else 2013
+
+
+def refusal(error: Exception, table: str) -> Refusal | None:
+    """Return what an error of the driver says; None for any other."""
+    from pymysql.err import MySQLError
+
+    if not isinstance(error, MySQLError):
+        return None
+    code = code_of(error)
+    text = error.args[1] if len(error.args) > 1 else str(error)
+    said = f"{text} ({code})"
+    if look := next((look for look, codes in _PASSING.items() if code in codes), None):
+        return Refusal(True, said, look)
+    fix = _HINTS.get(code, f"fix table {table}")
+    if code == _NO_TABLE and MARKER_TABLE in str(text):
+        fix = "bring back the database that the epoch was opened on"
+    if code == _OUT_OF_RANGE:
+        said = "a row collides with another key's on a second unique index"
+        fix = "see which rows have the same values there, or drop the index"
+    return Refusal(False, said, fix)
+
 
 _MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
@@ -123,7 +182,7 @@ class MysqlDatabase(SqlDatabase):
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:
             table = self.table
-            return _catalog(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
+            return Catalog.read(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch, _PRODUCT, column_type, inexact)
@@ -160,7 +219,7 @@ class _Session(SqlSession):
     def make_tables(self, schema: pa.Schema) -> None:
         self.make_marker_table()
         table, statements = self._table, Statements(self._table)
-        catalog = _catalog(self._connection, table)
+        catalog = Catalog.read(self._connection, table)
         stored = table.stored(schema.names)
         if table.create and not catalog.columns:
             kinds = {name: column_type(schema.field(name).type, key=name in table.keys) or "" for name in stored}
@@ -181,7 +240,7 @@ class _Session(SqlSession):
 
     def _apply_at_once(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Apply rows some of which delete: out of a temporary table, which is gone with the connection."""
-        catalog, statements, names = _catalog(self._connection, self._table), None, list[str]()
+        catalog, statements, names = Catalog.read(self._connection, self._table), None, list[str]()
         for batch in numbered(self._table, batches):
             if statements is None:
                 statements, names = self._statements(batch.schema.names), self._table.stored(batch.schema.names[1:])
@@ -201,9 +260,8 @@ class _Session(SqlSession):
                 statements = statements or self._statements(batch.schema.names)
                 self._upsert(statements, batch, (epoch, generation))
         except MySQLError as error:
-            newer = (
-                self.run(Statements(self._table).newer_than(epoch, generation)).fetchall() if is_refusal(error) else ()
-            )
+            query = Statements(self._table).newer_than(epoch, generation)
+            newer = self.run(query).fetchall() if is_refusal(error) else ()
             if not newer:
                 raise
             return int(newer[0][0]), int(newer[0][1])
@@ -219,7 +277,7 @@ class _Session(SqlSession):
             self._connection.query(before + pack + after)
 
     def _statements(self, names: Iterable[str]) -> Statements:
-        catalog = _catalog(self._connection, self._table)
+        catalog = Catalog.read(self._connection, self._table)
         rest = catalog.defaulted(self._table.stored(names)) if self._table.mode == "replace" else ()
         return Statements(self._table, tuple(rest), bool(catalog.other_unique(self._table.keys)))
 
@@ -227,9 +285,3 @@ class _Session(SqlSession):
         """Run what ends the transaction that it is in, and begin the next one."""
         self._connection.query(statement)
         self._connection.begin()
-
-
-def _catalog(connection: pymysql.Connection[Any], table: Table) -> Catalog:
-    from exactsink_idempotent_upsert.mysql.catalog import Catalog
-
-    return Catalog.read(connection, table)

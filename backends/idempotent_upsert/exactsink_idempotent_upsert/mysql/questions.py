@@ -12,10 +12,9 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.database import MARKER_TABLE, OWNER_TABLE, VOTE_TABLE
 from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
-from exactsink_idempotent_upsert.mysql.errors import code_of
-from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
-from exactsink_idempotent_upsert.mysql.values import column_type
-from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text
+from exactsink_idempotent_upsert.mysql.database import code_of
+from exactsink_idempotent_upsert.mysql.statements import Statements, column_type, in_order, quoted
+from exactsink_idempotent_upsert.questions import SchemaQuestions, forgotten, frame_findings, text
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
@@ -147,6 +146,7 @@ class MysqlQuestions(SchemaQuestions):
         return self._statements.created_for(kinds, self._catalog.exact_collation)
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        yield from forgotten(self._table)
         if schema is None or not self.there():
             return
         for field in (schema.field(name) for name in self._table.stored(schema.names)):
@@ -179,11 +179,8 @@ class MysqlQuestions(SchemaQuestions):
             return "warning", ", which changes the ends of what is shorter or ends in spaces", fix
         if column.kind in _SOME_TEXTS or column.charset not in _UNICODE:
             fix = "filter such rows before this sink, or make the column VARCHAR of utf8mb4"
-            return (
-                "warning",
-                f" {column.charset or ''}, which refuses some texts, and stops the job after the decision",
-                fix,
-            )
+            what = f" {column.charset or ''}, which refuses some texts, and stops the job after the decision"
+            return "warning", what, fix
         return None
 
     def _altered(self, column: Column, kind: str) -> str:

@@ -21,14 +21,13 @@ from exactsink.toolkit.sql import quoted
 from exactsink.toolkit.storage import create_file
 from exactsink_idempotent_upsert.database import MARKER_TABLE, UNDECIDED, Held, Session
 from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.sqlite.questions import SqliteQuestions
 from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, unstorable
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, Trial
-from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
 
 __all__ = ["SqliteDatabase"]
 
