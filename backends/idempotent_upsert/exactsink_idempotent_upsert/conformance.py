@@ -55,6 +55,13 @@ _TABLES = """
     CREATE TRIGGER inserted AFTER INSERT ON flights BEGIN INSERT INTO changes (id) VALUES (new.id); END;
     CREATE TRIGGER updated AFTER UPDATE ON flights BEGIN INSERT INTO changes (id) VALUES (new.id); END;
 """
+_ON_SERVER = (
+    "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, {0}_epoch INT, {0}_generation INT)",
+    "CREATE TABLE changes (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT)",
+    "CREATE TRIGGER inserted AFTER INSERT ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
+    "CREATE TRIGGER updated AFTER UPDATE ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
+)
+_MYSQL, _POSTGRES = "EXACTSINK_MYSQL_URL", "EXACTSINK_POSTGRES_URL"
 
 
 @dataclass(frozen=True)
@@ -158,14 +165,6 @@ class StagedTarget(StagedEvidence, TableTarget):
             connection.execute("DELETE FROM exactsink_epochs")
 
 
-_ON_SERVER = (
-    "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, {0}_epoch INT, {0}_generation INT)",
-    "CREATE TABLE changes (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT)",
-    "CREATE TRIGGER inserted AFTER INSERT ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
-    "CREATE TRIGGER updated AFTER UPDATE ON flights FOR EACH ROW INSERT INTO changes (id) VALUES (new.id)",
-)
-
-
 def mysql_targets(url: str) -> Mapping[str, ConformanceTarget]:
     """Return the targets by name, on this server."""
     return {"mysql_staged": StagedServerTarget("staged", url), "mysql_direct": DirectServerTarget("direct", url)}
@@ -228,9 +227,6 @@ class StagedServerTarget(StagedEvidence, ServerTarget):
 
 def _database(folder: Path) -> str:
     return "kit_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-
-
-_MYSQL, _POSTGRES = "EXACTSINK_MYSQL_URL", "EXACTSINK_POSTGRES_URL"
 
 
 def targets() -> Mapping[str, ConformanceTarget]:

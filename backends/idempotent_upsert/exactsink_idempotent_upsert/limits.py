@@ -38,6 +38,9 @@ _FAMILIES = {
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
 _FIRST, _END = -719_162 * _DAY, 2_932_897 * _DAY  # the years 1 to 9999: outside them ISO text loses its width
+_WIDE = r"[\x{10000}-\x{10FFFF}]"
+_LITTLE = 100_000
+_UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
 
 def family(kind: pa.DataType) -> str:
@@ -95,11 +98,6 @@ def _outside_years(column: pa.Array) -> bool:
     extremes = pc.min_max(column)
     least, greatest = extremes["min"].value, extremes["max"].value
     return least is not None and not first <= least <= greatest < end
-
-
-_WIDE = r"[\x{10000}-\x{10FFFF}]"
-_LITTLE = 100_000
-_UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
 
 @dataclass(frozen=True, slots=True)

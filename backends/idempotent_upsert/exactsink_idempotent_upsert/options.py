@@ -29,6 +29,12 @@ _WITHOUT_TRANSACTIONS = (
     *("kylin", "opensearch", "pinot", "presto", "trino"),
 )
 _PLACES = ("unix_socket", "host", "port")  # of a query, what says which server it is
+_WHY_NOT_BOTH = {
+    "keys": "which the keys need",
+    "update_columns": "which `update_columns` sets",
+    "set": "which `set` sets",
+    "version": "which is the version: it goes in as it comes, with the rest of its row",
+}
 
 
 def checked_url(text: str, context: Any) -> str:
@@ -252,11 +258,3 @@ class UpsertOptions(BackendOptions):
     def _refuse_both(self, one: str, names: Iterable[str], other: str, others: Iterable[str]) -> None:
         if both := frozenset(names) & frozenset(others):
             raise ValueError(f"`{one}` names {', '.join(sorted(both))}, {_WHY_NOT_BOTH[other]}")
-
-
-_WHY_NOT_BOTH = {
-    "keys": "which the keys need",
-    "update_columns": "which `update_columns` sets",
-    "set": "which `set` sets",
-    "version": "which is the version: it goes in as it comes, with the rest of its row",
-}

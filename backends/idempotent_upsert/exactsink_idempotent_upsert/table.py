@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,11 @@ __all__ = ["DELETED", "GUARD", "Table", "TableName", "ascii_lower"]
 _PART = r"""(?:"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^."`][^.]*)"""
 _NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _ASCII = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+DELETED = "exactsink_delete"
+"""The column of staged rows that says whether a row deletes its key's row. It is never stored."""
+
+GUARD = ("exactsink_epoch", "exactsink_generation")
+"""The columns of a table that tasks write to directly: whose write a row is, so that no older one goes over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,6 @@ def ascii_lower(name: str) -> str:
 def _plain(part: str, fold: Callable[[str], str]) -> str:
     quote = part[0]
     return part[1:-1].replace(quote * 2, quote) if quote in '"`' else fold(part)
-
-
-DELETED = "exactsink_delete"
-"""The column of staged rows that says whether a row deletes its key's row. It is never stored."""
-
-GUARD = ("exactsink_epoch", "exactsink_generation")
-"""The columns of a table that tasks write to directly: whose write a row is, so that no older one goes over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,12 @@ class Table:
         own = {*self.keys, *dict(self.expressions)}
         some = None if self.update_columns is None else {*self.update_columns, self.version, *GUARD}
         return [name for name in names if name not in own and (some is None or name in some)]
+
+    def defined(self, kinds: Mapping[str, str], quoted: Callable[[str], str] = quoted) -> str:
+        """Return what a CREATE TABLE has in its brackets, for columns of the rows and their types."""
+        columns = {**kinds, **(dict.fromkeys(GUARD, "BIGINT") if self.guarded else {})}
+        made = [f"{quoted(name)} {kind}{' NOT NULL' * (name in self.keys)}" for name, kind in columns.items()]
+        return f"{', '.join(made)}, PRIMARY KEY ({', '.join(map(quoted, self.keys))})"
 
     def unless_newer(self, held: str, given: str, exact: str = "") -> list[str]:
         """Return what must hold for the row `held` to be set by the row `given`, in SQL: no newer one is there.

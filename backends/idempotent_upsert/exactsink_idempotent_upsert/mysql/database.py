@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pymysql
 
 
-__all__ = ["MysqlDatabase", "code_of", "is_refusal", "refusal"]
+__all__ = ["MysqlDatabase", "code_of", "is_refusal"]
 
 _PASSING = {
     "the row was changed meanwhile": (1020,),
@@ -57,6 +57,15 @@ _HINTS = {
     1452: "a row refers to one that is not there: let this sink commit `after` the one that writes it",
     1665: "set binlog_format to MIXED or ROW",
 }
+_MODE = (
+    "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
+    "NO_AUTO_VALUE_ON_ZERO"
+)
+_PRODUCT = "MariaDB and MySQL"
+_STATEMENT_BYTES = 256 * 1024
+_KINDS = {"text": "VARCHAR(255)", "number": "BIGINT", "moment": "DOUBLE"}
+_OPTIONS = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_THERE = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
 
 
 def is_refusal(error: Exception) -> bool:
@@ -68,37 +77,6 @@ def code_of(error: Exception) -> int:
     """Return the server's or the driver's number; that of a lost connection where it has none."""
     code = error.args[0] if error.args else 0
     return code if isinstance(code, int) and code else 2013
-
-
-def refusal(error: Exception, table: str) -> Refusal | None:
-    """Return what an error of the driver says; None for any other."""
-    from pymysql.err import MySQLError
-
-    if not isinstance(error, MySQLError):
-        return None
-    code = code_of(error)
-    text = error.args[1] if len(error.args) > 1 else str(error)
-    said = f"{text} ({code})"
-    if look := next((look for look, codes in _PASSING.items() if code in codes), None):
-        return Refusal(True, said, look)
-    fix = _HINTS.get(code, f"fix table {table}")
-    if code == _NO_TABLE and MARKER_TABLE in str(text):
-        fix = "bring back the database that the epoch was opened on"
-    if code == _OUT_OF_RANGE:
-        said = "a row collides with another key's on a second unique index"
-        fix = "see which rows have the same values there, or drop the index"
-    return Refusal(False, said, fix)
-
-
-_MODE = (
-    "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
-    "NO_AUTO_VALUE_ON_ZERO"
-)
-_PRODUCT = "MariaDB and MySQL"
-_STATEMENT_BYTES = 256 * 1024
-_KINDS = {"text": "VARCHAR(255)", "number": "BIGINT", "moment": "DOUBLE"}
-_OPTIONS = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-_THERE = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +125,32 @@ class MysqlDatabase(SqlDatabase):
             raise
         return connection
 
-    def session(self, connection: pymysql.Connection[Any]) -> _Session:
-        return _Session(connection, self)
-
     @contextmanager
     def transaction(self, *, make: bool = False) -> Iterator[Session]:
         connection = self.connect()
         try:
             connection.begin()
-            yield self.session(connection)
+            yield _Session(connection, self)
             connection.commit()
         finally:
             connection.close()  # without a COMMIT the server rolls back
 
     def refusal(self, error: Exception) -> Refusal | None:
-        return refusal(error, self.table.name)
+        from pymysql.err import MySQLError
+
+        if not isinstance(error, MySQLError):
+            return None
+        code, text = code_of(error), error.args[1] if len(error.args) > 1 else str(error)
+        said = f"{text} ({code})"
+        if look := next((look for look, codes in _PASSING.items() if code in codes), None):
+            return Refusal(True, said, look)
+        fix = _HINTS.get(code, f"fix table {self.table.name}")
+        if code == _NO_TABLE and MARKER_TABLE in str(text):
+            fix = "bring back the database that the epoch was opened on"
+        if code == _OUT_OF_RANGE:
+            said = "a row collides with another key's on a second unique index"
+            fix = "see which rows have the same values there, or drop the index"
+        return Refusal(False, said, fix)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         self.connect().close()
@@ -170,7 +159,7 @@ class MysqlDatabase(SqlDatabase):
     @contextmanager
     def looking(self) -> Iterator[_Session]:
         with closing(self.connect()) as connection:
-            yield self.session(connection)
+            yield _Session(connection, self)
 
     @contextmanager
     def questions(self) -> Iterator[Questions]:

@@ -194,12 +194,8 @@ class Statements:
 
     def created_for(self, columns: Mapping[str, str], collation: str) -> str:
         """Return the statement that makes the table; text of its keys is compared by this collation."""
-        keys = [f"{quoted(name)} {kind} NOT NULL" for name, kind in columns.items() if name in self.table.keys]
-        others = [f"{quoted(name)} {kind}" for name, kind in columns.items() if name not in self.table.keys]
-        guard = [f"{quoted(name)} BIGINT" for name in GUARD if self.table.guarded]
-        made = ", ".join([*keys, *others, *guard, f"PRIMARY KEY ({_listed(self.table.keys)})"])
         options = f"ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation}"
-        return f"CREATE TABLE IF NOT EXISTS {self.name} ({made}) {options}"
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({self.table.defined(columns, quoted)}) {options}"
 
     def with_column(self, name: str, kind: str | None) -> str:
         return f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}"

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "numbered", "ordered_in"]
 __all__ += ["libpq_url", "own_options"]
+ROW_COLUMN = pg.Column(ROW, "bigint", "int8", not_null=True, optional=False)
+_DELETED_COLUMN = pg.Column(DELETED, "boolean", "bool", not_null=True, optional=False)
 
 
 def libpq_url(given: URL) -> str:
@@ -55,10 +57,6 @@ def libpq_url(given: URL) -> str:
     at = f"{login}@{server}" if login else server
     more = urlencode(place, quote_via=quote, safe="/,")
     return f"postgresql://{at}/{quote(known['dbname'], safe='')}{'?' if more else ''}{more}"
-
-
-ROW_COLUMN = pg.Column(ROW, "bigint", "int8", not_null=True, optional=False)
-_DELETED_COLUMN = pg.Column(DELETED, "boolean", "bool", not_null=True, optional=False)
 
 
 class DirectOptions(pg.PostgresOptions):

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert import limits
-from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
+from exactsink_idempotent_upsert.table import Table, ascii_lower
 
 __all__ = [
-    *("Statements", "bound", "create_table", "listed"),
+    *("Statements", "bound", "listed"),
     *("column_type", "other_spelling", "sort_values", "stored_values", "unstorable"),
 ]
 
@@ -62,8 +62,7 @@ class Statements:
     def created_for(self, schema: pa.Schema) -> str:
         """Return the statement that makes the table for a frame, of types that preflight let pass."""
         columns = {name: column_type(schema.field(name).type) or "" for name in self.table.stored(schema.names)}
-        guard = dict.fromkeys(GUARD, "BIGINT") if self.table.guarded else {}
-        return create_table(self.table.name, {**columns, **guard}, self.table.keys)
+        return f"CREATE TABLE IF NOT EXISTS {quoted(self.table.name)} ({self.table.defined(columns)})"
 
     def with_column(self, name: str, kind: str | None) -> str:
         return f"ALTER TABLE {quoted(self.table.name)} ADD COLUMN {quoted(name)} {kind};"
@@ -114,12 +113,6 @@ class Statements:
         keys = self.table.keys
         equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(ascii_lower(key), 'BINARY'))}" for key in keys)
         return f"{what} FROM main.{quoted(self.table.name)} WHERE {' AND '.join(equal)}"
-
-
-def create_table(table: str, columns: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return the CREATE TABLE IF NOT EXISTS for columns and their types, with the keys as primary key."""
-    made = [f"{quoted(name)} {kind}{' NOT NULL' * (name in keys)}" for name, kind in columns.items()]
-    return f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(made)}, PRIMARY KEY ({listed(keys)}))"
 
 
 def bound(width: int) -> str:
